@@ -41,7 +41,7 @@ LEAST_ERROR = 0.05
 """No machine repeats itself more closely from one hour to the next."""
 
 
-class Steps(msgspec.Struct, frozen=True):
+class MeasuredSteps(msgspec.Struct, frozen=True):
     """What ``keras_figures.py`` has measured."""
 
     step: float
@@ -66,7 +66,7 @@ def choose_by_runs(
             " of model.fit under MultiWorkerMirroredStrategy or on one machine",
             "Name the machines: phalanx run SCRIPT --framework NAME --machines all",
         )
-    found: dict[tuple[str, ...], tuple[Steps, Prediction]] = {}
+    found: dict[tuple[str, ...], tuple[MeasuredSteps, Prediction]] = {}
 
     def measure(names: tuple[str, ...]) -> Prediction:
         narrowed = checked(replace(request.options, machines=",".join(names)))
@@ -95,7 +95,7 @@ def choose_by_runs(
     return choice
 
 
-def _measured(request: Request, framework: Framework, out: Output) -> Steps:
+def _measured(request: Request, framework: Framework, out: Output) -> MeasuredSteps:
     """By a run that ends after some steps; its folder is temporary."""
     out.note(f"measuring steps on {', '.join(m.name for m in request.machines)}")
     variables = {**framework.variables, MEASURE: str(SECONDS)}
@@ -110,7 +110,7 @@ def _measured(request: Request, framework: Framework, out: Output) -> Steps:
             raise RunStopped
         if outcome.error is not None:
             raise outcome.error
-        steps = msgspec.json.decode(read_bounded(paths.files / MEASURED), type=Steps)
+        steps = msgspec.json.decode(read_bounded(paths.files / MEASURED), type=MeasuredSteps)
     except (OSError, msgspec.MsgspecError):
         raise InputError(
             "the script ended, or ran for five minutes, without enough steps of model.fit",
@@ -126,7 +126,7 @@ def _measured(request: Request, framework: Framework, out: Output) -> Steps:
     return steps
 
 
-def _prediction(names: Sequence[str], framework: Framework, found: Steps) -> Prediction:
+def _prediction(names: Sequence[str], framework: Framework, found: MeasuredSteps) -> Prediction:
     error = max(LEAST_ERROR, 2.0 * found.spread / max(found.step, 1e-9) / found.counted**0.5)
     training = found.epochs * (found.steps or 0) * found.step
     several = len(names) > 1

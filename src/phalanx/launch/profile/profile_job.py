@@ -98,8 +98,8 @@ def plain_settings(chosen: RunSettings, seconds: float | None = None) -> RunSett
     """The settings of a run that only measures."""
     return msgspec.structs.replace(
         chosen, strategy="single", profile=seconds, slow=None, rate=None, checkpoint_epochs=0,
-        checkpoint_minutes=None, resume=None, private_weights=False, second_copy=False,
-        balance="off", on_nonfinite="skip", keep=3,
+        checkpoint_gap=0.0, checkpoint_minutes=None, resume=None, private_weights=False,
+        second_copy=False, balance="off", on_nonfinite="skip", keep=3,
     )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError, ScriptError
-from phalanx.launch.profile.profile_job import profile_job
+from phalanx.core.settings import RunSettings
+from phalanx.launch.profile.profile_job import plain_settings, profile_job
 from phalanx.plan.job import JobProfile
 from phalanx.pool.here import this_machine
 
@@ -306,3 +307,23 @@ def test_fit_of_keras(data: str, fit: str, tmp_path: Path) -> None:
     assert found.gradient_bytes == 4 * (16 * 32 + 32 + 32 * 3 + 3)
     assert not [line for line in said if "only a profile repeats" in line]
     _nothing_is_left(tmp_path, {"train.py"})
+
+
+def test_machines_of_one_host_are_measured_one_after_the_other(tmp_path: Path) -> None:
+    """They would share its cores, and be measured slower than they are."""
+    times = tmp_path / "times"
+    body = LOOPS["joins"].replace("INSIDE", "pass").replace("AFTER", "pass")
+    notes = (
+        "import atexit, os\n"
+        f"os.system('echo begin >> {times}')\n"
+        f"atexit.register(os.system, 'echo end >> {times}')\n"
+    )
+    (here,) = this_machine().machines
+    machines = [here.model_copy(update={"name": f"m{n}", "cores": n}) for n in (1, 2)]
+    profile_job(_script(notes + HEAD + body), [], this_machine(), machines, seconds=1.0)
+    assert times.read_text().split() == ["begin", "end", "begin", "end"]
+
+
+def test_how_often_checkpoints_are_saved_makes_no_other_profile() -> None:
+    plain = plain_settings(RunSettings())
+    assert plain_settings(RunSettings(checkpoint_gap=60.0, checkpoint_epochs=1)) == plain

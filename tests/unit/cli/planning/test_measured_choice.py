@@ -9,7 +9,7 @@ import pytest
 from cli_support import Shell
 
 from phalanx.cli.planning import measured_choice
-from phalanx.cli.planning.measured_choice import Steps
+from phalanx.cli.planning.measured_choice import MeasuredSteps
 
 MIRRORED = "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n"
 POOL = "machines:\n" + "".join(f"  m{n}: {{host: 10.0.0.{n}, cores: 4}}\n" for n in (1, 2, 3))
@@ -23,13 +23,13 @@ def tried(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]
     (shell.folder / "train.py").write_text(MIRRORED)
     tried: list[tuple[str, ...]] = []
 
-    def measured(request: Any, *_: Any) -> Steps:
+    def measured(request: Any, *_: Any) -> MeasuredSteps:
         names = tuple(machine.name for machine in request.machines)
         tried.append(names)
         alone = {"m1": 0.02, "m2": 0.01, "m3": 0.05}
         step = max(alone[name] for name in names) * 1.1
         many = len(names)
-        return Steps(step, 0.0, 100, 64.0 * many, 1000 // many, 3, 5.0)
+        return MeasuredSteps(step, 0.0, 100, 64.0 * many, 1000 // many, 3, 5.0)
 
     monkeypatch.setattr(measured_choice, "_measured", measured)
     return tried
