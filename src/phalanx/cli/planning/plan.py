@@ -58,10 +58,8 @@ def plan(
     if budget is not None and not 0 < budget < float("inf"):
         raise InputError(f"--budget must be above 0, not {budget:g}", "For example: --budget 2.50")
     if not 0 <= max_accuracy_loss <= 100:
-        raise InputError(
-            f"--max-accuracy-loss must be from 0 to 100, not {max_accuracy_loss:g}",
-            "For example: --max-accuracy-loss 0.3",
-        )
+        cause = f"--max-accuracy-loss must be from 0 to 100, not {max_accuracy_loss:g}"
+        raise InputError(cause, "For example: --max-accuracy-loss 0.3")
     wishes = Wishes(
         objective, read_duration("--deadline", deadline), budget, max_accuracy_loss / 100
     )
@@ -84,8 +82,8 @@ def plan(
             )
         choice = choose_by_runs(request, foreign, checked, out)
     if wishes == Wishes():
-        words = f" --framework {framework}" if framework else ""
-        words += f" --pool {options.pool}" if options.pool else ""
+        given = {"--framework": framework, "--pool": options.pool}
+        words = "".join(f" {name} {value}" for name, value in given.items() if value)
         out.say(f"follow it: phalanx run {script}{words} --machines auto --strategy auto", "dim")
     out.result(msgspec.to_builtins(choice))
     return 0
