@@ -65,8 +65,7 @@ class Profiling(Stopwatch):
         self._of_pass = self._given = self._whole = 0
         """Samples of the script's pass, and those of as many whole batches as it was given."""
         self._ended = False
-        self._late = 0
-        """Alarms before the first step was done."""
+        self._late = 0  # alarms before the first step was done
 
     def watch(self, parts: WorkerParts) -> None:
         """All that the worker trains with is made."""
@@ -172,8 +171,6 @@ class Profiling(Stopwatch):
             if done >= _LEAST_BATCHES and took > EVALUATION_SHARE * self._seconds:
                 return
 
-    # -- the end -----------------------------------------------------------------------------
-
     def write(self) -> None:
         """What was found; nothing if there was no step."""
         paths = self._environment.paths
@@ -241,12 +238,9 @@ class Profiling(Stopwatch):
             self.leave_pause()
         self._late += 1
         if self._late < PATIENCE:  # a slow machine, or one under a quota: one step will do
-            self._set_alarm(self._seconds)
-            return
-        raise InputError(
-            f"no step of an optimizer ended within {PATIENCE * self._seconds:g} seconds",
-            "Use a smaller batch, or leave the machine out with --machines.",
-        )
+            return self._set_alarm(self._seconds)
+        cause = f"no step of an optimizer ended within {PATIENCE * self._seconds:g} seconds"
+        raise InputError(cause, "Use a smaller batch, or leave the machine out with --machines.")
 
 
 class _ProfilingLeases(SampleLeases):
