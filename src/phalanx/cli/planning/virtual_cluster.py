@@ -198,7 +198,8 @@ class VirtualMachines:
         if self.request.adopt:
             raise InputError(
                 "a simulation needs a script that calls Phalanx",
-                "Let it join: run = phalanx.join(model, optimizer).",
+                "Time it without gradients: --time-only; or let the script join: "
+                "run = phalanx.join(model, optimizer).",
             )
         change, gpus = msgspec.structs.replace, this_machine().machines[0].gpus
         names = [machine.name for machine, _ in job.plan.seats]

@@ -67,7 +67,8 @@ def read_framework(
         )
     from phalanx.launch.frameworks.peer_environments import JAX_PACKAGES
 
-    _refuse(ctx, "strategy", "its script synchronises the workers itself")
+    if ctx.params.get("strategy") != "auto":
+        _refuse(ctx, "strategy", "its script synchronises the workers itself")
     for option in (
         "slow", "rate", "precision", "compile", "data_on", "balance", "checkpoint_every",
     ):  # fmt: skip
@@ -245,7 +246,9 @@ def framework_job(
 
 def ready(job: Job, out: Output) -> Job:
     """With an environment on this machine, made now if there is none; others make their own."""
-    if job.framework is not None and job.framework.variables:
+    from phalanx.launch.frameworks.tensorflow_scripts import LEGACY_KERAS
+
+    if job.framework is not None and LEGACY_KERAS in job.framework.variables:
         out.note(
             "note: tf.keras is legacy Keras here (TF_USE_LEGACY_KERAS=1): Keras 3 cannot train "
             "under this strategy"

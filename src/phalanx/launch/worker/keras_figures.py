@@ -11,7 +11,9 @@ import itertools
 import json
 import os
 import runpy
+import statistics
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +21,13 @@ from types import ModuleType
 from typing import Any
 
 MARK = "phalanx-figures"
+MEASURE, MEASURED = "PHALANX_MEASURE", "measured.json"
+"""The variable with the seconds for which steps are measured instead, and the file for them."""
+_WARM_UP, _PATIENCE = 3, 30
+"""Steps that are not counted; times the seconds that a script may take to its first steps."""
 _HOOKS = Path(__file__).parents[2] / "core" / "script" / "import_hooks.py"
 _EPOCHS = itertools.count()  # of all calls of fit
+_BEGAN = time.perf_counter()
 
 
 def watch_fit(keras: Any) -> None:
@@ -33,7 +40,10 @@ def watch_fit(keras: Any) -> None:
         given = call.arguments.get("callbacks") or []
         if not isinstance(given, keras.callbacks.CallbackList):
             own = given if isinstance(given, (list, tuple)) else [given]
-            call.arguments["callbacks"] = [_figures(keras.callbacks.Callback), *own]
+            seconds = float(os.environ.get(MEASURE, "0"))
+            base = keras.callbacks.Callback
+            watch = _steps(base, seconds) if seconds else _figures(base)
+            call.arguments["callbacks"] = [watch, *own]
         return plain(*call.args, **call.kwargs)
 
     keras.Model.fit = fit
@@ -67,6 +77,47 @@ def _figures(base: Any) -> Any:
             self.done = None
 
     return Figures()
+
+
+def _steps(base: Any, seconds: float) -> Any:
+    class Steps(base):  # type: ignore[misc]
+        _supports_tf_logs = True  # else Keras waits for the figures of every batch
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.ends: list[float] = []
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.before = len(self.ends)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.ends.append(time.perf_counter())
+            if len(self.ends) > _WARM_UP + 2 and self.ends[-1] - self.ends[_WARM_UP] > seconds:
+                self.write(self.params.get("steps"))
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if len(self.ends) > _WARM_UP + 1:
+                self.write(len(self.ends) - self.before)
+
+        def write(self, steps: int | None) -> None:
+            """End the script here: all was measured."""
+            counted = self.ends[_WARM_UP:]
+            took = [after - before for before, after in itertools.pairwise(counted)]
+            seen, batches = _samples_seen(self.model), len(self.ends) - self.before
+            found = {
+                "step": statistics.fmean(took),
+                "spread": statistics.pstdev(took),
+                "counted": len(took),
+                "samples": seen / batches if seen else None,
+                "steps": steps,
+                "epochs": self.params["epochs"],
+                "start": self.ends[0] - _BEGAN,
+            }
+            folder = Path(os.environ["PHALANX_RUN"], "files")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MEASURED).write_text(json.dumps(found), encoding="utf-8")
+            os._exit(0)
+
+    return Steps()
 
 
 def _columns(logs: dict[str, Any]) -> dict[str, float]:
@@ -104,7 +155,12 @@ def main() -> None:
     script = Path(sys.argv[0])
     sys.path[0] = str(script.resolve().parent)
     source = script.read_bytes()
-    if MARK.encode() not in source:
+    seconds = float(os.environ.get(MEASURE, "0"))
+    if seconds:
+        patience = threading.Timer(_PATIENCE * seconds, os._exit, [0])
+        patience.daemon = True
+        patience.start()
+    if seconds or MARK.encode() not in source:
         hooks = runpy.run_path(str(_HOOKS))["HOOKS"]
         hooks.add("keras", watch_fit)
         hooks.add("tf_keras", watch_fit)
