@@ -36,7 +36,7 @@ test-slow: $(READY) ## the tests that take minutes
 	$(BIN)/pytest -m slow --timeout 1200 --ignore tests/ssh --ignore tests/hosts
 
 # Needs root, iproute2 util-linux openssh-server openssl procps, and 4 GB of disk for TensorFlow.
-test-machines: $(READY) ## one run over real SSH for each capability (root; about ten minutes)
+test-machines: $(READY) ## one run over real SSH for each capability (root; about a quarter of an hour)
 	$(BIN)/pytest tests/ssh -m machines --timeout 600 -rs
 
 # Needs Java 17 or newer; installs Spark into .venv.

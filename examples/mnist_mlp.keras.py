@@ -4,8 +4,8 @@
 
 TF_CONFIG decides: with parameter servers in it, ParameterServerStrategy, whose rate is divided by
 the number of workers, as is usual for asynchronous updates; else MultiWorkerMirroredStrategy. It
-knows nothing of Phalanx but the lines that it prints for the report, and the variables
-PHALANX_EPOCHS, PHALANX_BATCH, PHALANX_SEED and PHALANX_DATA, which it may be given.
+knows nothing of Phalanx but the variables PHALANX_EPOCHS, PHALANX_BATCH, PHALANX_SEED and
+PHALANX_DATA, which it may be given: what `fit` reports is read by Phalanx.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -86,41 +85,25 @@ def evaluate(weights: list[Any], x: Any, y: Any) -> dict[str, float]:
     }
 
 
-def tell(**figures: float | int | None) -> None:
-    print("phalanx-figures", json.dumps(figures), flush=True)
+class Test(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Adds the figures of the test images to those of every epoch."""
 
-
-class Figures(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Tells every epoch, from the process that speaks for all."""
-
-    def __init__(self, samples: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.samples = samples
         x, y = read_mnist("t10k")
-        self.test = as_floats(x).numpy(), y.numpy()
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        count = self.model.count_params()
-        tell(parameters=count, batch=BATCH, workers=WORKERS, samples=self.samples, epochs=EPOCHS)
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.began = time.perf_counter()
+        self.images, self.labels = as_floats(x).numpy(), y.numpy()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        ended = time.perf_counter()
-        figures = evaluate(self.model.get_weights(), *self.test)
-        spent = time.perf_counter() - ended
-        tell(epoch=epoch, seconds=ended - self.began, samples=self.samples,
-             train_loss=(logs or {}).get("loss"), evaluate_seconds=spent, **figures)  # fmt: skip
+        logs.update(evaluate(self.model.get_weights(), self.images, self.labels))
 
 
-def train(strategy: Any, rate: float, data: Any, steps: int, figures: Figures | None) -> None:
+def train(strategy: Any, rate: float, data: Any, steps: int, tests: bool = True) -> None:
     with strategy.scope():
         model = make_model()
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         # Ten steps without going back to Python: the quickest that we found.
         model.compile(tf.keras.optimizers.SGD(rate, MOMENTUM), loss, steps_per_execution=10)
-    callbacks = [figures] if figures else []
+    callbacks = [Test()] if tests else []
     model.fit(data, epochs=EPOCHS, steps_per_epoch=steps, verbose=0, callbacks=callbacks)
 
 
@@ -130,8 +113,8 @@ def train_mirrored() -> None:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     data = make_batches(BATCH).with_options(options)
-    speaks = strategy.cluster_resolver.task_id in (None, 0)
-    train(strategy, RATE, data, -(-SAMPLES // BATCH), Figures(SAMPLES) if speaks else None)
+    first = strategy.cluster_resolver.task_id in (None, 0)
+    train(strategy, RATE, data, -(-SAMPLES // BATCH), tests=first)
 
 
 def train_with_servers() -> None:
@@ -150,7 +133,7 @@ def train_with_servers() -> None:
     share = BATCH // WORKERS
     steps = -(-SAMPLES // share)
     data = tf.keras.utils.experimental.DatasetCreator(lambda _: make_batches(share))
-    train(strategy, RATE / WORKERS, data, steps, Figures(steps * share))
+    train(strategy, RATE / WORKERS, data, steps)
 
 
 def main() -> None:

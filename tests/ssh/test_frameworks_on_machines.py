@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lab_machines import MakeLab, lab
-from made_mnist import make_mnist
+from made_mnist import IMAGES, make_mnist
 from ssh_runs import Bench, Running, kill_in, nothing_left, processes, told
 
 from phalanx.lab.lab import Lab
@@ -101,6 +102,8 @@ def test_keras_script_of_reference_a_on_three_machines(bench: Bench) -> None:
     assert [machine["name"] for machine in summary["machines"]] == ["m1", "m2", "m3"]
     assert summary["system"] == "tf-mwms"
     assert "Epoch 3/3" in ended.words
+    assert (summary["epochs"], summary["samples"]) == (3, 3 * IMAGES[0]), "told by fit itself"
+    assert summary["train_loss"] > 0 and 0 <= summary["train_accuracy"] <= 1
 
 
 @pytest.mark.usefixtures("tensorflow")
@@ -115,15 +118,42 @@ def test_keras_script_of_which_a_worker_is_killed(bench: Bench) -> None:
     assert bench.summary()["exit_codes"][1] == -9
 
 
+@pytest.mark.machines
 @pytest.mark.usefixtures("tensorflow")
-def test_parameter_server_with_a_chief(bench: Bench) -> None:
-    ended = foreign(bench, "parameter_server_keras.py", "tensorflow", "all").end(LONG)
+def test_parameter_server_with_a_chief_on_a_machine_of_its_own(bench: Bench) -> None:
+    words = ["--servers", "m2"]
+    ended = foreign(bench, "parameter_server_keras.py", "tensorflow", "all", *words).end(LONG)
     told(ended, nothing_left(bench.lab, "m1", "m2", "m3", "m4"))
     assert ended.code == 0
     summary = bench.summary()
     assert summary["system"] == "tf-ps"
     assert summary["exit_codes"][0] == 0
     assert None not in summary["exit_codes"]
+    launch = json.loads((bench.latest() / "launch.json").read_text())
+    roles = [(worker["machine"], worker["role"]) for worker in launch["workers"]]
+    assert roles == [("m1", "chief"), ("m3", "worker"), ("m4", "worker"), ("m2", "ps")]
+    assert summary["epochs"] == 2 and summary["train_loss"] > 0, "told by fit itself"
+
+
+@pytest.mark.machines
+@pytest.mark.usefixtures("tensorflow")
+def test_four_systems_in_one_comparison(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On this machine: what is tested is that their scripts run and report alike."""
+    monkeypatch.setenv("PHALANX_DATA_UNCHECKED", "1")
+    data, systems = bench.folder / "data", ["phalanx", "torch-ddp", "tf-mwms", "tf-ps"]
+    make_mnist(data, images=(60_000, 10_000))
+    words = ["--workers", "2", "--epochs", "1", "--batch", "4096", "--data", str(data)]
+    script = str(EXAMPLES / "mnist_mlp.py")
+    ended = bench.start("compare", script, "--systems", ",".join(systems), *words).end(LONG)
+    assert ended.code == 0, ended.text
+    summaries = [json.loads(path.read_text()) for path in bench.runs.glob("*/summary.json")]
+    found = {summary["system"]: summary for summary in summaries}
+    assert set(found) == set(systems)
+    for summary in found.values():
+        assert (summary["status"], summary["workers"], summary["batch"]) == ("done", 2, 4096)
+        assert abs(summary["samples"] - 54_000) < 4096
+        assert abs(summary["train_loss"] - summary["test_loss"]) < 0.2
+        assert summary["test_accuracy"] is not None
 
 
 @pytest.mark.usefixtures("tensorflow")

@@ -12,10 +12,10 @@ from phalanx.core.script.datasets import IDX_FILES
 IMAGES = (4000, 1000)
 
 
-def make_mnist(folder: Path, *, zipped: bool = False) -> None:
+def make_mnist(folder: Path, *, zipped: bool = False, images: tuple[int, int] = IMAGES) -> None:
     folder.mkdir(parents=True)
     for name in IDX_FILES:
-        count = IMAGES[name.startswith("t10k")]
+        count = images[name.startswith("t10k")]
         if "images" in name:
             content = struct.pack(">4B3I", 0, 0, 8, 3, count, 28, 28) + os.urandom(count * 784)
         else:

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from phalanx.cli.adapt.adapt import adapt
 from phalanx.cli.data.data import data_app
 from phalanx.cli.invocation import PASS_WORDS_ON, Invocation
 from phalanx.cli.machines.doctor import doctor
@@ -47,7 +46,6 @@ ORDER = (
     "plan",
     "simulate",
     "tune-switch",
-    "adapt",
     "pool",
     "data",
     "runs",
@@ -124,7 +122,6 @@ for verb, example in (
     (plan, "phalanx plan train.py --pool pool.yaml --deadline 30min"),
     (simulate, "phalanx simulate train.py --workers 64 --strategy async --rate 1gbit"),
     (tune_switch, "phalanx tune-switch train.py --workers 2 --tolerance 0.3"),
-    (adapt, "phalanx adapt train.py -- --epochs 1"),
     (worker, "phalanx worker train.py --strategy async --pool machines.yaml"),
     (runs, "phalanx runs --limit 5"),
     (report, "phalanx report train-allreduce --bundle"),

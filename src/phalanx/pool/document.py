@@ -167,9 +167,10 @@ def _check_json(path: Path, text: str) -> None:
         json.loads(text, parse_int=str, parse_float=str)
     except json.JSONDecodeError as error:
         problem = f"broken JSON: {error.msg}"
-        raise InputError(
-            f"{path}:{error.lineno}:{error.colno}: {problem}", "Correct it there, or just before."
-        ) from None
+        remedy = "Correct it there, or just before."
+        if '"connections"' in text:  # the old form, whose printed examples are no valid JSON
+            remedy = f"Mend and convert it: phalanx pool convert {path}"
+        raise InputError(f"{path}:{error.lineno}:{error.colno}: {problem}", remedy) from None
     except RecursionError:
         raise _too_deep(path) from None
 

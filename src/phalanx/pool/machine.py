@@ -154,6 +154,12 @@ class Machine(BaseModel):
     def inline_password(self) -> SecretStr | None:
         return self.password.secret if self.password else None
 
+    @property
+    def asks_for_password(self) -> bool:
+        """Whether a password has to be typed to log in, also that of its jump host."""
+        own = self.password is not None and self.password.kind == "prompt" and not self.is_here
+        return own or (self.via is not None and self.via.asks_for_password)
+
 
 def read_jump(text: str) -> tuple[str | None, str, int]:
     """User, host and port of a jump host that is no machine of the pool."""

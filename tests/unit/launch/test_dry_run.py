@@ -65,3 +65,16 @@ def test_what_is_written_down_is_written_once(
     paths = RunPaths(tmp_path / "run-1").make()
     assert execute(job_by("ssh", tmp_path), paths, Recorder()).exit_code == 0
     assert written == [paths.launch.read_text()]
+
+
+def test_no_password_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(question: str) -> str:
+        raise AssertionError(question)
+
+    monkeypatch.setattr("phalanx.launch.ssh.ssh_login.getpass", asked)
+    far = Machine.model_validate({"name": "far", "host": "192.0.2.1", "password": "prompt"})
+    job = replace(job_by("ssh", tmp_path), fleet=Fleet(machines=(far,), workers=2))
+    out = Shown(json=True)
+    assert dry_run.show([("mine", job)], out) == 0
+    assert out.launch["workers"] == []
+    assert out.launch["plan"]["workers"] == 2

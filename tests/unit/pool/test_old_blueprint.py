@@ -53,3 +53,11 @@ def test_other_faults_are_said_of_the_file_itself(tmp_path: Path) -> None:
     assert str(old) in error.value.cause
     with pytest.raises(InputError, match="no blueprint"):
         convert(tmp_path / "absent.json")
+
+
+def test_reading_the_printed_form_names_the_command_that_mends_it(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(PRINTED)
+    with pytest.raises(InputError) as found:
+        read_blueprint(tmp_path / "old.json")
+    assert "broken JSON" in found.value.cause
+    assert f"phalanx pool convert {tmp_path / 'old.json'}" in found.value.remedy

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from phalanx.cli.output import Output
     from phalanx.cli.request.options import RunOptions
     from phalanx.cli.request.request import Request
+    from phalanx.launch.frameworks import Framework
     from phalanx.launch.launchers.launcher import Job
     from phalanx.plan.choice.decide import Choice
     from phalanx.plan.choice.wishes import Wishes
@@ -44,17 +45,30 @@ def is_auto(strategy: str, options: RunOptions) -> bool:
 
 
 def follow_plan(
-    options: RunOptions, checked: Callable[[RunOptions], Request], out: Output
+    options: RunOptions,
+    checked: Callable[[RunOptions], Request],
+    framework: Framework | None,
+    out: Output,
 ) -> tuple[Job, str]:
     """The job that was chosen, and its title."""
     import msgspec
 
+    from phalanx.cli.request.systems import framework_job
     from phalanx.plan.choice.wishes import Wishes
 
     request = checked(replace(options, machines="all") if options.machines == AUTO else options)
-    choice, predicted = make_choice(request, Wishes(), out)
+    if framework is None:
+        choice, predicted = make_choice(request, Wishes(), out)
+    else:
+        from phalanx.cli.planning.measured_choice import choose_by_runs
+
+        choice = choose_by_runs(request, framework, checked, out)
+        predicted = _kept(choice)
     narrowed = checked(replace(options, machines=",".join(choice.chosen.machines)))
-    job = narrowed.job(choice.chosen.strategy, options.batch)
+    if framework is None:
+        job = narrowed.job(choice.chosen.strategy, options.batch)
+    else:
+        job = framework_job(narrowed, framework, narrowed.script, options.batch)
     reasons = [*job.plan.reasons, *choice.reasons]
     plan = msgspec.structs.replace(job.plan, predicted=predicted, reasons=reasons, selection=AUTO)
     return replace(job, plan=plan), f"{request.name}-{choice.chosen.strategy}"
@@ -95,10 +109,14 @@ def make_choice(
     choice = choose_plan(model, request.machines, wishes, losses)
     show_choice(choice, wishes, out)
     chosen = choice.chosen
-    return choice, {
+    return choice, {**_kept(choice), "factor": model.factor(chosen.machines, chosen.strategy)}
+
+
+def _kept(choice: Choice) -> dict[str, float | None]:
+    chosen = choice.chosen
+    return {
         "seconds": chosen.seconds.value,
         "seconds_low": chosen.seconds.low,
         "seconds_high": chosen.seconds.high,
         "samples_per_second": chosen.samples_per_second.value,
-        "factor": model.factor(chosen.machines, chosen.strategy),
     }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
 from phalanx.core.errors import InputError
+
+if TYPE_CHECKING:
+    from phalanx.cli.request.request import Request
 
 NOT_HERE = (
     "batch_per_worker", "repeat", "balance", "on_nonfinite", "slow", "rate", "keep", "detach",
@@ -29,6 +32,7 @@ def plan(
     ctx: typer.Context,
     script: o.Script,
     module: o.Module = False,
+    framework: o.FrameworkName = None,
     objective: Annotated[str, Objective] = "time",
     deadline: Annotated[str | None, Deadline] = None,
     budget: Annotated[float | None, Budget] = None,
@@ -47,25 +51,39 @@ def plan(
 
     from phalanx.cli.planning.follow_plan import make_choice
     from phalanx.cli.request.request import check
+    from phalanx.cli.request.systems import read_framework
     from phalanx.cli.request.values import check_at_least, read_duration
     from phalanx.plan.choice.wishes import Wishes
 
     if budget is not None and not 0 < budget < float("inf"):
         raise InputError(f"--budget must be above 0, not {budget:g}", "For example: --budget 2.50")
     if not 0 <= max_accuracy_loss <= 100:
-        raise InputError(
-            f"--max-accuracy-loss must be from 0 to 100, not {max_accuracy_loss:g}",
-            "For example: --max-accuracy-loss 0.3",
-        )
+        cause = f"--max-accuracy-loss must be from 0 to 100, not {max_accuracy_loss:g}"
+        raise InputError(cause, "For example: --max-accuracy-loss 0.3")
     wishes = Wishes(
         objective, read_duration("--deadline", deadline), budget, max_accuracy_loss / 100
     )
     check_at_least("--batch", options.batch, 1)
-    request = check(options, script, ctx.obj, module=module)
-    out = Output(options.json)
-    choice, _ = make_choice(request, wishes, out, quick=quick)
+    foreign = read_framework(ctx, framework, None, script)
+
+    def checked(chosen: o.RunOptions) -> Request:
+        return check(chosen, script, ctx.obj, module=module, joins=not foreign, keras=framework)
+
+    request, out = checked(options), Output(options.json)
+    if foreign is None:
+        choice, _ = make_choice(request, wishes, out, quick=quick)
+    else:
+        from phalanx.cli.planning.measured_choice import choose_by_runs
+
+        if quick or wishes != Wishes():
+            raise InputError(
+                "of a script of another framework only the time is measured",
+                "Leave out --quick, --objective, --deadline, --budget and --max-accuracy-loss.",
+            )
+        choice = choose_by_runs(request, foreign, checked, out)
     if wishes == Wishes():
-        pool = f" --pool {options.pool}" if options.pool else ""
-        out.say(f"follow it: phalanx run {script}{pool} --machines auto --strategy auto", "dim")
+        given = {"--framework": framework, "--pool": options.pool}
+        words = "".join(f" {name} {value}" for name, value in given.items() if value)
+        out.say(f"follow it: phalanx run {script}{words} --machines auto --strategy auto", "dim")
     out.result(msgspec.to_builtins(choice))
     return 0

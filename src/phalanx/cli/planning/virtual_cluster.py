@@ -198,7 +198,8 @@ class VirtualMachines:
         if self.request.adopt:
             raise InputError(
                 "a simulation needs a script that calls Phalanx",
-                "Let Phalanx add the calls: phalanx adapt SCRIPT --write",
+                "Time it without gradients: --time-only; or let the script join: "
+                "run = phalanx.join(model, optimizer).",
             )
         change, gpus = msgspec.structs.replace, this_machine().machines[0].gpus
         names = [machine.name for machine, _ in job.plan.seats]

@@ -27,11 +27,18 @@ def show(jobs: list[tuple[str, Job]], out: Output) -> int:
 
 
 def _rehearsed(name: str, job: Job, out: Output) -> tuple[Job, Launch]:
-    from phalanx.launch.launchers.launcher import LAUNCHERS, Launcher
+    from phalanx.launch.launchers.launcher import LAUNCHERS, Launcher, describe_launch
     from phalanx.launch.run.interrupts import Interrupts
 
     # The id of a real run begins with the moment of its start, which is not known yet.
     paths = RunPaths(runs_home().absolute() / f"TIME-{slug(name)}")
+    typed = [machine.name for machine in job.fleet.machines if machine.asks_for_password]
+    if job.launcher == "ssh" and typed:
+        out.note(
+            f"not connected: the password of {', '.join(typed)} would have to be typed; this is "
+            "what the blueprint says, and commands are known after connecting"
+        )
+        return job, describe_launch(job, paths, [])
     launcher: Launcher = LAUNCHERS.get(job.launcher)()
     with Interrupts() as interrupts:
         try:
@@ -50,6 +57,8 @@ def _print(name: str, job: Job, launch: Launch, out: Output) -> None:
         for line in launch.batch_script.splitlines():
             out.say(line)
         return
+    for machine, slot in plan.seats if not launch.workers else ():
+        out.say(f"  rank {slot.rank} on {machine.name}")
     for worker in launch.workers:
         cores = ",".join(map(str, worker.cpus)) or "any"
         threads = f"{worker.threads} thread{'s' * (worker.threads != 1)}"

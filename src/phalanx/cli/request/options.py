@@ -185,12 +185,10 @@ FrameworkName = Annotated[
         "keras-jax name the backend).",
     ),
 ]
-Roles = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A=N,…", help="For TensorFlow scripts, such as chief=1,worker=2,ps=1,evaluator=1."
-    ),
+ServerMachines = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="Machines of parameter servers alone.")
 ]
+Roles = Annotated[str | None, typer.Option(metavar="A=N,…", help="As chief=1,worker=2,ps=1.")]
 Systems = Annotated[
     str | None,
     typer.Option(
@@ -226,6 +224,7 @@ class RunOptions:
     workers: Workers = None
     pool: PoolFile = None
     machines: Machines = "all"
+    servers: ServerMachines = None
     launcher: LauncherName = "auto"
     slurm: SlurmOptions = None
     ray_address: RayAddress = None

@@ -66,6 +66,8 @@ class Request:
     rate: float | None
     checkpoints: CheckpointTimes
     ship_limit: int | None
+    servers: Sequence[Machine] = ()
+    """Machines for parameter servers alone."""
     keras: str | None = None
     """Which Keras trains, of ``KERAS_SYSTEMS``, where it was asked for."""
 
@@ -145,7 +147,8 @@ class Request:
         from phalanx.launch.launchers.launcher import Fleet
 
         return Fleet(
-            machines=tuple(self.machines),
+            machines=(*self.machines, *self.servers),
+            servers=tuple(machine.name for machine in self.servers),
             pool=self.options.pool,
             tls=self.pool.tls,
             data=self.options.data,
@@ -199,7 +202,7 @@ def check(
     script = check_script(script, joins=joins and keras is None)
     if adopt := joins and is_adopted(script):
         check_adopted(options)
-    machines, pool = _machines(options)
+    machines, servers, pool = _machines(options)
     request = Request(
         options=options,
         script=script,
@@ -213,6 +216,7 @@ def check(
         rate=rate,
         checkpoints=times,
         ship_limit=ship_limit,
+        servers=servers,
         keras=keras if keras in KERAS_SYSTEMS else None,
     )
     _check_travel(request)
@@ -249,7 +253,8 @@ def _check_choices(options: RunOptions) -> None:
             raise InputError(f"unknown {what} '{value}'", did_you_mean(value, known))
 
 
-def _machines(options: RunOptions) -> tuple[list[Machine], Pool]:
+def _machines(options: RunOptions) -> tuple[list[Machine], list[Machine], Pool]:
+    """Those of workers, those of servers, and the pool of both."""
     from phalanx.plan.select import select
     from phalanx.pool.blueprint import read_blueprint
     from phalanx.pool.here import this_machine
@@ -260,11 +265,20 @@ def _machines(options: RunOptions) -> tuple[list[Machine], Pool]:
         pool = this_machine()
     else:
         pool = as_measured(read_blueprint(options.pool), read_probe(options.pool))
-    return select(pool, options.machines), pool
+    servers = select(pool, options.servers) if options.servers else []
+    workers = [m for m in select(pool, options.machines) if m not in servers]
+    if not workers:
+        raise InputError("--servers leaves no machine for workers", "Name fewer machines there.")
+    return workers, servers, pool
 
 
 def _check_travel(request: Request) -> None:
     options, launcher = request.options, request.launcher
+    if request.servers and launcher != "ssh":
+        raise InputError(
+            f"--servers cannot be used with the launcher '{launcher}'",
+            "Give a blueprint of machines that SSH reaches: --pool FILE.",
+        )
     remote = [machine.name for machine in request.machines if not machine.is_here]
     if remote and launcher in ("local", "inprocess"):
         raise InputError(

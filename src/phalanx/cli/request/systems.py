@@ -67,7 +67,8 @@ def read_framework(
         )
     from phalanx.launch.frameworks.peer_environments import JAX_PACKAGES
 
-    _refuse(ctx, "strategy", "its script synchronises the workers itself")
+    if ctx.params.get("strategy") != "auto":
+        _refuse(ctx, "strategy", "its script synchronises the workers itself")
     for option in (
         "slow", "rate", "precision", "compile", "data_on", "balance", "checkpoint_every",
     ):  # fmt: skip
@@ -82,7 +83,7 @@ def read_framework(
 
 
 def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
-    from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES
+    from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES, TFDS_PACKAGES
     from phalanx.launch.frameworks.seating import read_roles
     from phalanx.launch.frameworks.tensorflow_scripts import (
         LEGACY_KERAS,
@@ -97,9 +98,10 @@ def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
         system = PARAMETER_SERVER if SERVER in roles else MIRRORED
     if system == PARAMETER_SERVER and roles:
         roles = {"chief": 1, **roles}
+    more = TFDS_PACKAGES if b"tensorflow_datasets" in source else ()
     legacy = LEGACY_KERAS not in os.environ and needs_legacy_keras(source)
     return Framework(
-        name=name, system=system, roles=roles, requirements=list(TENSORFLOW_PACKAGES),
+        name=name, system=system, roles=roles, requirements=[*TENSORFLOW_PACKAGES, *more],
         variables={LEGACY_KERAS: "1"} if legacy else {},
     )  # fmt: skip
 
@@ -220,16 +222,21 @@ def framework_job(
             f"--workers {asked}, but the script's strategy of TensorFlow is one process",
             "Leave --workers out; or use MultiWorkerMirroredStrategy, or --framework keras.",
         )
+    framework = msgspec.structs.replace(framework, servers=len(request.servers))
+    if framework.servers and framework.roles.get(SERVER, framework.servers) != framework.servers:
+        named = f"--servers names {framework.servers} machines, but --roles another number"
+        raise InputError(named, f"Give {SERVER}={framework.servers}.")
     total = sum(framework.roles.values()) or asked
     if framework.roles and asked not in (None, total, framework.roles.get("worker")):
         raise InputError(f"--workers {asked} does not match --roles", "Give one of them.")
     plan = plan_for(
-        request.machines,
+        [*request.machines, *request.servers],
         framework,
         asked,
         strategy="allreduce",
         selection=request.options.machines,
         batch=batch,
+        servers=[machine.name for machine in request.servers],
     )
     settings = msgspec.structs.replace(
         job.settings, strategy=framework.system, balance="off", checkpoint_epochs=0
@@ -239,7 +246,9 @@ def framework_job(
 
 def ready(job: Job, out: Output) -> Job:
     """With an environment on this machine, made now if there is none; others make their own."""
-    if job.framework is not None and job.framework.variables:
+    from phalanx.launch.frameworks.tensorflow_scripts import LEGACY_KERAS
+
+    if job.framework is not None and LEGACY_KERAS in job.framework.variables:
         out.note(
             "note: tf.keras is legacy Keras here (TF_USE_LEGACY_KERAS=1): Keras 3 cannot train "
             "under this strategy"

@@ -46,11 +46,11 @@ def run(
     from phalanx.launch.frameworks.framework import KERAS_NAMES
 
     if is_auto(strategy, options):
-        if explain or framework is not None:
+        if explain or roles is not None:
             raise InputError(
-                "--strategy auto does not go with --explain or --framework", "Name a strategy."
+                "--strategy auto does not go with --explain or --roles", "Name a strategy."
             )
-        return _follow(ctx, script, module, options)
+        return _follow(ctx, script, module, framework, options)
     spec = parse_spec(strategy)
     if explain:
         refuse_beside_explain(framework, options)
@@ -77,16 +77,23 @@ def run(
     return execute_and_tell(title, job, out)
 
 
-def _follow(ctx: typer.Context, script: Path, module: bool, options: o.RunOptions) -> int:
+def _follow(
+    ctx: typer.Context, script: Path, module: bool, framework: str | None, options: o.RunOptions
+) -> int:
     """As the planner chooses."""
     from phalanx.cli.planning.follow_plan import follow_plan
     from phalanx.cli.request.request import check
-    from phalanx.cli.request.systems import ready
+    from phalanx.cli.request.systems import read_framework, ready
     from phalanx.cli.request.values import check_at_least
 
     check_at_least("--batch", options.batch, 1)
+    foreign = read_framework(ctx, framework, None, script)
     out = Output(options.json)
-    job, title = follow_plan(options, lambda o: check(o, script, ctx.obj, module=module), out)
+
+    def checked(chosen: o.RunOptions) -> Request:
+        return check(chosen, script, ctx.obj, module=module, joins=not foreign, keras=framework)
+
+    job, title = follow_plan(options, checked, foreign, out)
     return execute_and_tell(title, ready(job, out), out)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from phalanx.core import settings
 from phalanx.launch.frameworks import Framework, environment_of, settings_variables
-from phalanx.launch.frameworks.framework import WORKER, Places
+from phalanx.launch.frameworks.framework import TENSORFLOW, WORKER, Places
 from phalanx.launch.launchers.launcher import Job, WorkerCommand
 
 
@@ -24,12 +24,14 @@ class Ground:
     """Others that every process there is given."""
     before: tuple[str, ...] = ()
     """Words in front of the command: a program that ends it with the process that starts it."""
+    figures: str = ""
+    """The program that runs a TensorFlow script and prints what its ``fit`` reports."""
 
 
 def commands_of(
     job: Job, framework: Framework, places: Places, grounds: Mapping[str, Ground]
 ) -> list[WorkerCommand]:
-    """Plain ``python SCRIPT ARGUMENT…`` for every process; ``grounds`` by machine."""
+    """``python SCRIPT ARGUMENT…`` for every process; ``grounds`` by machine."""
     variables = environment_of(framework.name, places)
     told = settings_variables(job.settings, len(places.with_role(WORKER)))
     commands = []
@@ -46,12 +48,14 @@ def commands_of(
             "PYTHONUNBUFFERED": "1",
         }
         if ground.data:
-            env[settings.DATA] = ground.data
+            env[settings.DATA] = env["TFDS_DATA_DIR"] = ground.data
+        # The first speaks for all: what the controller follows is its log.
+        through = [ground.figures] if slot.rank == 0 and framework.name == TENSORFLOW else []
         commands.append(
             WorkerCommand(
                 rank=slot.rank,
                 machine=machine.name,
-                argv=[*ground.before, ground.python, ground.script, *job.arguments],
+                argv=[*ground.before, ground.python, *through, ground.script, *job.arguments],
                 env=env,
                 cpus=list(slot.cpus),
                 threads=slot.threads,

@@ -29,6 +29,8 @@ class Framework(msgspec.Struct, frozen=True, kw_only=True):
     """What reports call it: torch, torch-ddp, tf-mwms, tf-ps, tf-mirrored, jax-dp."""
     roles: dict[str, int] = {}
     """How many of each, as asked for; empty leaves it to the number of machines."""
+    servers: int = 0
+    """How many parameter servers have machines of their own."""
     python: str | None = None
     """The Python of this machine that has the framework; ``None`` is our own."""
     requirements: list[str] = []

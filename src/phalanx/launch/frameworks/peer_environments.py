@@ -38,6 +38,8 @@ from phalanx.launch.frameworks.framework import (
 JAX_PACKAGES = ("keras==3.15.*", "jax==0.10.*")
 TENSORFLOW_PACKAGES = ("tensorflow==2.21.*", "tf-keras==2.21.*")
 """With tf_keras, because Keras 3 cannot train under MultiWorkerMirrored."""
+TFDS_PACKAGES = ("tensorflow-datasets==4.9.*", "importlib-resources")
+"""Where a script imports tensorflow_datasets; it needs the second, but does not say so."""
 VARIABLE = "PHALANX_TF_ENV"
 """A folder with an environment that has TensorFlow: it is used as it is."""
 LIMIT = 1800.0

@@ -8,6 +8,7 @@ import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
+from phalanx.core.spec import parse_spec
 from phalanx.launch.frameworks.framework import (
     CHIEF,
     EVALUATOR,
@@ -17,6 +18,7 @@ from phalanx.launch.frameworks.framework import (
     Places,
     Process,
 )
+from phalanx.plan.placement import place
 from phalanx.plan.plan import Plan, PlannedMachine, Slot, make_plan
 from phalanx.pool.machine import Machine
 
@@ -52,12 +54,13 @@ def seat(plan: Plan, framework: Framework, asked: int | None) -> Plan:
     ``asked`` is the number of workers that was asked for: those compute, so chief and server come
     on top, on the first and the last machine. Roles that were asked for are in the plan already.
     """
-    many = sum(len(machine.slots) for machine in plan.machines)
+    many = sum(len(machine.slots) for machine in plan.machines) + framework.servers
     if not framework.has_servers or framework.roles or (asked is None and many >= _FEWEST):
         return plan
     machines = list(plan.machines)
     machines[0] = _with(machines[0], [_unpinned(), *machines[0].slots])
-    machines[-1] = _with(machines[-1], [*machines[-1].slots, _unpinned()])
+    if not framework.servers:
+        machines[-1] = _with(machines[-1], [*machines[-1].slots, _unpinned()])
     seated, rank = [], 0
     for machine in machines:
         slots = [
@@ -77,21 +80,43 @@ def plan_for(
     strategy: str,
     selection: str,
     batch: int | None,
+    servers: Sequence[str] = (),
 ) -> Plan:
-    """The plan of a run with ``asked`` workers, with seats for all roles of the framework."""
+    """The plan of a run with ``asked`` workers, with seats for all roles of the framework.
+
+    ``servers`` are the machines that have a parameter server and no worker.
+    """
+    apart = [machine for machine in machines if machine.name in servers]
+    machines = [machine for machine in machines if machine.name not in servers]
     roles = framework.roles if framework else {}
     if framework and framework.is_alone:
         machines, asked = machines[:1], 1
     plan = make_plan(
         machines,
-        workers=sum(roles.values()) or asked,
+        workers=sum(roles.values()) - len(apart) if roles else asked,
         strategy=strategy,
         selection=selection,
         batch=batch,
     )
     if framework and framework.is_alone:
         return _on_all_devices(plan, machines[0])
-    return seat(plan, framework, asked) if framework else plan
+    return _with_servers(seat(plan, framework, asked) if framework else plan, framework, apart)
+
+
+def _with_servers(plan: Plan, framework: Framework | None, apart: Sequence[Machine]) -> Plan:
+    """With a server on each of ``apart``, after all workers, where the run has servers."""
+    phases = parse_spec(plan.strategy).phases
+    ours = plan.workers > 1 and any("servers" in phase.traits.keys for phase in phases)
+    if not apart or not (framework.has_servers if framework else ours):
+        unused = [f"{machine.name} unused: the run has no parameter servers" for machine in apart]
+        return msgspec.structs.replace(plan, reasons=[*plan.reasons, *unused])
+    ranks = range(len(plan.seats), len(plan.seats) + len(apart))
+    placed = [
+        _with(place(machine, 1, rank), [msgspec.structs.replace(_unpinned(), rank=rank)])
+        for machine, rank in zip(apart, ranks, strict=True)
+    ]
+    count = plan.workers + len(apart) * (framework is not None)
+    return msgspec.structs.replace(plan, machines=[*plan.machines, *placed], workers=count)
 
 
 def _on_all_devices(plan: Plan, machine: Machine) -> Plan:
@@ -111,7 +136,8 @@ def roles_by_rank(framework: Framework, processes: int) -> list[str]:
     if not framework.has_servers:
         evaluators = framework.roles.get(EVALUATOR, 0)
         return [WORKER] * (processes - evaluators) + [EVALUATOR] * evaluators
-    counts = framework.roles or {CHIEF: 1, WORKER: processes - 2, SERVER: 1}
+    servers = framework.servers or 1
+    counts = framework.roles or {CHIEF: 1, WORKER: processes - 1 - servers, SERVER: servers}
     return [role for role in _ROLES for _ in range(counts.get(role, 0))]
 
 

@@ -41,8 +41,7 @@ class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True):
     """Only what we add; the rest is the controller's own environment, which is never stored."""
     cpus: list[int]
     threads: int
-    log: str
-    """Relative to the run folder."""
+    log: str  # relative to the run folder
     role: str = ""
     """Of a process of another framework: worker, chief or ps."""
 
@@ -104,6 +103,7 @@ class Fleet:
     """The machines themselves, with what it takes to log in: nothing of it is ever written."""
 
     machines: tuple[Machine, ...] = ()
+    servers: tuple[str, ...] = ()  # names of those with a parameter server and no worker
     pool: Path | None = None
     """The blueprint they come from."""
     tls: bool = False

@@ -31,6 +31,7 @@ from phalanx.launch.launchers.launcher import (
     worker_variables,
 )
 from phalanx.launch.run.interrupts import await_end
+from phalanx.launch.worker import keras_figures
 from phalanx.launch.worker import process_binding as tied
 from phalanx.plan.plan import PlannedMachine, Slot
 from phalanx.sync.arena import memfd
@@ -151,6 +152,7 @@ def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[W
         run_folder=str(paths.folder.absolute()),
         data=job.settings.data,
         before=(sys.executable, "-I", "-S", str(tied.__file__)),
+        figures=str(keras_figures.__file__),
     )
     names = {machine.name for machine, _ in seats}
     ports = dict(zip((slot.rank for _, slot in seats), free_ports(len(seats)), strict=True))

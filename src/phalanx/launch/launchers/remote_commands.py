@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.launch.frameworks import Framework, places_of
@@ -22,7 +23,7 @@ from phalanx.launch.machines.agent_frames import Ports
 from phalanx.launch.machines.machine_session import ANSWER_SECONDS, MachineSession
 from phalanx.launch.shipping.loads import code_root
 from phalanx.launch.shipping.send import answers_wrongly, read_answer
-from phalanx.launch.worker import process_binding
+from phalanx.launch.worker import keras_figures, process_binding
 from phalanx.plan.plan import PlannedMachine
 from phalanx.pool.measured import link_rates, read_probe
 
@@ -54,6 +55,7 @@ async def secrets_for(
         found[slot.rank] = {settings.SKEW: repr(member.skew)} if member.skew else {}
         if meeting is not None:
             found[slot.rank] |= meeting_variables(meeting, member.address, machine, slot)
+            found[slot.rank][hosts.PROCESSES] = str(len(job.plan.seats))
     return found
 
 
@@ -102,6 +104,7 @@ async def _foreign(
     )
     script = job.script.resolve().relative_to(root).as_posix()
     binding = Path(process_binding.__file__).resolve().relative_to(code_root()).as_posix()
+    figures = Path(keras_figures.__file__).resolve().relative_to(code_root()).as_posix()
     grounds = {
         member.name: Ground(
             python=member.seat.python,
@@ -110,6 +113,7 @@ async def _foreign(
             data=member.seat.data or member.seat.datasets,
             variables=dataset_variables(member.seat),
             before=(member.seat.python, "-I", "-S", f"{member.seat.code}/{binding}"),
+            figures=f"{member.seat.code}/{figures}",
         )
         for member in members
     }

@@ -15,6 +15,7 @@ from phalanx.core import settings
 from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
 from phalanx.core.script.datasets import UNCHECKED_VARIABLE, unchecked
+from phalanx.launch.frameworks.framework import SERVER
 from phalanx.launch.launchers.launcher import (
     Job,
     WorkerCommand,
@@ -74,14 +75,17 @@ def command_of(
     }
     if seat.data is not None:
         found[settings.DATA] = seat.data
+    serves = slot.rank >= job.plan.workers
+    server = [seat.python, "-P", "-m", "phalanx.train.start.joining_hosts"]
     return WorkerCommand(
         rank=slot.rank,
         machine=machine.name,
-        argv=[*bootstrap, str(script), *job.arguments],
+        argv=server if serves else [*bootstrap, str(script), *job.arguments],
         env={**found, **dataset_variables(seat)},
         cpus=list(slot.cpus),
         threads=slot.threads,
         log=f"logs/rank-{slot.rank}.log",
+        role=SERVER if serves else "",
     )
 
 

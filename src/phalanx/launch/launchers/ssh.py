@@ -211,6 +211,7 @@ def _as_found(job: Job, machines: tuple[Machine, ...]) -> Job:
         strategy=job.plan.strategy,
         selection=job.plan.selection,
         batch=job.plan.batch,
+        servers=job.fleet.servers,
     )
     plan = msgspec.structs.replace(plan, predicted=job.plan.predicted)
     slow = job.settings.slow

@@ -6,6 +6,7 @@ kept in the user's cache by the content of what it depends on, and read from the
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import secrets
@@ -20,12 +21,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from phalanx.agent.machine.facts import machine_id
 from phalanx.core.errors import BAD_INPUT, InputError, MachineError, PhalanxError, RunStopped
 from phalanx.core.files import read_bounded, read_tail
 from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.settings import RunSettings
 from phalanx.core.terminal import Say
 from phalanx.launch.launchers.launcher import Fleet, Job
+from phalanx.launch.pool.pool_check import check_pool
 from phalanx.launch.profile.kept_profiles import job_key, keep, read_kept
 from phalanx.launch.profile.machine_kinds import Kinds
 from phalanx.launch.run.controller import execute
@@ -33,6 +36,7 @@ from phalanx.launch.run.failure import never_joined, told_by
 from phalanx.launch.run.interrupts import Interrupts
 from phalanx.launch.run.observer import Observer
 from phalanx.launch.script.script_check import check_script, is_adopted
+from phalanx.launch.ssh.ssh_login import with_passwords
 from phalanx.plan.job import JobProfile, MachineCosts
 from phalanx.plan.plan import make_plan
 from phalanx.pool.here import this_machine
@@ -63,7 +67,7 @@ def profile_job(
 ) -> JobProfile:
     """Costs of ``script`` on each of ``machines``; machines of the same kind share them.
 
-    Each kind is measured for about ``seconds`` of steps, all at the same time; ``quick``: this
+    Each kind is measured for about ``seconds`` of steps, those of one host in turn; ``quick``: this
     machine only, and the others by what the probe says of their speeds. ``settings`` and ``fleet``
     are those of the run to be planned. Call it from the main thread.
     """
@@ -94,8 +98,8 @@ def plain_settings(chosen: RunSettings, seconds: float | None = None) -> RunSett
     """The settings of a run that only measures."""
     return msgspec.structs.replace(
         chosen, strategy="single", profile=seconds, slow=None, rate=None, checkpoint_epochs=0,
-        checkpoint_minutes=None, resume=None, private_weights=False, second_copy=False,
-        balance="off", on_nonfinite="skip", keep=3,
+        checkpoint_gap=0.0, checkpoint_minutes=None, resume=None, private_weights=False,
+        second_copy=False, balance="off", on_nonfinite="skip", keep=3,
     )  # fmt: skip
 
 
@@ -118,12 +122,13 @@ class _Work:
             name = f"profile-{slug(self.script.stem)[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
             places = [RunPaths(Path(folder) / f"{name}-{n}") for n in range(len(missing))]
             runs = [partial(self._run, *one) for one in zip(missing.values(), places, strict=True)]
-            # Emulated machines share the cores of one host.
-            if len(runs) == 1 or any(machine.emulated for machine in missing.values()):
-                for run in runs:
-                    run()
+            on_host: dict[str, list[Callable[[], None]]] = {}
+            for host, run in zip(_hosts(list(missing.values())), runs, strict=True):
+                on_host.setdefault(host, []).append(run)
+            if len(on_host) > 1:
+                side_by_side([partial(_in_turn, works) for works in on_host.values()])
             else:
-                side_by_side(runs)
+                _in_turn(runs)
             for kind, paths in zip(missing, places, strict=True):
                 if (profile := _read(paths)) is not None:
                     found[kind] = msgspec.structs.replace(profile, key=key)
@@ -167,6 +172,23 @@ class _Work:
             command=sys.argv,
             fleet=replace(self.fleet, machines=(machine,), detach=False, workers=None),
         )
+
+
+def _hosts(machines: Sequence[Machine]) -> list[str]:
+    """The host of each, by the id of its start: emulated machines, and containers, share one, and
+    would be measured slower than they are if several were measured at once."""
+    if len(machines) < 2:
+        return [machine.name for machine in machines]
+    remote = with_passwords(machine for machine in machines if not machine.is_here)
+    visits = asyncio.run(check_pool(remote)).visits if remote else []
+    ids = {v.machine.name: v.facts.machine_id for v in visits if v.facts is not None}
+    ids |= {machine.name: machine_id() for machine in machines if machine.is_here}
+    return [ids.get(machine.name, machine.name).partition(".")[0] for machine in machines]
+
+
+def _in_turn(works: Sequence[Callable[[], None]]) -> None:
+    for work in works:
+        work()
 
 
 def _read(paths: RunPaths) -> JobProfile | None:

@@ -282,9 +282,8 @@ class Controller:
         return _Ending("failed", error.exit_code, error)
 
     def _left_behind(self, codes: dict[int, int]) -> _Ending:
-        late = [rank for rank in self._ranks if rank not in codes]
         self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
-        names = " and ".join(f"worker {rank}" for rank in late)
+        names = " and ".join(f"worker {rank}" for rank in self._ranks if rank not in codes)
         self._observer.output(
             self._ranks[0],
             f"phalanx: stopped {names}, still running {_PATIENCE_FOR_STRAGGLERS:.0f} s"

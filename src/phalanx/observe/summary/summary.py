@@ -108,7 +108,8 @@ def _add_settings(summary: Summary, run: RunFiles) -> None:
 
 
 def _add_machines(summary: Summary, run: RunFiles) -> None:
-    workers = {machine.name: len(machine.slots) for machine in run.plan.machines}
+    training = run.plan.workers or 0  # ranks from there on are parameter servers
+    workers = {m.name: sum(s.rank < training for s in m.slots) for m in run.plan.machines}
     if not workers:
         workers = dict(Counter(worker.machine for worker in run.launch.workers))
     workers = workers or dict(Counter(joined.machine for joined in run.joined))

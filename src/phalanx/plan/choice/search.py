@@ -13,7 +13,8 @@ from phalanx.pool.machine import Machine
 
 MOST_SUBSETS = 8
 """Of more machines, only the quickest, the two quickest, … are looked at."""
-OTHERS = ("async", "ssp:bound=3", "dssp", "localsgd:every=8")
+SWITCHED = "switch:at=0.5"
+OTHERS = ("async", "ssp:bound=3", "dssp", SWITCHED, "localsgd:every=8")
 CODECS = ("fp16", "int8", "topk:ratio=0.01")
 GROUPED = "groups:by=speed"
 LEAST_GROUPED = 4
@@ -80,7 +81,8 @@ def other_specs(model: CostModel, chosen: Sequence[Machine]) -> list[str]:
     if model.job.elementwise and workers >= LEAST_GROUPED:
         names.append(GROUPED)
     codecs = CODECS if len(chosen) > 1 else ()  # in memory a codec only costs time
-    return names + [f"{name}+{codec}" for name in ("allreduce", *names) for codec in codecs]
+    coded = [name for name in ("allreduce", *names) if name != SWITCHED]
+    return names + [f"{name}+{codec}" for name in coded for codec in codecs]
 
 
 def others(
@@ -97,10 +99,10 @@ def others(
     for found, chosen in sorted(rough, key=lambda pair: wishes.value(pair[0]).value):
         if wishes.allows(found):
             once.setdefault(found.strategy, chosen)
-    # The best ones, and the same steps with a codec: those change least.
+    # The best ones, and what changes the steps least: a codec, and a switch half-way.
     judged = [
         model.predict(chosen, strategy)
         for place, (strategy, chosen) in enumerate(once.items())
-        if place < JUDGED or strategy.startswith("allreduce+")
+        if place < JUDGED or strategy.startswith("allreduce+") or strategy == SWITCHED
     ]
     return sorted(filter(wishes.allows, judged), key=lambda p: wishes.value(p).value)

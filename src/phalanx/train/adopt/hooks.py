@@ -101,7 +101,7 @@ def hand_over(what: str) -> None:
 
     if _current.explanation is not None:
         raise InputError(
-            f"the script trains with {what}, which --explain and adapt do not cover",
+            f"the script trains with {what}, which --explain does not cover",
             "Run it as it is: phalanx run SCRIPT --workers 2",
         )
     if _current.adoption is not None:

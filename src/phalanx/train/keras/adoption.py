@@ -13,9 +13,9 @@ from typing import Any
 
 from phalanx.core import settings
 from phalanx.core.errors import InputError
+from phalanx.core.script.import_hooks import HOOKS
 from phalanx.core.settings import RunSettings
 from phalanx.train.keras.stand_ins import stand_in, tell_cluster
-from phalanx.train.start.import_hooks import HOOKS
 
 
 def adopt_keras() -> None:

@@ -60,12 +60,6 @@ class SharedFit:
                 "Keras models cannot train in threads (--launcher inprocess, phalanx simulate)",
                 "Use phalanx run without --launcher inprocess.",
             )
-        if environment.settings.profile is not None:
-            raise InputError(
-                "phalanx plan and --strategy auto cannot measure Keras models yet",
-                "Name machines and strategy: phalanx run SCRIPT --machines all --strategy "
-                "allreduce",
-            )
         check_options(environment, model)
         check_clipping(model.optimizer, environment)
         backend = backend_of()

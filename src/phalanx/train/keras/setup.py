@@ -103,7 +103,8 @@ def source_of(
             "--batch has no effect: the script's data already come in batches",
             "Leave it out, and set the batch size where the script makes its data.",
         )
-    return StreamSource(model, asked, guest, seeds.in_common)
+    measured = environment.settings.profile is not None
+    return StreamSource(model, asked, guest, seeds.in_common, measured=measured)
 
 
 def backend_of() -> type[Guest]:

@@ -61,6 +61,8 @@ class StreamReader(Reader):
         self._source: Iterator[Any] = iter(())
         self._kept: deque[tuple[int, Any]] = deque(maxlen=KEPT)
         self._read, self.checksum = 0, 0
+        self.again: Callable[[], Iterator[Any]] | None = None
+        """Opens the data anew; only where steps are measured, and an epoch has no end."""
 
     def __len__(self) -> int:
         return self._batches * self.batch
@@ -111,6 +113,9 @@ class StreamReader(Reader):
         return iter(())  # they are compared as they are read
 
     def _global_batch(self, number: int) -> Any:
+        if number < self._read - KEPT and self.again is not None:
+            self.end()
+            self.begin(self.again())
         while self._read <= number:
             self._next()
         for known, batch in self._kept:
@@ -151,8 +156,15 @@ class StreamSource:
     """A batch may be shorter than the ledger says."""
 
     def __init__(
-        self, model: Any, asked: FitArguments, guest: Any, in_common: InCommon = nullcontext
+        self,
+        model: Any,
+        asked: FitArguments,
+        guest: Any,
+        in_common: InCommon = nullcontext,
+        *,
+        measured: bool = False,
     ) -> None:
+        """``measured``: for a profile of its steps."""
         from keras import tree
 
         self._epochs = epochs_of(model, asked)
@@ -174,6 +186,8 @@ class StreamSource:
         self.steps = self.drawn = int(batches)
         self.words = f"{type(asked.x).__name__} of {self.steps:,} batches"
         self.reader = StreamReader(self.steps, self.batch, guest.convert, in_common)
+        if measured:
+            self.reader.again = lambda: batches_of(self._epochs)
         self._opened: Iterator[Any] | None = chain([first], opened)
 
     def begin(self, meeting: EpochSync) -> Tensor:

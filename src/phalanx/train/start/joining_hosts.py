@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 import torch
 
+from phalanx.agent.system import die_with_parent
 from phalanx.core import hosts_settings as names
 from phalanx.core import settings, stopping
 from phalanx.core.addresses import own_addresses
@@ -34,7 +35,7 @@ from phalanx.sync.connect.channel import ConnectionEnded
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote.servers import Wish
 from phalanx.sync.store.remote.store_server import StoreServer
-from phalanx.train.start.launcher_env import Seat
+from phalanx.train.start.launcher_env import Seat, own_seat
 from phalanx.train.start.own_address import machine_of, meeting_address, own_address
 
 if TYPE_CHECKING:
@@ -192,6 +193,10 @@ def serve(seat: Seat) -> NoReturn:
     torch.set_num_threads(1)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    if seat.launcher == "phalanx":
+        die_with_parent(os.getppid())
+        # Asked to stop together with its workers, it is still needed: they save first.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     keeper = _keep_coordinator(ticket) if seat.is_first else None
     listener = Listener(ticket.address, ticket.key, tls=ticket.tls, members=ticket.members)
     hello = Hello(
@@ -218,3 +223,8 @@ def serve(seat: Seat) -> NoReturn:
     if keeper is not None and keeper.stdin is not None:
         keeper.stdin.close()
     os._exit(code)  # a client's thread that is still in torch would abort an interpreter that ends
+
+
+if __name__ == "__main__":  # as our own launcher starts a server
+    if own := own_seat(os.environ):
+        serve(own)

@@ -73,7 +73,9 @@ def own_seat(variables: Mapping[str, str]) -> Seat | None:
     if {settings.RANK, hosts.MEET} - variables.keys() or settings.ARENA in variables:
         return None
     found = Variables(variables)
-    numbers = numbers_of(found, settings.RANK, settings.WORKERS)
+    # With parameter servers there are more processes than workers.
+    count = hosts.PROCESSES if hosts.PROCESSES in variables else settings.WORKERS
+    numbers = numbers_of(found, settings.RANK, count)
     machine = found.text(settings.MACHINE) or "here"
     return _by_our_variables(found, "phalanx", numbers, machine, "the launcher sets it")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from phalanx.core.errors import InputError, ScriptError
-from phalanx.launch.profile.profile_job import profile_job
+from phalanx.core.settings import RunSettings
+from phalanx.launch.profile.profile_job import plain_settings, profile_job
 from phalanx.plan.job import JobProfile
 from phalanx.pool.here import this_machine
 
@@ -261,3 +263,67 @@ def test_a_script_that_ends_by_itself_has_the_last_word(code: int) -> None:
 
 def test_a_step_after_which_the_script_breaks() -> None:
     _said(HEAD, "adopted", inside="break")
+
+
+def test_a_step_that_takes_longer_than_the_profile() -> None:
+    _said(HEAD, "adopted", inside="__import__('time').sleep(2.5)")
+
+
+KERAS = """
+import os
+os.environ["KERAS_BACKEND"] = "torch"
+import keras, numpy as np
+
+keras.utils.set_random_seed(0)
+x, y = np.random.rand(640, 16).astype("float32"), np.random.randint(0, 3, 640)
+model = keras.Sequential([keras.layers.Dense(32, activation="relu"), keras.layers.Dense(3)])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(optimizer="adam", loss=loss)
+DATA
+model.fit(FIT, epochs=5, verbose=0)
+open("end.txt", "w").write("the end")
+"""
+STREAM = """
+class Rows(keras.utils.PyDataset):
+    def __len__(self):
+        return 20
+    def __getitem__(self, n):
+        return x[n * 32:][:32], y[n * 32:][:32]
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "fit"),
+    [("", "x, y, batch_size=32, validation_data=(x[:100], y[:100])"), (STREAM, "Rows()")],
+    ids=["arrays", "batches"],
+)
+@pytest.mark.skipif(find_spec("keras") is None, reason="Keras is not installed")
+def test_fit_of_keras(data: str, fit: str, tmp_path: Path) -> None:
+    pool, said = this_machine(), list[str]()
+    script = _script(KERAS.replace("DATA", data).replace("FIT", fit))
+    found = profile_job(script, [], pool, pool.machines, seconds=3.0, say=said.append)
+    _is_sane(found)
+    assert (found.batch, found.samples, found.epochs, found.elementwise) == (32, 640, 5, True)
+    assert found.gradient_bytes == 4 * (16 * 32 + 32 + 32 * 3 + 3)
+    assert not [line for line in said if "only a profile repeats" in line]
+    _nothing_is_left(tmp_path, {"train.py"})
+
+
+def test_machines_of_one_host_are_measured_one_after_the_other(tmp_path: Path) -> None:
+    """They would share its cores, and be measured slower than they are."""
+    times = tmp_path / "times"
+    body = LOOPS["joins"].replace("INSIDE", "pass").replace("AFTER", "pass")
+    notes = (
+        "import atexit, os\n"
+        f"os.system('echo begin >> {times}')\n"
+        f"atexit.register(os.system, 'echo end >> {times}')\n"
+    )
+    (here,) = this_machine().machines
+    machines = [here.model_copy(update={"name": f"m{n}", "cores": n}) for n in (1, 2)]
+    profile_job(_script(notes + HEAD + body), [], this_machine(), machines, seconds=1.0)
+    assert times.read_text().split() == ["begin", "end", "begin", "end"]
+
+
+def test_how_often_checkpoints_are_saved_makes_no_other_profile() -> None:
+    plain = plain_settings(RunSettings())
+    assert plain_settings(RunSettings(checkpoint_gap=60.0, checkpoint_epochs=1)) == plain

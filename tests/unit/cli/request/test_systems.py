@@ -118,6 +118,15 @@ def test_the_roles_of_a_dry_run(shell: Shell) -> None:
     assert launch["system"] == "tf-mwms" and len(launch["workers"]) == 2
 
 
+def test_a_script_with_tfds_gets_that_package_and_its_data(shell: Shell) -> None:
+    script = shell.script("import tensorflow_datasets as tfds\nimport tensorflow as tf")
+    words = ["run", "--framework", "tensorflow", script, "--data", ".", "--dry-run", "--json"]
+    launch = shell(*words).json["launches"][0]
+    assert "tensorflow-datasets==4.9.*" in launch["framework"]["requirements"]
+    environment = launch["workers"][0]["env"]
+    assert environment["TFDS_DATA_DIR"] == environment["PHALANX_DATA"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -153,6 +162,8 @@ def test_the_roles_of_a_dry_run(shell: Shell) -> None:
         (("run", "--framework", "torch", "--strategy", "async", "S"), "--strategy"),
         (("run", "--framework", "torch", "--roles", "worker=2", "S"), "--roles"),
         (("run", "--roles", "worker=2", "S"), "--roles"),
+        (("run", "--servers", "m3", "S"), "'m3' is neither a machine nor a selection"),
+        (("run", "--servers", "here", "S"), "--servers leaves no machine for workers"),
         (("run", "--framework", "tensorflow", "--roles", "boss=1", "S"), "unknown role 'boss'"),
         (
             ("run", "--framework", "torch", "--launcher", "inprocess", "S"),

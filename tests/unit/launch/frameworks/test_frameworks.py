@@ -168,6 +168,45 @@ def test_roles_that_were_asked_for_are_taken_as_they_are() -> None:
     assert roles_by_rank(framework, 5) == ["chief", "worker", "worker", "ps", "ps"]
 
 
+NINE = [Machine(name=f"m{n}", host=f"192.0.2.{n}", cores=4) for n in range(1, 10)]
+
+
+def test_chief_workers_and_servers_on_nine_machines() -> None:
+    """One chief, six workers, two servers: with numbers, or with names of machines alone."""
+    for roles in ({}, {"chief": 1, "worker": 6, "ps": 2}):
+        framework = msgspec.structs.replace(SERVERS, servers=2, roles=roles)
+        plan = plan_for(
+            NINE, framework, None, strategy="allreduce", selection="all", batch=None,
+            servers=["m2", "m5"],
+        )  # fmt: skip
+        found = roles_by_rank(framework, len(plan.seats))
+        assert found == ["chief", *["worker"] * 6, "ps", "ps"]
+        machines = [machine.name for machine, _ in plan.seats]
+        assert machines == ["m1", "m3", "m4", "m6", "m7", "m8", "m9", "m2", "m5"]
+
+
+def test_a_chief_comes_on_top_of_workers_that_were_asked_for_and_servers_do_not() -> None:
+    framework = msgspec.structs.replace(SERVERS, servers=1)
+    plan = plan_for(
+        NINE[:3], framework, 2, strategy="allreduce", selection="all", batch=None, servers=["m3"]
+    )
+    assert [machine.name for machine, _ in plan.seats] == ["m1", "m1", "m2", "m3"]
+    assert roles_by_rank(framework, 4) == ["chief", "worker", "worker", "ps"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers", "seats"),
+    [("async", 2, 3), ("allreduce@0.5/ssp", 2, 3), ("allreduce", 2, 2), ("single", 1, 1)],
+)
+def test_our_own_servers_come_after_all_workers(strategy: str, workers: int, seats: int) -> None:
+    plan = plan_for(
+        NINE[:3], None, None, strategy=strategy, selection="all", batch=None, servers=["m1"]
+    )
+    assert (plan.workers, len(plan.seats)) == (workers, seats)
+    assert "m1" not in [machine.name for machine, _ in plan.seats[:workers]]
+    assert any("m1 unused" in reason for reason in plan.reasons) == (seats == workers)
+
+
 @pytest.mark.parametrize("system", ["tf-mwms", "tf-ps"])
 def test_an_evaluator_is_the_last(system: str) -> None:
     framework = Framework(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from made_plans import FAST, MBIT, costs, job, machines, probe
 
@@ -147,3 +148,15 @@ def test_factors_are_shrunken_towards_one() -> None:
     assert factors["a", "allreduce"] == pytest.approx(1.2**0.5)
     assert ("a", "single") not in factors
     assert learn_factors([]) == {}
+
+
+def test_a_switch_is_considered_where_it_may_win() -> None:
+    """Steps vary so much that machines that wait for each other lose much of the time."""
+    plain = costs(0.01)
+    varied = msgspec.structs.replace(plain, work=msgspec.structs.replace(plain.work, variation=1.0))
+    work, links = job(dict.fromkeys("abcd", varied), gradient_bytes=1000), probe("abcd", FAST)
+    found = _choose(work, machines("abcd"), links)
+    listed = {each.strategy: each.seconds.value for each in found.unknown}
+    assert listed["async"] < listed["switch:at=0.5"] < found.chosen.seconds.value
+    evidence = {("switch:at=0.5", 4): {1: 0.0, 2: 0.0, 3: 0.0}}
+    assert _choose(work, machines("abcd"), links, evidence).chosen.strategy == "switch:at=0.5"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.train.start.import_hooks import ImportHooks
+from phalanx.core.script.import_hooks import ImportHooks
 
 
 @pytest.fixture

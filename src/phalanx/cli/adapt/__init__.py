@@ -1,1 +1,0 @@
-"""``phalanx adapt``: the diff that makes an adopted script an explicit one."""

@@ -1,0 +1,173 @@
+"""``keras_figures.py SCRIPT [ARGUMENT]…``: runs it, and prints the figures of its ``model.fit``.
+
+For the first process of a TensorFlow script, whose Python need not have Phalanx: standard library
+only. The lines are those of ``observe/events/figure_lines.py``; a script that prints such lines
+itself is left alone.
+"""
+
+import functools
+import inspect
+import itertools
+import json
+import os
+import runpy
+import statistics
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+MARK = "phalanx-figures"
+MEASURE, MEASURED = "PHALANX_MEASURE", "measured.json"
+"""The variable with the seconds for which steps are measured instead, and the file for them."""
+_WARM_UP, _PATIENCE = 3, 30
+"""Steps that are not counted; times the seconds that a script may take to its first steps."""
+_HOOKS = Path(__file__).parents[2] / "core" / "script" / "import_hooks.py"
+_EPOCHS = itertools.count()  # of all calls of fit
+_BEGAN = time.perf_counter()
+
+
+def watch_fit(keras: Any) -> None:
+    """Give every ``fit`` one more callback: the first, so that it knows when training ends."""
+    plain = keras.Model.fit
+
+    @functools.wraps(plain)
+    def fit(*args: Any, **kwargs: Any) -> Any:
+        call = inspect.signature(plain).bind(*args, **kwargs)
+        given = call.arguments.get("callbacks") or []
+        if not isinstance(given, keras.callbacks.CallbackList):
+            own = given if isinstance(given, (list, tuple)) else [given]
+            seconds = float(os.environ.get(MEASURE, "0"))
+            base = keras.callbacks.Callback
+            watch = _steps(base, seconds) if seconds else _figures(base)
+            call.arguments["callbacks"] = [watch, *own]
+        return plain(*call.args, **call.kwargs)
+
+    keras.Model.fit = fit
+
+
+def _figures(base: Any) -> Any:
+    class Figures(base):  # type: ignore[misc]  # no method for batches: servers refuse those
+        done: Any = None
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            _tell(parameters=self.model.count_params(), epochs=self.params.get("epochs"))
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.on_train_end()
+            self.began, self.ended = time.perf_counter(), 0.0
+
+        def on_test_begin(self, logs: Any = None) -> None:
+            self.ended, self.samples = time.perf_counter(), _samples_seen(self.model)
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if not self.ended:  # there was no validation, before which training ended
+                self.on_test_begin()
+            self.done = {} if logs is None else logs
+
+        def on_train_end(self, logs: Any = None) -> None:
+            """Tell the epoch that is over, now that other callbacks have added their figures."""
+            if self.done is not None:
+                seconds, after = self.ended - self.began, time.perf_counter() - self.ended
+                _tell(epoch=next(_EPOCHS), seconds=seconds, samples=self.samples,
+                      evaluate_seconds=after, **_columns(self.done))  # fmt: skip
+            self.done = None
+
+    return Figures()
+
+
+def _steps(base: Any, seconds: float) -> Any:
+    class Steps(base):  # type: ignore[misc]
+        _supports_tf_logs = True  # else Keras waits for the figures of every batch
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.ends: list[float] = []
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.before = len(self.ends)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.ends.append(time.perf_counter())
+            if len(self.ends) > _WARM_UP + 2 and self.ends[-1] - self.ends[_WARM_UP] > seconds:
+                self.write(self.params.get("steps"))
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if len(self.ends) > _WARM_UP + 1:
+                self.write(len(self.ends) - self.before)
+
+        def write(self, steps: int | None) -> None:
+            """End the script here: all was measured."""
+            counted = self.ends[_WARM_UP:]
+            took = [after - before for before, after in itertools.pairwise(counted)]
+            seen, batches = _samples_seen(self.model), len(self.ends) - self.before
+            found = {
+                "step": statistics.fmean(took),
+                "spread": statistics.pstdev(took),
+                "counted": len(took),
+                "samples": seen / batches if seen else None,
+                "steps": steps,
+                "epochs": self.params["epochs"],
+                "start": self.ends[0] - _BEGAN,
+            }
+            folder = Path(os.environ["PHALANX_RUN"], "files")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MEASURED).write_text(json.dumps(found), encoding="utf-8")
+            os._exit(0)
+
+    return Steps()
+
+
+def _columns(logs: dict[str, Any]) -> dict[str, float]:
+    """As reports name them; a callback of the script may name its own ``test_…``."""
+    found = {}
+    for name, value in logs.items():
+        kept = name.startswith(("test_", "val_"))
+        column = name.replace("val_", "validation_", 1) if kept else f"train_{name}"
+        with suppress(TypeError, ValueError):
+            found[column] = float(value)
+    return found
+
+
+def _samples_seen(model: Any) -> int | None:
+    """As many as the mean of the loss was taken of.
+
+    Of mirrored variables only this worker's are read: a sum has to be asked for by all workers.
+    """
+    with suppress(Exception):  # how Keras counts is its own affair
+        count = next(metric.count for metric in model.metrics if metric.name == "loss")
+        parts = getattr(count, "values", None)
+        if parts is None:
+            return int(count.numpy())
+        cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+        return int(sum(part.numpy() for part in parts)) * len(cluster["worker"])
+    return None
+
+
+def _tell(**figures: Any) -> None:
+    print(MARK, json.dumps(figures), flush=True)
+
+
+def main() -> None:
+    del sys.argv[0]
+    script = Path(sys.argv[0])
+    sys.path[0] = str(script.resolve().parent)
+    source = script.read_bytes()
+    seconds = float(os.environ.get(MEASURE, "0"))
+    if seconds:
+        patience = threading.Timer(_PATIENCE * seconds, os._exit, [0])
+        patience.daemon = True
+        patience.start()
+    if seconds or MARK.encode() not in source:
+        hooks = runpy.run_path(str(_HOOKS))["HOOKS"]
+        hooks.add("keras", watch_fit)
+        hooks.add("tf_keras", watch_fit)
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    module.__file__ = str(script)
+    exec(compile(source, script, "exec"), module.__dict__)
+
+
+if __name__ == "__main__":
+    main()

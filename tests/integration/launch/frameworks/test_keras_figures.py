@@ -1,0 +1,63 @@
+"""What ``model.fit`` of an unmodified script reports, with the real Keras."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phalanx.launch.worker import keras_figures
+
+pytest.importorskip("keras")
+SCRIPT = """
+import sys
+import keras
+import numpy
+from beside import RATE
+
+class Adds(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        logs["test_accuracy"] = 0.5
+
+x, y = numpy.zeros((10, 4), "float32"), numpy.zeros((10,), "int32")
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(keras.optimizers.SGD(RATE), loss, metrics=["accuracy"])
+model.fit(x, y, 4, 2, callbacks=Adds(), validation_data=(x[:2], y[:2]))
+model.fit(x[:6], y[:6], verbose=0)
+print("arguments", sys.argv[1:], __name__)
+"""
+
+
+def figures_of(folder: Path, script: str) -> tuple[list[dict[str, float]], str]:
+    (folder / "train.py").write_text(script)
+    (folder / "beside.py").write_text("RATE = 0.1")
+    words = [sys.executable, str(keras_figures.__file__), "train.py", "--flag", "two words"]
+    ended = subprocess.run(
+        words, cwd=folder, env={**os.environ, "KERAS_BACKEND": "torch"}, text=True, timeout=100,
+        capture_output=True, check=True,
+    )  # fmt: skip
+    lines = ended.stdout.splitlines()
+    marked = [line for line in lines if line.startswith("phalanx-figures ")]
+    return [json.loads(line.partition(" ")[2]) for line in marked], ended.stdout
+
+
+def test_every_epoch_of_every_fit_is_told(tmp_path: Path) -> None:
+    found, said = figures_of(tmp_path, SCRIPT)
+    assert "arguments ['--flag', 'two words'] __main__" in said
+    first, *epochs = [figures for figures in found if "parameters" in figures or "epoch" in figures]
+    assert (first["parameters"], first["epochs"]) == (10, 2)
+    ends = [figures for figures in epochs if "epoch" in figures]
+    assert [(end["epoch"], end["samples"]) for end in ends] == [(0, 10), (1, 10), (2, 6)]
+    names = {"train_loss", "train_accuracy", "validation_loss", "validation_accuracy"}
+    assert names | {"test_accuracy"} <= set(ends[0])
+    assert all(end["seconds"] > 0 and end["evaluate_seconds"] >= 0 for end in ends)
+
+
+def test_a_script_that_tells_its_own_figures_is_left_alone(tmp_path: Path) -> None:
+    found, _ = figures_of(tmp_path, SCRIPT + "print('phalanx-figures {\"epoch\": 7}')")
+    assert found == [{"epoch": 7}]

@@ -1,0 +1,66 @@
+"""``plan`` of a script of TensorFlow's own strategies, with steps that are made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_support import Shell
+
+from phalanx.cli.planning import measured_choice
+from phalanx.cli.planning.measured_choice import MeasuredSteps
+
+MIRRORED = "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n"
+POOL = "machines:\n" + "".join(f"  m{n}: {{host: 10.0.0.{n}, cores: 4}}\n" for n in (1, 2, 3))
+WORDS = ("plan", "train.py", "--framework", "tensorflow", "--pool", "pool.yaml")
+
+
+@pytest.fixture
+def tried(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What was measured; m2 is the fastest, and m3 makes every group slow."""
+    (shell.folder / "pool.yaml").write_text(POOL)
+    (shell.folder / "train.py").write_text(MIRRORED)
+    tried: list[tuple[str, ...]] = []
+
+    def measured(request: Any, *_: Any) -> MeasuredSteps:
+        names = tuple(machine.name for machine in request.machines)
+        tried.append(names)
+        alone = {"m1": 0.02, "m2": 0.01, "m3": 0.05}
+        step = max(alone[name] for name in names) * 1.1
+        many = len(names)
+        return MeasuredSteps(step, 0.0, 100, 64.0 * many, 1000 // many, 3, 5.0)
+
+    monkeypatch.setattr(measured_choice, "_measured", measured)
+    return tried
+
+
+def test_it_adds_machines_until_one_more_is_no_faster(
+    shell: Shell, tried: list[tuple[str, ...]]
+) -> None:
+    answer = shell(*WORDS, "--json")
+    assert answer.code == 0, answer.err
+    assert tried == [("m1",), ("m2",), ("m3",), ("m2", "m1")]
+    chosen = answer.json["chosen"]
+    assert (chosen["machines"], chosen["strategy"]) == (["m2"], "single")
+    said = " ".join(answer.json["reasons"])
+    assert "do not distribute this: m2 and m1 together need" in said
+    assert "more than 2 machines were not tried" in said
+    assert "global batch grows with the workers (64 to 128 samples a step)" in said
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "said"),
+    [
+        ("tf.distribute.experimental.ParameterServerStrategy(None)", (), "a script of tf-ps"),
+        (MIRRORED, ("--objective", "energy"), "only the time is measured"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(
+    shell: Shell, tried: list[tuple[str, ...]], script: str, words: tuple[str, ...], said: str
+) -> None:
+    Path(shell.folder / "train.py").write_text(script)
+    answer = shell(*WORDS, *words)
+    assert answer.code == 2
+    assert said in answer.err
+    assert not tried
