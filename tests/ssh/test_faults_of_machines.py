@@ -26,6 +26,13 @@ from phalanx.lab.lab import Lab
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
 GOING = r"epoch\s+2/"
+KILLS = """
+import os, signal, time
+if os.environ["PHALANX_RANK"] == "0":
+    time.sleep(5.0)  # the other one ends meanwhile
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60.0)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +124,22 @@ def test_agent_killed(bench: Bench, which: str) -> None:
     assert ended.code == 3
     assert "m2" in ended.words
     assert bench.summary()["exit_codes"][0] in (3, 143), "lost another, or was told to stop by it"
+
+
+def test_agent_of_the_model_killed_after_the_last_step(bench: Bench) -> None:
+    """All workers have trained to the end, and the first machine takes the model along."""
+    script = bench.project / "train.py"
+    text = script.read_text()
+    script.write_text(text + KILLS)
+    ended = bench.train(epochs=2).end(120.0)
+    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    assert ended.code == 3
+    assert "its model did not arrive here: the agent on m1 ended" in ended.words
+    assert bench.summary()["status"] == "failed"
+    script.write_text(text)
+    again = bench.do("resume", limit=120.0)
+    assert again.code == 0, again.text
+    assert (bench.latest() / "model.safetensors").exists()
 
 
 @pytest.mark.machines

@@ -21,6 +21,7 @@ from phalanx.launch.run.failure import (
     ended_early,
     explain,
     failures,
+    model_lost,
     never_joined,
     taken_along,
     told_by,
@@ -133,6 +134,9 @@ class Controller:
                 if ending.status != RUNNING:
                     self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.insisted)
                     self._launcher.finish(self._observer.note, self._interrupts.insisted)
+                    first = self._launcher.lost().get(self._ranks[0])
+                    if ending.status == "done" and first and not self._paths.model.exists():
+                        ending = _Ending("failed", MACHINE_FAILED, model_lost(first, self._paths))
                     for machine in self._machines:
                         machine.stop()
                     self._paths.remove_private()
@@ -284,11 +288,8 @@ class Controller:
     def _left_behind(self, codes: dict[int, int]) -> _Ending:
         self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
         names = " and ".join(f"worker {rank}" for rank in self._ranks if rank not in codes)
-        self._observer.output(
-            self._ranks[0],
-            f"phalanx: stopped {names}, still running {_PATIENCE_FOR_STRAGGLERS:.0f} s"
-            " after the first worker was done",
-        )
+        late = f"{_PATIENCE_FOR_STRAGGLERS:.0f} s after the first worker was done"
+        self._observer.output(self._ranks[0], f"phalanx: stopped {names}, still running {late}")
         return _Ending("done", DONE)
 
     def _write_down(self, summary: Summary) -> MachineError | None:

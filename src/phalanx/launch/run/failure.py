@@ -88,6 +88,14 @@ def never_joined(script: str) -> InputError:
     )
 
 
+def model_lost(first: MachineError, paths: RunPaths) -> MachineError:
+    """All workers have trained to the end, but the ``first`` one had the model."""
+    return MachineError(
+        f"the training ended, but its model did not arrive here: {first.cause}",
+        f"Write it from the newest checkpoint: phalanx resume {paths.id}",
+    )
+
+
 def cannot_write(path: Path, error: OSError) -> MachineError:
     return MachineError(f"cannot write {path}: {error.strerror or error}", FREE_SOME_SPACE)
 

@@ -91,10 +91,7 @@ class Silence:
         if self._awaited and now >= self._due:
             self._due = now + EACH_WORD
             names = ", ".join(f"worker {rank}" for rank in sorted(self._awaited))
-            yield (
-                f"waiting for {names} to join the run, for {now - self._began:.0f} s: starting, "
-                f"importing, or reading data"
-            )
+            yield f"the run has waited {now - self._began:.0f} s for {names} to start training"
         for rank, heard in self._heard.items():
             since = self._silent.get(rank)
             if since is None and now - heard >= self._limit:

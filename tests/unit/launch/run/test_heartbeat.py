@@ -55,11 +55,11 @@ def test_workers_that_do_not_join_are_named_until_they_do() -> None:
     told = []
     for clock.now in (FIRST_WORD - 1, FIRST_WORD, FIRST_WORD + 1, FIRST_WORD + EACH_WORD):
         silence.take(Alive(rank=0))
-        told.append([text.split(" to join")[0] for text in silence.news()])
-    assert told == [[], ["waiting for worker 1"], [], ["waiting for worker 1"]]
+        told.append([text.split(" for ")[1] for text in silence.news()])
+    assert told == [[], ["worker 1 to start training"], [], ["worker 1 to start training"]]
     silence.take(msgspec.structs.replace(_joined(), rank=1))
     clock.now += LIMIT / 2 + EACH_WORD
-    assert not [text for text in silence.news() if "join" in text]
+    assert not [text for text in silence.news() if "to start" in text]
 
 
 def test_a_silence_is_told_once_and_so_is_its_end() -> None:
