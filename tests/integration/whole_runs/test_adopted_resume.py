@@ -59,3 +59,89 @@ def test_two_of_a_kind_are_not_mixed_up(tmp_path: Path, again: str) -> None:
         for name, value in other.items():
             assert torch.equal(mine[name], value), name
     assert torch.equal(found["model"]["weight"], wanted["model"]["weight"])
+
+
+LEFT_EARLY = """
+import sys
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import StepLR
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader, TensorDataset
+
+def bar(batches):
+    for batch in batches:
+        yield batch
+
+torch.manual_seed(0)
+x = torch.randn(64, 4)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+scheduler, average = StepLR(optimizer, 1, 0.7), AveragedModel(model)
+own = torch.Generator().manual_seed(5)
+loader = DataLoader(data, batch_size=8, shuffle=True, generator=own)
+for epoch in range(4):
+    model.train()
+    for i, (a, b) in enumerate(bar(loader)):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+        if epoch == 2 and i == 1 and "fails" in sys.argv:
+            raise ValueError("on purpose")
+        if i == 2 + epoch % 2:
+            break
+    scheduler.step()
+    average.update_parameters(model)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(0.9)
+    model.eval()
+    with torch.no_grad():
+        model(x)
+if "fails" not in sys.argv:
+    kept = {"average": average.state_dict(), "scheduler": scheduler.state_dict(),
+            "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(kept, "kept.pt")
+"""
+
+
+def _assert_same(found: object, wanted: object) -> None:
+    assert type(found) is type(wanted)
+    if isinstance(wanted, torch.Tensor):
+        assert torch.equal(found, wanted)
+    elif isinstance(wanted, dict):
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            _assert_same(found[name], value)
+    else:
+        assert found == wanted
+
+
+def _run(folder: Path, *words: str) -> dict[str, object]:
+    ended = phalanx(*words, cwd=folder)
+    assert ended.returncode == 0, ended.stderr
+    return torch.load(folder / "kept.pt")
+
+
+def _checkpoints(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("runs/*-first-*/checkpoints/0*"))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_epoch_that_was_left_early_has_a_checkpoint(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "train.py").write_text(LEFT_EARLY)
+    words = ("--workers", workers, "--checkpoint-every", "1", "--keep", "9", "--name", "first")
+    wanted = _run(tmp_path, "run", "train.py", *words)
+    assert _checkpoints(tmp_path) == ["000001", "000002", "000003", "000004"]
+    _assert_same(_run(tmp_path, "resume", "first", "--checkpoint", "2"), wanted)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_epoch_in_which_the_script_failed_has_none(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "train.py").write_text(LEFT_EARLY)
+    words = ("--workers", workers, "--checkpoint-every", "1", "--name", "first")
+    ended = phalanx("run", "train.py", *words, "--", "fails", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "ValueError: on purpose" in ended.stderr
+    assert _checkpoints(tmp_path) == ["000001", "000002"]

@@ -41,13 +41,16 @@ def _new(kind: type, *_args: Any, **_kwargs: Any) -> Any:
 
 
 class OrderState:
-    """Torch's numbers at the moment when the order of the pass in hand was drawn."""
+    """Torch's numbers at the moment when the order of the pass in hand was drawn, and the passes
+    that the script left early."""
 
     def __init__(self) -> None:
         self.drawn_from = torch.get_rng_state()
+        self.left: dict[int, int] = {}
+        """By the number of the pass: after how many batches."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"drawn_from": self.drawn_from}
+        return {"drawn_from": self.drawn_from, "left": self.left}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Too late here: it is needed before the order is drawn."""
