@@ -106,6 +106,55 @@ if "fails" not in sys.argv:
 """
 
 
+def test_a_variable_of_a_skipped_loop_is_explained(tmp_path: Path) -> None:
+    text = SCRIPT.replace("    for scheduler in", "    print(a.sum())\n    for scheduler in")
+    (tmp_path / "train.py").write_text(text)
+    words = ("--workers", "1", "--checkpoint-every", "1", "--name", "first")
+    ended = phalanx("run", "train.py", *words, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    ended = phalanx("resume", "first", "--checkpoint", "1", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "NameError: name 'a' is not defined" in ended.stderr
+    assert "its loop over the data has no batch there" in ended.stderr
+    assert "hint: Give the variable a value before the loop" in ended.stderr
+
+
+STOPPED = """
+import os, signal
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8)
+
+def epoch(number):
+    batches = iter(loader)  # is deleted at the end: so ends the pass
+    for i in range(len(loader)):
+        (a,) = next(batches)
+        optimizer.zero_grad()
+        model(a).mean().backward()
+        if i == 3 and number == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        optimizer.step()
+    print("trained epoch", number)
+
+for number in range(4):
+    epoch(number)
+"""
+
+
+def test_a_stop_at_the_end_of_a_kept_iterator_ends_the_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(STOPPED)
+    ended = phalanx("run", "train.py", "--workers", "1", "--checkpoint-every", "1", cwd=tmp_path)
+    said = ended.stdout + ended.stderr
+    assert "trained epoch 1" in said
+    assert "trained epoch 2" not in said
+    assert "Exception ignored" not in said
+    assert "Traceback" not in said
+
+
 def _assert_same(found: object, wanted: object) -> None:
     assert type(found) is type(wanted)
     if isinstance(wanted, torch.Tensor):

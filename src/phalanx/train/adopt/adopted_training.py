@@ -13,9 +13,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from phalanx.core.errors import InputError, NotFinite, PeerLost
+from phalanx.core.context import be_advised_by
+from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.reader import Reader
-from phalanx.train.adopt.kept_objects import ORDER, OrderState, keepers_of
+from phalanx.train.adopt.kept_objects import ORDER, OrderState, advice_on_skipped, keepers_of
 from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, read_by_number
 from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.script_length import decides_itself, has_left_a_loop
@@ -58,6 +59,7 @@ class AdoptedTraining:
         parts.trained.keepers.update(keepers_of(optimizers))
         parts.trained.keepers[ORDER] = self.order
         if parts.resumed is not None:
+            be_advised_by(lambda error: "" if parts.steps.losses else advice_on_skipped(error))
             parts.figures.say_once(
                 "resumed: the script runs from its start, and the epochs before the checkpoint are "
                 "skipped; its own variables start with their first values"
@@ -284,7 +286,7 @@ class AdoptedPass:
         with suppress(Exception):  # a fault of the team shows again at the next step
             try:
                 self.close(meant=has_left_a_loop(sys._getframe(1)))
-            except InputError as error:  # raised by what comes next
+            except (InputError, RunStopped) as error:  # raised by what comes next
                 self._training.parts.steps.refused = error
 
 

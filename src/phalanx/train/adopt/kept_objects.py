@@ -56,6 +56,18 @@ class OrderState:
         """Too late here: it is needed before the order is drawn."""
 
 
+def advice_on_skipped(error: BaseException) -> str:
+    """What may be said beside an error of a resumed script that has not had a batch yet."""
+    if not isinstance(error, NameError):
+        return ""
+    return (
+        "\nThe resumed script skips the epochs before its checkpoint: its loop over the data has "
+        "no batch there, and sets none of its variables.\n"
+        "hint: Give the variable a value before the loop, such as loss = None, and use it only if "
+        "it has another one.\n"
+    )
+
+
 def keepers_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Keeper]:
     """Schedulers of these optimizers, gradient scalers and averaged copies, by name."""
     found: dict[str, Keeper] = {}
