@@ -3,12 +3,15 @@
 The parameters are counters: each update adds one to the counter of each of its samples, so that
 the final weights say how often each sample was trained, whatever was lost, resumed or repeated.
 ``PHALANX_TRIALS=100`` runs so many of them; ``PHALANX_FIRST_TRIAL`` is the first seed. Each trial
-appends a line of JSON to the file that ``PHALANX_TRIALS_LOG`` names.
+appends a line of JSON to the file that ``PHALANX_TRIALS_LOG`` names. Machines that lost the others
+wait for them for ``RECONNECT`` seconds instead of two minutes, so that they have ended by the time
+that is allowed for it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import re
@@ -46,7 +49,12 @@ STRATEGIES = [
     "async@0.5/allreduce",
 ]
 WAYS = ["worker", "agent", "controller", "cut", "stopped"]
-LONGEST_SILENCE, LONGEST_REMAINS = 15.0, 60.0
+LONGEST_SILENCE, LONGEST_REMAINS, RECONNECT = 15.0, 60.0, 20.0
+LIMIT = 300.0
+STOPPED = 20.0
+"""Seconds for which a machine stands still that goes on in mid-run; the others stay stopped."""
+LOSS = r"lost|killed|ended|answered|sent nothing|reached|failed|stopped|stop responding|gone"
+"""What a line says of a machine or worker that something happened to."""
 SCRIPT = f"""
 import time
 import torch
@@ -102,16 +110,22 @@ class Outcome:
     """How the run ended that the fault happened to; what it said last."""
     went_on: bool = False
     silence: float = 0.0
-    """The longest time, in seconds from the fault on, in which the run said nothing."""
-    waits: list[str] = field(default_factory=list)
-    """Lines that say who is waited for."""
-    wrong: dict[str, int] = field(default_factory=dict)
-    """How often samples were trained that were not trained once per epoch, and how many."""
+    """Seconds from the fault to the first line about it, or to the run's end. Where the controller
+    was killed: from the start of the resume to the first line that it says."""
+    said: str = ""
+    """That line."""
+    wrong: dict[str, int] | None = None
+    """How often samples were trained that were not trained once per epoch, and how many; ``None``
+    until they were counted."""
     remains: dict[str, list[str]] = field(default_factory=dict)
     """By machine: processes and folders that are there after LONGEST_REMAINS."""
     emptied: float = 0.0
+    started: float = 0.0
+    """Seconds to the end of the epoch that was waited for."""
+    resumed: float = 0.0
     seconds: float = 0.0
-    failed: str = ""
+    failed: str = "interrupted"
+    """Empty for a trial that came to its end."""
 
 
 FIRST = int(os.environ.get("PHALANX_FIRST_TRIAL", "0"))
@@ -154,21 +168,26 @@ def _bring_back(lab: Lab, trial: Trial) -> None:
         _signal_all(lab, trial.victim, "CONT")
 
 
+def _about(trial: Trial, text: str) -> str:
+    """The first line that says that something happened to the victim."""
+    who = rf"\b{trial.victim}\b|\bworker {MACHINES.index(trial.victim)}\b"
+    lines = (line for line in text.splitlines() if re.search(LOSS, line) and re.search(who, line))
+    return next(lines, "")
+
+
 def _watch(running: Running, lab: Lab, trial: Trial, outcome: Outcome, limit: float) -> Ended:
-    """Until it ends; how long it said nothing meanwhile. A stopped machine goes on after a while,
-    because a run may wait for it as long as it does not."""
-    said = last = time.monotonic()
-    length, end = len(running.text), said + limit
-    stopped = said + (20.0 if trial.healed else 60.0) if trial.way == "stopped" else end
-    while running.process.poll() is None and last < end:
+    """Until it ends; how long it said nothing of the fault. A stopped machine may go on again."""
+    began = time.monotonic()
+    length = len(running.text)
+    goes_on = began + STOPPED if trial.way == "stopped" and trial.healed else math.inf
+    while running.process.poll() is None and time.monotonic() < began + limit:
         time.sleep(0.1)
-        last = time.monotonic()
-        if last > stopped:
+        if not outcome.said:
+            outcome.silence = round(time.monotonic() - began, 1)
+            outcome.said = _about(trial, running.text[length:])
+        if time.monotonic() > goes_on:
             _bring_back(lab, trial)
-            stopped = end
-        if (now := len(running.text)) != length:
-            said, length = last, now
-        outcome.silence = round(max(outcome.silence, last - said), 1)
+            goes_on = math.inf
     return running.end(1.0)
 
 
@@ -178,12 +197,11 @@ def _watch(running: Running, lab: Lab, trial: Trial, outcome: Outcome, limit: fl
 def _folders(lab: Lab, machine: str) -> set[str]:
     places = ["/tmp", "/dev/shm"]
     found = run_in(lab, machine, ["find", *places, "-mindepth", "1", "-maxdepth", "1"])
-    # torch makes a cache folder for each user, which outlives every program that uses torch.
-    return {path for path in found.split() if "/torchinductor_" not in path}
+    return set(found.split())
 
 
-def _look_after(lab: Lab, before: dict[str, set[str]], outcome: Outcome) -> None:
-    """Whether nothing is left on any machine, within the time that it may take."""
+def _look_after(lab: Lab, before: dict[str, set[str]], temporary: Path, outcome: Outcome) -> None:
+    """Whether nothing is left on any machine, nor here, within the time that it may take."""
     began = time.monotonic()
     while True:
         outcome.remains = {}
@@ -191,6 +209,8 @@ def _look_after(lab: Lab, before: dict[str, set[str]], outcome: Outcome) -> None
             running = [args[:100] for args in processes(lab, name).values()]
             if left := [*running, *sorted(_folders(lab, name) - before[name])]:
                 outcome.remains[name] = left
+        if left := sorted(map(str, temporary.iterdir())):
+            outcome.remains["here"] = left
         outcome.emptied = round(time.monotonic() - began, 1)
         if not outcome.remains or outcome.emptied > LONGEST_REMAINS:
             return
@@ -209,23 +229,36 @@ def _wrong_counts(run: Path) -> dict[str, int]:
 # -- a trial ---------------------------------------------------------------------------------
 
 
-def _resume(bench: Bench, trial: Trial, run: Path) -> Ended:
-    gone = trial.way == "cut" and not trial.healed
+def _resume(bench: Bench, trial: Trial, run: Path, outcome: Outcome, **variables: str) -> Ended:
+    """On all machines, or on those that are left."""
+    gone = trial.way in ("cut", "stopped") and not trial.healed
     chosen = ",".join(name for name in MACHINES if not gone or name != trial.victim)
-    return bench.do("resume", run.name, *(["--machines", chosen] if gone else []), limit=400.0)
+    began = time.monotonic()
+    words = ["resume", run.name, *(["--machines", chosen] if gone else [])]
+    again = bench.start(*words, **variables)
+    if trial.way == "controller":
+        again.until(r"\w", limit=LIMIT)
+        outcome.silence = round(time.monotonic() - began, 1)
+        outcome.said = again.text.splitlines()[0]
+    ended = again.end(LIMIT)
+    outcome.resumed = round(time.monotonic() - began, 1)
+    return ended
 
 
 def _carry_out(bench: Bench, trial: Trial, outcome: Outcome) -> None:
-    words = ["--strategy", trial.strategy, "--balance", trial.balance]
-    running: Running = bench.train(*words, machines=",".join(MACHINES), epochs=EPOCHS)
-    running.until(rf"epoch\s+{trial.after}/", limit=300.0)
+    variables = {"PHALANX_RECONNECT": f"{RECONNECT:g}", "TMPDIR": str(bench.folder / "tmp")}
+    words = ["--pool", str(bench.pool), "--machines", ",".join(MACHINES), "--epochs", str(EPOCHS)]
+    words += ["--strategy", trial.strategy, "--balance", trial.balance]
+    began = time.monotonic()
+    running = bench.start("run", "train.py", *words, **variables)
+    running.until(rf"epoch\s+{trial.after}/", limit=LIMIT)
+    outcome.started = round(time.monotonic() - began, 1)
     time.sleep(trial.delay)
     _lose(bench.lab, trial, running)
-    ended = _watch(running, bench.lab, trial, outcome, 300.0)
+    ended = _watch(running, bench.lab, trial, outcome, LIMIT)
     run = bench.latest()
     outcome.went_on = ended.code == 0
-    outcome.ended = " ".join(ended.text.splitlines()[-3:])[-300:]
-    outcome.waits = re.findall(r"[^.;]*\bthe run waits for\b[^.;]*", ended.words)
+    outcome.ended = " ".join(ended.text.splitlines()[-6:])[-500:]
     if trial.healed:
         _bring_back(bench.lab, trial)
     if ended.code == 0:
@@ -236,10 +269,11 @@ def _carry_out(bench: Bench, trial: Trial, outcome: Outcome) -> None:
             assert summary["samples"] == EPOCHS * SAMPLES, ended.text
         assert summary["samples_lost"] == 0, ended.text
     else:
-        again = _resume(bench, trial, run)
+        again = _resume(bench, trial, run, outcome, **variables)
         assert again.code == 0, f"{ended.text}\n{again.text}"
         run = bench.latest()
     outcome.wrong = _wrong_counts(run)
+    outcome.failed = ""
 
 
 def _record(trial: Trial, outcome: Outcome) -> None:
@@ -254,6 +288,7 @@ def _record(trial: Trial, outcome: Outcome) -> None:
 def test_no_sample_is_lost_with_a_machine(machines: Lab, tmp_path: Path, trial: Trial) -> None:
     bench, outcome, began = Bench(machines, tmp_path), Outcome(), time.monotonic()
     (bench.project / "train.py").write_text(SCRIPT)
+    (temporary := tmp_path / "tmp").mkdir()
     before = {name: _folders(machines, name) for name in MACHINES}
     try:
         _carry_out(bench, trial, outcome)
@@ -262,13 +297,13 @@ def test_no_sample_is_lost_with_a_machine(machines: Lab, tmp_path: Path, trial: 
     finally:
         _bring_back(machines, trial)
         bench.close()
-        _look_after(machines, before, outcome)
+        _look_after(machines, before, temporary, outcome)
         outcome.seconds = round(time.monotonic() - began, 1)
         _record(trial, outcome)
         for name, left in ((n, processes(machines, n)) for n in MACHINES):
             for pid in left:  # the next trial begins on empty machines
                 subprocess.run(machines.command(name, ["kill", "-KILL", str(pid)]), timeout=20)
     assert not outcome.failed, outcome.failed
-    assert not outcome.wrong, f"{trial}: samples by how often they were trained: {outcome.wrong}"
+    assert outcome.wrong == {}, f"{trial}: samples by how often they were trained: {outcome.wrong}"
     assert outcome.silence <= LONGEST_SILENCE, f"{trial}: nothing said for {outcome.silence} s"
     assert not outcome.remains, f"{trial}: left behind: {outcome.remains}"

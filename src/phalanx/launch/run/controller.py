@@ -116,7 +116,7 @@ class Controller:
         self._ranks = [worker.rank for worker in launch.workers]
         self._named: set[int] = set()
         self._machines = launcher.samples(launch, paths)
-        self._relay = Relay(paths, self._ranks, self._machines, observer)
+        self._relay = Relay(paths, self._ranks, self._machines, observer, joins=launch.joins)
         self._cause_waited = Patience(_PATIENCE_FOR_CAUSE)
         self._early_waited = Patience(_PATIENCE_FOR_EARLY)
         self._stragglers_waited = Patience(_PATIENCE_FOR_STRAGGLERS)

@@ -22,7 +22,13 @@ class Relay:
     """Events of every rank, output of the first, samples of the machines."""
 
     def __init__(
-        self, paths: RunPaths, ranks: list[int], machines: list[MachineSamples], observer: Observer
+        self,
+        paths: RunPaths,
+        ranks: list[int],
+        machines: list[MachineSamples],
+        observer: Observer,
+        *,
+        joins: bool = True,
     ) -> None:
         self.joined: set[int] = set()
         """The ranks that have joined the run."""
@@ -35,7 +41,7 @@ class Relay:
         self._output = LineTail(paths.log_of(self._first))
         self._machines = machines
         self._observer = observer
-        self._silence = Silence()
+        self._silence = Silence(awaited=ranks if joins else ())
         self._polled = time.monotonic()
 
     def poll(self, away: Collection[int] = ()) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 
+from phalanx.launch.run.progress_notes import EACH_WORD, FIRST_WORD
 from phalanx.observe.events.event_types import Event, Finished, Joined, Steps, WorkerLost
 
 MOST_STEP = 1.0
@@ -41,16 +42,24 @@ class Patience:
 class Silence:
     """Fed with every event; asked now and then for what there is to say."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, awaited: Collection[int] = ()
+    ) -> None:
+        """``awaited``: the ranks that have to join."""
         self._clock = clock
+        self._awaited = set(awaited)
+        self._began = clock()
+        self._due = self._began + FIRST_WORD
         self._names: dict[int, str] = {}
         self._heard: dict[int, float] = {}
         self._silent: dict[int, float] = {}
         self._limit = LIMIT
-        self._stepped = clock()
+        self._stepped = self._began
         self._longest_pause = 0.0
 
     def take(self, event: Event) -> None:
+        if isinstance(event, Joined):
+            self._awaited.discard(event.rank)
         if isinstance(event, Joined) and event.pid:  # another system's gives no signs of life
             self._names[event.rank] = f"worker {event.rank} on {event.machine}"
         if isinstance(event, Steps | Joined):
@@ -77,8 +86,15 @@ class Silence:
         return pause > max(STANDSTILL, AS_SHOWN * self._longest_pause)
 
     def news(self) -> Iterator[str]:
-        """Of each silence once, and of its end."""
+        """Of each silence once, and of its end; now and then who has not joined yet."""
         now = self._clock()
+        if self._awaited and now >= self._due:
+            self._due = now + EACH_WORD
+            names = ", ".join(f"worker {rank}" for rank in sorted(self._awaited))
+            yield (
+                f"waiting for {names} to join the run, for {now - self._began:.0f} s: starting, "
+                f"importing, or reading data"
+            )
         for rank, heard in self._heard.items():
             since = self._silent.get(rank)
             if since is None and now - heard >= self._limit:

@@ -17,6 +17,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.run import heartbeat as silence
 from phalanx.launch.run.controller import execute
 from phalanx.launch.run.heartbeat import LIMIT, STANDSTILL, Silence
+from phalanx.launch.run.progress_notes import EACH_WORD, FIRST_WORD
 from phalanx.observe.events.event_types import Alive, Steps, WorkerLost
 
 STOPS = """
@@ -45,6 +46,20 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_workers_that_do_not_join_are_named_until_they_do() -> None:
+    clock = Clock()
+    silence = Silence(clock, awaited=[0, 1])
+    silence.take(_joined())
+    told = []
+    for clock.now in (FIRST_WORD - 1, FIRST_WORD, FIRST_WORD + 1, FIRST_WORD + EACH_WORD):
+        silence.take(Alive(rank=0))
+        told.append([text.split(" to join")[0] for text in silence.news()])
+    assert told == [[], ["waiting for worker 1"], [], ["waiting for worker 1"]]
+    silence.take(msgspec.structs.replace(_joined(), rank=1))
+    clock.now += LIMIT / 2 + EACH_WORD
+    assert not [text for text in silence.news() if "join" in text]
 
 
 def test_a_silence_is_told_once_and_so_is_its_end() -> None:

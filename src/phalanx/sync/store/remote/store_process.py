@@ -103,9 +103,11 @@ def main() -> None:
     import torch
 
     from phalanx.sync.connect.listener import Listener
+    from phalanx.sync.state.light_optimizers import without_compiler
     from phalanx.sync.store.remote.store_server import StoreServer
 
     torch.set_num_threads(1)
+    without_compiler()
     key = RunKey.from_text(orders.key)
     listener = Listener(
         orders.address, key, port=orders.port, tls=orders.tls, members=orders.members

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -365,6 +366,19 @@ def test_another_model_is_refused(made: Any) -> None:
     made(_sgd())
     with pytest.raises(InputError, match="not the one that the store was opened with"):
         made(torch.optim.SGD(_parameters()[:2], lr=1.0))
+
+
+def test_a_server_makes_no_folder_for_a_compiler(
+    key: RunKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch makes one where its compiler is imported, and leaves it there."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with ServerProcess(key, LOOPBACK) as server:
+        worker = Worker([server], key, "light", _sgd())
+        worker.load()
+        worker.push()
+        worker.close()
+    assert not list(tmp_path.iterdir())
 
 
 def test_wrong_sizes_end_the_connection_and_not_the_server(
