@@ -79,7 +79,6 @@ def test_a_fitted_model_predicts(fitted: Any, frame: Any) -> None:
     [
         ("array_append(features, 1f)", "column 'features' has 5 numbers a row; .* trained on 4"),
         ("if(label = 1, null, features)", "column 'features' of the rows has .* nulls"),
-        ("if(label = 1, array(1f), features)", "has rows of different lengths, or no numbers"),
         ("'words'", "has rows of different lengths, or no numbers"),
     ],
 )
@@ -93,7 +92,7 @@ def test_rows_that_a_model_cannot_take_are_one_line(
 
 
 def test_no_rows_have_no_predictions(fitted: Any, frame: Any) -> None:
-    assert fitted.transform(frame.where("label > 5")).collect() == []
+    assert fitted.transform(frame.coalesce(1).where("label > 5")).collect() == []
 
 
 def test_a_misspelt_parameter(spark: Any) -> None:
@@ -102,25 +101,25 @@ def test_a_misspelt_parameter(spark: Any) -> None:
     assert caught.value.remedy == "Did you mean 'epochs'?"
 
 
-@pytest.mark.parametrize("kind", ["model", "estimator", "pipeline"])
+@pytest.mark.parametrize("kind", ["estimator", "pipeline"])
 def test_what_a_folder_names_is_run_only_if_it_is_trusted(
     fitted: Any, frame: Any, tmp_path: Path, trusted: set[str], kind: str
 ) -> None:
     from pyspark.ml import PipelineModel
 
-    from phalanx.spark import Estimator, Model, trust
+    from phalanx.spark import Estimator, trust
 
-    stage = {"model": fitted, "estimator": _estimator(), "pipeline": PipelineModel([fitted])}[kind]
-    reader = {"model": Model, "estimator": Estimator, "pipeline": PipelineModel}[kind]
+    stage = _estimator() if kind == "estimator" else PipelineModel([fitted])
+    reader = Estimator if kind == "estimator" else PipelineModel
     stage.write().save(str(tmp_path / "saved"))
     for name in MAKERS:
         with pytest.raises(InputError, match=f"names '{name}', which would run as code"):
             reader.load(str(tmp_path / "saved"))
         trust(name)
     loaded = reader.load(str(tmp_path / "saved"))
-    if kind != "estimator":
-        found = loaded.transform(frame).collect()
-        assert found == fitted.transform(frame).collect()
+    if kind == "pipeline":
+        rows = frame.coalesce(1).cache()
+        assert loaded.transform(rows).collect() == fitted.transform(rows).collect()
 
 
 @pytest.mark.parametrize("kind", ["model", "estimator"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from dataclasses import dataclass, field
@@ -62,13 +63,40 @@ def background(cluster: SeatCluster, folder: Path) -> subprocess.Popen[str]:
     )
 
 
+def hidden(cluster: SeatCluster, folder: Path, given: list[str]) -> subprocess.Popen[str]:
+    """In the background, with its runs in a file system that it alone sees; they are copied to
+    where ``run_of`` looks when it has ended."""
+    place = folder / "hidden"
+    place.mkdir()
+    command = " ".join([*PHALANX, *given])
+    copy = f"code=$?; cp -r {place} {folder / 'runs'}; exit $code"
+    return subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs none {place} && {command}; {copy}"],
+        cwd=folder,
+        env={**os.environ, **cluster.variables, "PHALANX_RUNS": str(place), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str], code: int) -> None:
+    said, _ = process.communicate(timeout=LIMIT)
+    if "unshare:" in said or "mount:" in said:
+        pytest.skip(f"no mount of our own: {said.strip()}")
+    assert process.returncode == code, said
+    assert "Traceback" not in said
+
+
 def workers(folder: Path) -> list[psutil.Process]:
-    """Of the run in ``folder``, without the processes that they start."""
+    """Of the run in ``folder``, or with it as a word; without the processes that they start."""
     found = []
     for process in psutil.process_iter():
         try:
             ours = process.environ().get("PHALANX_RUN", "").startswith(f"{folder}/")
-            if ours and "phalanx.launch.worker.bootstrap" in process.cmdline():
+            if (
+                ours or str(folder) in process.cmdline()
+            ) and "phalanx.launch.worker.bootstrap" in process.cmdline():
                 found.append(process)
         except psutil.Error:
             continue
@@ -110,15 +138,15 @@ class SeatLauncherContract:
         """The same run by the launcher for one machine."""
         folder = tmp_path_factory.mktemp("local")
         given = words(2, 0.01, "--launcher", "local", "--workers", "2")
-        ended = phalanx(*given, cwd=folder, limit=LIMIT, OMP_NUM_THREADS="1")
-        assert ended.returncode == 0, ended.stderr
+        done = phalanx(*given, cwd=folder, limit=LIMIT, OMP_NUM_THREADS="1")
+        assert done.returncode == 0, done.stderr
         return run_of(folder)
 
     def test_ends_like_a_local_run(self, seats: SeatCluster, local: Path, tmp_path: Path) -> None:
         """Without --workers there is one for each node."""
         given = words(2, 0.01, *seats.words)
-        ended = phalanx(*given, cwd=tmp_path, limit=LIMIT, OMP_NUM_THREADS="1", **seats.variables)
-        assert ended.returncode == 0, ended.stderr
+        done = phalanx(*given, cwd=tmp_path, limit=LIMIT, OMP_NUM_THREADS="1", **seats.variables)
+        assert done.returncode == 0, done.stderr
         found = run_of(tmp_path)
         assert_same_model(found, local)
         assert files_of(local) - files_of(found) == {"machines/here.jsonl"}
@@ -129,24 +157,36 @@ class SeatLauncherContract:
     def test_a_folder_that_nodes_do_not_see_comes_home(
         self, seats: SeatCluster, local: Path, tmp_path: Path
     ) -> None:
-        """Here alone there is another file system at the place of the runs."""
-        hidden, kept = tmp_path / "hidden", tmp_path / "runs"
-        hidden.mkdir()
-        command = " ".join([*PHALANX, *words(2, 0.01, *seats.words)])
-        inside = f"mount -t tmpfs none {hidden} && {command} && cp -r {hidden} {kept}"
-        variables = {**seats.variables, "PHALANX_RUNS": str(hidden), "OMP_NUM_THREADS": "1"}
-        ended = subprocess.run(
-            ["unshare", "--mount", "sh", "-c", inside], env={**os.environ, **variables},
-            cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False,
-        )  # fmt: skip
-        if "unshare" in ended.stderr or "mount:" in ended.stderr:
-            pytest.skip(f"no mount of our own: {ended.stderr.strip()}")
-        assert ended.returncode == 0, ended.stderr
+        ended(hidden(seats, tmp_path, words(2, 0.01, *seats.words)), 0)
         found = run_of(tmp_path)
         assert_same_model(found, local)
         assert files_of(local) - files_of(found) == {"machines/here.jsonl"}
         assert "ended well" in (found / "logs" / "rank-0.log").read_text()
         assert not list(Path("/tmp").glob(f"phalanx-{os.getuid()}-.seats-*"))
+
+    def test_checkpoints_are_home_before_their_nodes_are_lost(
+        self, seats: SeatCluster, tmp_path: Path
+    ) -> None:
+        process = hidden(seats, tmp_path, [*words(200, 0.1, *seats.words), str(tmp_path)])
+        there = f"proc/{process.pid}/root{tmp_path}/hidden/*/checkpoints/[0-9]*"
+        try:
+            until(lambda: any(Path("/").glob(there)) or process.poll() is not None, BEGIN)
+        except AssertionError:
+            for child in psutil.Process(process.pid).children():
+                child.terminate()
+            ended(process, 3)
+            raise
+        running = workers(tmp_path)
+        folders = {worker.environ()["PHALANX_RUN"] for worker in running}
+        for seat in {worker.parent() for worker in running}:
+            assert seat is not None
+            seat.kill()
+        ended(process, 3)
+        assert checkpoints(tmp_path)
+        assert not list(run_of(tmp_path).glob(".incoming-*"))
+        until(lambda: not workers(tmp_path), 20.0)
+        for folder in folders:  # nothing is left that could have removed it
+            shutil.rmtree(folder)
 
     def test_ctrl_c_stops_in_order_and_leaves_nothing(
         self, seats: SeatCluster, tmp_path: Path
@@ -176,13 +216,13 @@ class SeatLauncherContract:
 
     def test_too_many_workers_are_refused(self, seats: SeatCluster, tmp_path: Path) -> None:
         given = words(1, 0.0, *seats.words, "--workers", "3")
-        ended = phalanx(*given, cwd=tmp_path, limit=LIMIT, **seats.variables)
-        assert ended.returncode == 2
-        assert f"error: {seats.room}" in ended.stderr
+        done = phalanx(*given, cwd=tmp_path, limit=LIMIT, **seats.variables)
+        assert done.returncode == 2
+        assert f"error: {seats.room}" in done.stderr
 
     def test_a_dry_run_needs_no_cluster(self, seats: SeatCluster, tmp_path: Path) -> None:
         given = words(1, 0.0, *seats.words, "--workers", "2", "--dry-run")
-        ended = phalanx(*given, cwd=tmp_path, **seats.variables)
-        assert ended.returncode == 0, ended.stderr
-        assert f"2 workers; {seats.name.lower()} chooses the nodes" in ended.stdout
+        done = phalanx(*given, cwd=tmp_path, **seats.variables)
+        assert done.returncode == 0, done.stderr
+        assert f"2 workers; {seats.name.lower()} chooses the nodes" in done.stdout
         assert not (tmp_path / "runs").exists()

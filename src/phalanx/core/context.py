@@ -10,8 +10,11 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+from phalanx.core.errors import RunStopped
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,15 @@ def call_at_end(call: Callable[[], None]) -> None:
     """When the script has ended: of the worker in this thread, or of this process."""
     context = current()
     if context is None:
-        atexit.register(call)
+        atexit.register(_unless_stopped, call)
     else:
         context.at_end.append(call)
+
+
+def _unless_stopped(call: Callable[[], None]) -> None:
+    """A signal to stop may come while a script ends: what interrupts ``call`` is no error."""
+    with suppress(RunStopped):
+        call()
 
 
 def be_advised_by(adviser: Adviser) -> None:

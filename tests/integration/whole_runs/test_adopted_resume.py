@@ -59,3 +59,138 @@ def test_two_of_a_kind_are_not_mixed_up(tmp_path: Path, again: str) -> None:
         for name, value in other.items():
             assert torch.equal(mine[name], value), name
     assert torch.equal(found["model"]["weight"], wanted["model"]["weight"])
+
+
+LEFT_EARLY = """
+import sys
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import StepLR
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader, TensorDataset
+
+def bar(batches):
+    for batch in batches:
+        yield batch
+
+torch.manual_seed(0)
+x = torch.randn(64, 4)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+scheduler, average = StepLR(optimizer, 1, 0.7), AveragedModel(model)
+own = torch.Generator().manual_seed(5)
+loader = DataLoader(data, batch_size=8, shuffle=True, generator=own)
+for epoch in range(4):
+    model.train()
+    for i, (a, b) in enumerate(bar(loader)):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+        if epoch == 2 and i == 1 and "fails" in sys.argv:
+            raise ValueError("on purpose")
+        if i == 2 + epoch % 2:
+            break
+    scheduler.step()
+    average.update_parameters(model)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(0.9)
+    model.eval()
+    with torch.no_grad():
+        model(x)
+if "fails" not in sys.argv:
+    kept = {"average": average.state_dict(), "scheduler": scheduler.state_dict(),
+            "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(kept, "kept.pt")
+"""
+
+
+def test_a_variable_of_a_skipped_loop_is_explained(tmp_path: Path) -> None:
+    text = SCRIPT.replace("    for scheduler in", "    print(a.sum())\n    for scheduler in")
+    (tmp_path / "train.py").write_text(text)
+    words = ("--workers", "1", "--checkpoint-every", "1", "--name", "first")
+    ended = phalanx("run", "train.py", *words, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    ended = phalanx("resume", "first", "--checkpoint", "1", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "NameError: name 'a' is not defined" in ended.stderr
+    assert "its loop over the data has no batch there" in ended.stderr
+    assert "hint: Give the variable a value before the loop" in ended.stderr
+
+
+STOPPED = """
+import os, signal
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8)
+
+def epoch(number):
+    batches = iter(loader)  # is deleted at the end: so ends the pass
+    for i in range(len(loader)):
+        (a,) = next(batches)
+        optimizer.zero_grad()
+        model(a).mean().backward()
+        if i == 3 and number == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        optimizer.step()
+    print("trained epoch", number)
+
+for number in range(4):
+    epoch(number)
+"""
+
+
+def test_a_stop_at_the_end_of_a_kept_iterator_ends_the_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(STOPPED)
+    ended = phalanx("run", "train.py", "--workers", "1", "--checkpoint-every", "1", cwd=tmp_path)
+    said = ended.stdout + ended.stderr
+    assert "trained epoch 1" in said
+    assert "trained epoch 2" not in said
+    assert "Exception ignored" not in said
+    assert "Traceback" not in said
+
+
+def _assert_same(found: object, wanted: object) -> None:
+    assert type(found) is type(wanted)
+    if isinstance(wanted, torch.Tensor):
+        assert torch.equal(found, wanted)
+    elif isinstance(wanted, dict):
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            _assert_same(found[name], value)
+    else:
+        assert found == wanted
+
+
+def _run(folder: Path, *words: str) -> dict[str, object]:
+    ended = phalanx(*words, cwd=folder)
+    assert ended.returncode == 0, ended.stderr
+    return torch.load(folder / "kept.pt")
+
+
+def _checkpoints(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("runs/*-first-*/checkpoints/0*"))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_epoch_that_was_left_early_has_a_checkpoint(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "train.py").write_text(LEFT_EARLY)
+    words = ("--workers", workers, "--checkpoint-every", "1", "--keep", "9", "--name", "first")
+    wanted = _run(tmp_path, "run", "train.py", *words)
+    assert _checkpoints(tmp_path) == ["000001", "000002", "000003", "000004"]
+    _assert_same(_run(tmp_path, "resume", "first", "--checkpoint", "2"), wanted)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_epoch_in_which_the_script_failed_has_none(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "train.py").write_text(LEFT_EARLY)
+    words = ("--workers", workers, "--checkpoint-every", "1", "--name", "first")
+    ended = phalanx("run", "train.py", *words, "--", "fails", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "ValueError: on purpose" in ended.stderr
+    assert _checkpoints(tmp_path) == ["000001", "000002"]

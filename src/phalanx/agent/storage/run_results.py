@@ -30,7 +30,7 @@ FILES = ("model.safetensors", "best.safetensors", "profile.json")
 HOME_MARKER = "results-are-home"
 NAMED = 200
 """New files that are named one by one."""
-_LEAVING = ".leaving"
+LEAVING = ".leaving"
 
 
 def collect(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
@@ -152,16 +152,16 @@ def checkpoint(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[st
     folder, name = run_folder_of(agent), field(request, "checkpoint", str)
     if not CHECKPOINT_NAME.fullmatch(name):
         raise RequestProblem(f"invalid checkpoint name: {name[:100]!r}")
-    with _held(folder, name) as place:
+    with held(folder, name) as place:
         for path in sorted(place.iterdir()):
             send_file(agent, path, f"{CHECKPOINTS}/{name}/{path.name}")
     return {"names": sorted(finished_checkpoints(folder))}
 
 
 @contextlib.contextmanager
-def _held(folder: Path, name: str) -> Iterator[Path]:
+def held(folder: Path, name: str) -> Iterator[Path]:
     """Its files by second names: the workers may remove the checkpoint while it is sent."""
-    place = folder / _LEAVING / name
+    place = folder / LEAVING / name
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     try:

@@ -20,8 +20,8 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
 from phalanx.launch.cluster.node import LOOPBACK
 from phalanx.launch.cluster.seat import WorkerSeat
-from phalanx.launch.cluster.seat_launcher import SeatLauncher, SeatLost
-from phalanx.launch.cluster.seats import cluster_folder, on_cluster, write_private
+from phalanx.launch.cluster.seat_launcher import SeatLauncher
+from phalanx.launch.cluster.seats import SeatLost, cluster_folder, on_cluster, write_private
 from phalanx.launch.launchers.launcher import Job
 
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"

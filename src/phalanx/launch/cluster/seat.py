@@ -12,12 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
 from phalanx.agent import system
-from phalanx.agent.storage.run_results import result_files
+from phalanx.agent.storage.run_results import held, result_files
+from phalanx.agent.tails import finished_checkpoints
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.settings import RUN_FOLDER
@@ -49,6 +51,7 @@ class WorkerSeat:
         self._paths = RunPaths(Path(folder))
         self._process: subprocess.Popen[bytes] | None = None
         self._code: int | None = None
+        self._kept = ExitStack()
         self._monitor: Monitor | None = None
         gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
         self._note = SeatNote(
@@ -95,8 +98,8 @@ class WorkerSeat:
     def _pids(self) -> list[int]:
         return [self._process.pid] if self._process and self._code is None else []
 
-    def poll(self, offsets: dict[str, int]) -> tuple[int | None, dict[str, bytes]]:
-        """How the worker ended, and the next pieces of the files named."""
+    def poll(self, offsets: dict[str, int]) -> tuple[int | None, dict[str, bytes], list[str]]:
+        """How the worker ended, the next pieces of the files named, and the checkpoints here."""
         process = self._process
         if process is not None and self._code is None and system.has_ended(process.pid):
             # Before the leader is reaped its group cannot be another's.
@@ -105,7 +108,8 @@ class WorkerSeat:
             if self._monitor is not None:
                 self._monitor.stop()
         found = {name: self.piece(name, offset) for name, offset in offsets.items()}
-        return self._code, {name: data for name, data in found.items() if data}
+        saved = finished_checkpoints(None if self.shared else self._paths.folder)
+        return self._code, {name: data for name, data in found.items() if data}, saved
 
     def piece(self, name: str, offset: int) -> bytes:
         try:
@@ -115,11 +119,16 @@ class WorkerSeat:
         except OSError:
             return b""
 
-    def files(self) -> list[tuple[str, int]]:
-        """Of a folder of its own: names and sizes of what the workers of this node left."""
+    def files(self, checkpoint: str) -> list[tuple[str, int]]:
+        """Names and sizes of what the workers of this node left in a folder of its own; or of one
+        checkpoint, which workers may remove: it is held until the next question of this kind."""
         folder = self._paths.folder
-        found = ((str(path.relative_to(folder)), path.stat()) for path in result_files(folder))
-        return [(name.encode(errors="replace").decode(), about.st_size) for name, about in found]
+        self._kept.close()
+        found = result_files(folder)
+        if checkpoint:
+            found = self._kept.enter_context(held(folder, checkpoint)).iterdir()
+        named = [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in found]
+        return [(name.encode(errors="replace").decode(), size) for name, size in named]
 
     def signal(self, number: int) -> None:
         if self._process is not None and self._code is None:

@@ -10,29 +10,32 @@ import signal
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
+from phalanx.agent.storage.run_results import LEAVING
 from phalanx.core.errors import MachineError
-from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
-from phalanx.core.run_folder.run_paths import RunPaths, slug
+from phalanx.core.run_folder.run_key import RunKey
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
-from phalanx.launch.cluster.node import LOOPBACK
 from phalanx.launch.cluster.seats import (
     ClusterLauncher,
     Meeting,
+    SeatLost,
     SeatNote,
     commands,
     mates_of,
-    seated,
+    seat_orders,
+    settled,
     write_down_nodes,
 )
 from phalanx.launch.launchers.launcher import Job, Launch, describe_launch, never
 from phalanx.launch.machines.remote_files import Homecoming
 from phalanx.launch.run.interrupts import await_end
+from phalanx.launch.shipping.home import checkpoints
 from phalanx.launch.shipping.home.incoming import Incoming
 from phalanx.launch.shipping.home.results import Collected, note_failure, settle_all
 
@@ -41,12 +44,8 @@ _AFTER_KILL = 5.0
 _WAITING = 20.0
 _ANSWER = 10.0
 _HOMEWARD = 600.0
-_Polled = tuple[int | None, dict[str, bytes]]
-_Files = list[tuple[str, int]]
-
-
-class SeatLost(Exception):  # noqa: N818  (what happened, not what went wrong here)
-    """A seat does not answer any more, or the cluster cannot make it."""
+_PAUSE = 0.002
+_Polled = tuple[int | None, dict[str, bytes], list[str]]
 
 
 class SeatLauncher(ClusterLauncher):
@@ -68,6 +67,9 @@ class SeatLauncher(ClusterLauncher):
         self._codes: dict[int, int] = {}
         self._lost: dict[int, MachineError] = {}
         self._homes: list[Homecoming] = []
+        self._coming: Iterator[None] = iter(())
+        """A checkpoint that is on its way home."""
+        self._newest, self._next_checkpoint = 0, 0.0
         self._asked: dict[int, Any] = {}
         self._last = 0.0
         self._steps: Iterator[None] = iter(())
@@ -113,14 +115,14 @@ class SeatLauncher(ClusterLauncher):
             found = [self._answer(look) for look in looks]
         finally:
             (paths.folder / mark).unlink()
-        self._notes = _settled([msgspec.json.decode(note, type=SeatNote) for note, _, _ in found])
+        self._notes = settled([msgspec.json.decode(note, type=SeatNote) for note, _, _ in found])
         self._shared = [shared for _, shared, _ in found]
         first = self._notes[0].address
         port = self._ask(0, "port", first)
         yield from self._until([port], f"{self.cluster} starts its processes")
         ahead, tls = found[0][2], self._tls
         meeting = Meeting(address=first, port=self._answer(port), ahead=ahead, tls=tls)
-        orders = self._orders(launch, paths, meeting)
+        orders = seat_orders(launch, paths, meeting, self._notes, self._shared)
         begun = [self._ask(rank, "start", *order) for rank, order in enumerate(orders)]
         yield from self._until(begun, f"{self.cluster} starts the workers")
         for question in begun:
@@ -130,22 +132,6 @@ class SeatLauncher(ClusterLauncher):
         seats = zip(self._notes, self._shared, strict=True)
         self._homes = [self._home(paths, note, shared) for note, shared in seats]
         self._started = True
-
-    def _orders(self, launch: Launch, paths: RunPaths, meeting: Meeting) -> list[tuple[Any, ...]]:
-        """What the seats start: see ``WorkerSeat.start``."""
-        key, script = {KEY_VARIABLE: RunKey.new().text()}, Path(launch.script).name
-        files = [path for path in paths.source.rglob("*") if path.is_file()]
-        project = {path.relative_to(paths.source).as_posix(): path.read_bytes() for path in files}
-        found: list[tuple[Any, ...]] = []
-        for note, shared in zip(self._notes, self._shared, strict=True):
-            worker = seated(launch.workers[note.rank], self._notes, meeting, key)
-            if not shared:
-                argv = [script if word == launch.script else word for word in worker.argv]
-                worker = msgspec.structs.replace(worker, argv=argv)
-            ahead = meeting.ahead if self._is_first(note) else None
-            order = msgspec.json.encode(worker)
-            found.append((order, str(Path.cwd()), {} if shared else project, ahead))
-        return found
 
     def _is_first(self, note: SeatNote) -> bool:
         """Of its node."""
@@ -180,12 +166,13 @@ class SeatLauncher(ClusterLauncher):
         """Ask the seats for news, and take what has come."""
         if not self._started or self._paths is None:
             return
+        idle = next(self._coming, self) is self
         for rank, question in list(self._asked.items()):
             if not self._answered([question]):
                 continue
             del self._asked[rank]
             try:
-                code, pieces = msgspec.convert(self._answer(question), _Polled)
+                code, pieces, saved = msgspec.convert(self._answer(question), _Polled)
             except (SeatLost, msgspec.ValidationError):
                 name = self._notes[rank].node
                 self._lost[rank] = MachineError(
@@ -193,6 +180,10 @@ class SeatLauncher(ClusterLauncher):
                     f"Go on: phalanx resume {self._paths.id}",
                 )
                 continue
+            if idle:
+                self._begin_checkpoint(
+                    rank, [name for name in saved if checkpoints.NAME.fullmatch(name)]
+                )
             if not self._keep(rank, pieces) and code is not None:  # first all that it wrote
                 self._codes[rank] = code
         now = time.monotonic()
@@ -211,6 +202,29 @@ class SeatLauncher(ClusterLauncher):
         except OSError as error:
             raise MachineError(f"cannot write the files of worker {rank}: {error}") from None
         return home.offsets != before
+
+    def _begin_checkpoint(self, rank: int, names: Sequence[str]) -> None:
+        """With the newest of a node, if it is newer than what has come."""
+        newest, now = max(map(int, names), default=0), time.monotonic()
+        is_new = newest > self._newest and self._is_first(self._notes[rank])
+        if is_new and now > self._next_checkpoint:
+            self._newest, self._next_checkpoint = newest, now + checkpoints.BETWEEN
+            self._coming = self._bring_checkpoint(rank, names)
+
+    def _bring_checkpoint(self, rank: int, names: Sequence[str]) -> Iterator[None]:
+        """The newest of ``names``, which are all that are there; goes on when it is asked again."""
+        assert self._paths is not None
+        newest = max(names, key=int)
+        with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self._paths.folder) as scratch:
+            incoming = Incoming(self._notes[rank].node, Path(scratch))
+            try:
+                yield from self._fetch(rank, incoming, newest)
+                checkpoints.place(incoming.received, self._paths, newest)
+                checkpoints.follow(self._paths, newest, names)
+            except (SeatLost, OSError, msgspec.ValidationError) as error:
+                self._news.append(f"checkpoint {int(newest)} was not fetched yet: {error}")
+            finally:
+                incoming.close()
 
     def codes(self) -> dict[int, int]:
         return dict(self._codes)
@@ -231,6 +245,7 @@ class SeatLauncher(ClusterLauncher):
         return len({*self._codes, *self._lost}) == len(self._notes)
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
+        self._coming = iter(())  # what has come by half comes with the rest
         with contextlib.suppress(SeatLost, OSError):
             for rank, note in enumerate(self._notes):
                 if not self._shared[rank] and self._is_first(note) and rank not in self._lost:
@@ -240,11 +255,14 @@ class SeatLauncher(ClusterLauncher):
     def _bring_node(self, rank: int, node: str, say: Say, hurry: Callable[[], bool]) -> None:
         """What its workers left in a folder that only it has; then that folder goes."""
         assert self._paths is not None
-        collected, folder = Collected(), self._paths.folder
-        with tempfile.TemporaryDirectory(prefix=".incoming-", dir=folder) as scratch:
+        collected, deadline = Collected(), time.monotonic() + _HOMEWARD
+        with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self._paths.folder) as scratch:
             incoming = Incoming(node, Path(scratch))
             try:
-                self._fetch(rank, incoming, hurry)
+                for _ in self._fetch(rank, incoming):
+                    if hurry() or time.monotonic() > deadline:
+                        raise SeatLost("the time for it is over")
+                    time.sleep(_PAUSE)
                 problem = None
             except (SeatLost, msgspec.ValidationError) as error:
                 problem = MachineError(str(error))
@@ -256,33 +274,27 @@ class SeatLauncher(ClusterLauncher):
         if not collected.incomplete:
             self._answer(self._ask(rank, "clean"), _ANSWER)
 
-    def _fetch(self, rank: int, incoming: Incoming, hurry: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _HOMEWARD
-        for name, size in msgspec.convert(self._answer(self._ask(rank, "files"), _ANSWER), _Files):
-            incoming.on_tell("result", {"path": name, "size": size}, b"")
+    def _fetch(self, rank: int, incoming: Incoming, checkpoint: str = "") -> Iterator[None]:
+        """One checkpoint, or all results but for those checkpoints that are here."""
+        assert self._paths is not None
+        have = {f"{checkpoints.PREFIX}{name}" for name in checkpoints.at_home(self._paths)}
+        files = yield from self._reply(rank, "files", checkpoint)
+        for name, size in msgspec.convert(files, list[tuple[str, int]]):
+            path = name.replace(f"{LEAVING}/", checkpoints.PREFIX, 1) if checkpoint else name
+            if path.rpartition("/")[0] in have:
+                continue
+            incoming.on_tell("result", {"path": path, "size": size}, b"")
             at = 0
             while at < size:
-                piece = msgspec.convert(
-                    self._answer(self._ask(rank, "piece", name, at), _HOMEWARD), bytes
-                )
+                yield
+                piece = msgspec.convert((yield from self._reply(rank, "piece", name, at)), bytes)
                 incoming.on_tell("result_part", {}, piece)
                 at += len(piece)
-                if hurry() or time.monotonic() > deadline:
-                    raise SeatLost("the time for it is over")
                 if not piece:
                     break
             incoming.on_tell("result_end", {}, b"")
 
-
-def _settled(notes: list[SeatNote]) -> list[SeatNote]:
-    """Where nodes did not say how many threads a worker has, its share of the cores."""
-    alone = len({note.node for note in notes}) == 1
-    found = []
-    for rank, said in enumerate(notes):
-        # A node's word for itself becomes part of names of files here.
-        note = msgspec.structs.replace(said, rank=rank, node=slug(said.node))
-        threads = note.threads or max(1, note.cores // len(mates_of(note, notes)))
-        # On one machine nothing listens where another could connect.
-        address = LOOPBACK if alone else note.address
-        found.append(msgspec.structs.replace(note, threads=threads, address=address))
-    return found
+    def _reply(self, rank: int, method: str, *given: Any) -> Generator[None, None, Any]:
+        question = self._ask(rank, method, *given)
+        yield from self._until([question], f"{self._notes[rank].node} is slow to send its files")
+        return self._answer(question)

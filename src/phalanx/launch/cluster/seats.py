@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,8 +15,10 @@ from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.files import read_bounded, write_whole
-from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
+from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.run_folder.trust import write_launch
+from phalanx.launch.cluster.node import LOOPBACK
 from phalanx.launch.launchers.launcher import (
     Job,
     Launch,
@@ -218,6 +220,42 @@ def write_down_nodes(
     write_launch(paths, msgspec.structs.replace(launch, workers=workers).to_json() + "\n")
 
 
+def settled(notes: list[SeatNote]) -> list[SeatNote]:
+    """Where nodes did not say how many threads a worker has, its share of the cores."""
+    alone = len({note.node for note in notes}) == 1
+    found = []
+    for rank, said in enumerate(notes):
+        # A node's word for itself becomes part of names of files here.
+        note = msgspec.structs.replace(said, rank=rank, node=slug(said.node))
+        threads = note.threads or max(1, note.cores // len(mates_of(note, notes)))
+        # On one machine nothing listens where another could connect.
+        address = LOOPBACK if alone else note.address
+        found.append(msgspec.structs.replace(note, threads=threads, address=address))
+    return found
+
+
+def seat_orders(
+    launch: Launch, paths: RunPaths, meeting: Meeting, notes: Sequence[SeatNote], shared: list[bool]
+) -> list[tuple[Any, ...]]:
+    """What the seats start: see ``WorkerSeat.start``. ``shared``: who sees the run's folder."""
+    key, script = {KEY_VARIABLE: RunKey.new().text()}, Path(launch.script).name
+    files = [path for path in paths.source.rglob("*") if path.is_file()]
+    project = {path.relative_to(paths.source).as_posix(): path.read_bytes() for path in files}
+    found: list[tuple[Any, ...]] = []
+    for note, here in zip(notes, shared, strict=True):
+        worker = seated(launch.workers[note.rank], notes, meeting, key)
+        if not here:
+            argv = [script if word == launch.script else word for word in worker.argv]
+            worker = msgspec.structs.replace(worker, argv=argv)
+        ahead = meeting.ahead if mates_of(note, notes)[0] == note.rank else None
+        found.append((msgspec.json.encode(worker), str(Path.cwd()), {} if here else project, ahead))
+    return found
+
+
+class SeatLost(Exception):  # noqa: N818  (what happened, not what went wrong here)
+    """A seat does not answer any more, or the cluster cannot make it."""
+
+
 class ClusterLauncher(Launcher):
     """The nodes read what their workers use, and write it into the run's folder."""
 
@@ -225,7 +263,8 @@ class ClusterLauncher(Launcher):
         self._news: list[str] = []
 
     def news(self) -> list[str]:
-        taken, self._news = self._news, []
+        taken = self._news[:]
+        self._news.clear()  # not another list: others add to this one
         return taken
 
     def processes(self) -> list[int]:

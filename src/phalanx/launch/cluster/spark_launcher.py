@@ -16,8 +16,8 @@ from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
 from phalanx.launch.cluster.node import own_address
-from phalanx.launch.cluster.seat_launcher import SeatLauncher, SeatLost
-from phalanx.launch.cluster.seats import on_cluster
+from phalanx.launch.cluster.seat_launcher import SeatLauncher
+from phalanx.launch.cluster.seats import SeatLost, on_cluster
 from phalanx.launch.cluster.spark_session import (
     LOG,
     check_slots,

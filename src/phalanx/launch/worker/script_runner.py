@@ -55,6 +55,13 @@ def import_folders(script: str, named: str | None = None) -> list[str]:
 
 def run_script(main: ModuleType, traceback_file: Path) -> int:
     """Execute the script of ``main`` in it; its exit code."""
+    try:
+        return _run(main, traceback_file)
+    except RunStopped:  # perhaps while another error of the script was written
+        return STOPPED_CODE
+
+
+def _run(main: ModuleType, traceback_file: Path) -> int:
     script, process = str(main.__file__), os.getpid()
     try:
         # The script must not inherit the __future__ imports of this module.
@@ -73,7 +80,7 @@ def run_script(main: ModuleType, traceback_file: Path) -> int:
         _write(traceback_file, f"{ending.code}\n")
         return SCRIPT_FAILED
     except RunStopped:
-        return STOPPED_CODE
+        raise
     except PeerLost as error:
         if stopping.asked():
             return STOPPED_CODE  # the others were told as well, and came to their end first

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import weakref
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,19 +13,17 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from phalanx.core.errors import InputError, NotFinite, PeerLost
+from phalanx.core.context import be_advised_by
+from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.reader import Reader
-from phalanx.sync.arena.arena import Locks
-from phalanx.train.adopt.kept_objects import ORDER, OrderState, keepers_of
-from phalanx.train.adopt.loader_pass import LoaderPass, read_by_number
+from phalanx.train.adopt.kept_objects import ORDER, OrderState, advice_on_skipped, keepers_of
+from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, read_by_number
 from phalanx.train.adopt.random_streams import Streams
-from phalanx.train.adopt.script_length import decides_itself
+from phalanx.train.adopt.script_length import decides_itself, has_left_a_loop
 from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 
-_PASSES_APART = 4
-"""That free-running workers may be, for their orders to be compared."""
 COUNTED = (
     "the script may leave its loop early, or a library counts its batches: so each worker gets an "
     "equal part of each batch, whatever its speed"
@@ -55,18 +51,15 @@ class AdoptedTraining:
         """The script's loop holds it: a ``break`` ends the pass at once."""
         self.in_eval_mode = weakref.WeakSet[DataLoader[Any]]()
         """Loaders that were trained on although the models were in eval mode."""
-        engine = parts.trained.engine
-        shape = (engine.workers, _PASSES_APART, 2)
-        cells = engine.region("orders of passes", math.prod(shape), torch.int64)
-        self._orders = cells.view(shape).numpy()
-        """Of each worker and its last passes: the number, and a checksum of the samples' order."""
-        self._passes = 0
+        self._orders, self._passes = ComparedOrders(parts.trained.engine), 0
         self._unmet: list[RemovableHandle] = []
         """What makes this worker meet the others, who have left a pass early as it has."""
         self.order = OrderState()
+        self.order.left.update(self._saved_order().get("left", {}))
         parts.trained.keepers.update(keepers_of(optimizers))
         parts.trained.keepers[ORDER] = self.order
         if parts.resumed is not None:
+            be_advised_by(lambda error: "" if parts.steps.losses else advice_on_skipped(error))
             parts.figures.say_once(
                 "resumed: the script runs from its start, and the epochs before the checkpoint are "
                 "skipped; its own variables start with their first values"
@@ -74,12 +67,14 @@ class AdoptedTraining:
 
     def rewind(self) -> None:
         """The order of a pass that is resumed in its middle is drawn as it was before."""
-        resumed = self.parts.resumed
         alone = self.parts.trained.engine.workers == 1
-        if resumed is not None and alone and self._loop.resumes_inside():
-            saved = resumed.manifest.other.get("state", {}).get(ORDER)
-            if saved is not None:
-                torch.set_rng_state(unpack(saved, resumed.shared)["drawn_from"])
+        if alone and self._loop.resumes_inside() and (saved := self._saved_order()):
+            torch.set_rng_state(saved["drawn_from"])
+
+    def _saved_order(self) -> dict[str, Any]:
+        resumed = self.parts.resumed
+        kept = {} if resumed is None else resumed.manifest.other.get("state", {})
+        return {} if resumed is None else unpack(kept.get(ORDER, {}), resumed.shared)
 
     @property
     def can_rehearse(self) -> bool:
@@ -114,25 +109,16 @@ class AdoptedTraining:
         if self.parts.steps.refused is not None:
             raise self.parts.steps.refused
         self._meet_those_who_left()
-        # All workers have to share out the same samples; the last one to come sees all others.
-        rank = self.parts.environment.rank
-        checksum = zlib.crc32(drawn.order.numpy().tobytes(), drawn.batch)
         self._passes += 1
-        with self.parts.trained.engine.lock(Locks.DATA):
-            rows = self._orders[:, self._passes % _PASSES_APART]
-            rows[rank] = (self._passes, checksum)
-            others = rows.copy()
-        if any(row[0] == self._passes and row[1] != checksum for row in others):
-            raise InputError(
-                "the workers shuffle the samples differently",
-                "Shuffle with torch's random numbers, or with a generator that has a fixed seed.",
-            )
+        self._orders.compare(self._passes, drawn)
         engine = self.parts.trained.engine
         counted = engine.workers > 1 and decides_itself(sys._getframe())
         if counted and not engine.lockstep:
             self.parts.figures.say_once(COUNTED)
+        if self._passes in self.order.left:  # before the checkpoint: there are no batches now
+            drawn.leave(self.order.left[self._passes])
         batches = self._loop.through_adopted(
-            self._reader(loader), drawn.order, drawn.batch, drawn.leave, counted=counted
+            self._reader(loader), drawn.order, drawn.batch, counted=counted
         )
         begun = AdoptedPass(self, batches, drawn, counted=counted)
         self._pass = weakref.ref(begun)
@@ -144,18 +130,29 @@ class AdoptedTraining:
         if self._pass is not None and (begun := self._pass()) is not None:
             begun.close()
 
-    def left_early(self) -> None:
-        """Where workers run freely they meet before the script uses a model again, and not at once:
-        a script that fails leaves its loop too, and must not wait for the others."""
-        engine = self.parts.trained.engine
-        if engine.workers == 1 or engine.lockstep:
-            return
-        engine.rest()
-        self._unmet = [
-            module.register_forward_pre_hook(lambda *_: self._meet_those_who_left())
-            for model in self.models
-            for module in model.modules()
-        ]
+    def rewind_generators(self, drawn: LoaderPass) -> None:
+        """The script has left its loop: generators of its own come to where they were alone."""
+        given = -(-self._loop.reached // drawn.batch)
+        if drawn.drawn:
+            self.order.left[self._passes] = given
+            drawn.leave(given)
+
+    def left_early(self, *, meant: bool) -> None:
+        """Where workers run freely they meet before the script uses a model again. They meet at
+        once, and save a checkpoint, only if this was ``meant``: a script that fails leaves its
+        loop too, must not wait for the others, and has not come to the end of its epoch."""
+        engine, current = self.parts.trained.engine, self._loop.current
+        if not engine.lockstep:
+            engine.rest()
+            self._unmet = [
+                module.register_forward_pre_hook(lambda *_: self._meet_those_who_left())
+                for model in self.models
+                for module in model.modules()
+            ]
+        if meant and current is not None:
+            self._meet_those_who_left()
+            self.parts.schedule.position = current.samples  # resumed, it gets no more of them
+            self.parts.checkpointer.after_pass(current)
 
     def _meet_those_who_left(self) -> None:
         unmet, self._unmet = self._unmet, []
@@ -261,28 +258,36 @@ class AdoptedPass:
         parts = self._training.parts
         return parts.trained.engine.workers > 1 and parts.steps.losses == self._losses
 
-    def close(self) -> None:
-        """The script left its loop; one that takes more batches of it goes through two at once."""
+    def close(self, *, meant: bool = False) -> None:
+        """The script left its loop; one that takes more batches of it goes through two at once.
+
+        ``meant``: by ``break`` or ``return``.
+        """
         if not self._over:
             if self._taken > 1 and self.untrained:  # raised by what comes next
                 self._training.parts.steps.refused = _untrained()
             # A loop that knows how many batches there are does not ask for one more.
             alike = self._training.parts.trained.engine.lockstep or self._counted
-            whole = self._taken > 0 and alike and self._training.in_last_batch
+            alike = alike and self._taken > 0
+            whole = alike and self._training.in_last_batch
             self._over, self._taken = True, 0 if whole else -1
             try:
+                if alike:
+                    self._training.rewind_generators(self._drawn)
                 if whole:
                     next(self._batches, None)
-                    self._drawn.leave(-(-len(self._drawn.order) // self._drawn.batch))
                 self._batches.close()  # type: ignore[attr-defined]
                 if not whole:
-                    self._training.left_early()
+                    self._training.left_early(meant=meant and alike)
             finally:
                 self._training.passed()
 
     def __del__(self) -> None:
         with suppress(Exception):  # a fault of the team shows again at the next step
-            self.close()
+            try:
+                self.close(meant=has_left_a_loop(sys._getframe(1)))
+            except (InputError, RunStopped) as error:  # raised by what comes next
+                self._training.parts.steps.refused = error
 
 
 def _untrained() -> InputError:

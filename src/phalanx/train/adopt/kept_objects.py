@@ -41,16 +41,31 @@ def _new(kind: type, *_args: Any, **_kwargs: Any) -> Any:
 
 
 class OrderState:
-    """Torch's numbers at the moment when the order of the pass in hand was drawn."""
+    """Torch's numbers at the moment when the order of the pass in hand was drawn, and the passes
+    that the script left early."""
 
     def __init__(self) -> None:
         self.drawn_from = torch.get_rng_state()
+        self.left: dict[int, int] = {}
+        """By the number of the pass: after how many batches."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"drawn_from": self.drawn_from}
+        return {"drawn_from": self.drawn_from, "left": self.left}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Too late here: it is needed before the order is drawn."""
+
+
+def advice_on_skipped(error: BaseException) -> str:
+    """What may be said beside an error of a resumed script that has not had a batch yet."""
+    if not isinstance(error, NameError):
+        return ""
+    return (
+        "\nThe resumed script skips the epochs before its checkpoint: its loop over the data has "
+        "no batch there, and sets none of its variables.\n"
+        "hint: Give the variable a value before the loop, such as loss = None, and use it only if "
+        "it has another one.\n"
+    )
 
 
 def keepers_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Keeper]:

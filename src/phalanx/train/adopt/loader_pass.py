@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import weakref
+import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,6 +19,11 @@ from torch.utils.data import DataLoader, IterableDataset
 from phalanx.core.errors import InputError
 from phalanx.data.lazy import Seeded, options_of
 from phalanx.data.reader import Reader, reader_of
+from phalanx.sync.arena.arena import Locks
+from phalanx.train.engine.engine import Engine
+
+_PASSES_APART = 4
+"""That free-running workers may be, for their orders to be compared."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +152,28 @@ class LoaderDraws:
                 loader.generator = own
 
         return begin if loader in self._begun and loader._iterator is None else plain
+
+
+class ComparedOrders:
+    """Makes sure that all workers share out the same samples in each pass."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, shape = engine, (engine.workers, _PASSES_APART, 2)
+        cells = engine.region("orders of passes", math.prod(shape), torch.int64)
+        self._orders = cells.view(shape).numpy()
+        """Of each worker and its last passes: the number, and a checksum of the samples' order."""
+
+    def compare(self, number: int, drawn: LoaderPass) -> None:
+        checksum = zlib.crc32(drawn.order.numpy().tobytes(), drawn.batch)
+        with self._engine.lock(Locks.DATA):  # the last one to come sees all others
+            rows = self._orders[:, number % _PASSES_APART]
+            rows[self._engine.rank] = (number, checksum)
+            others = rows.copy()
+        if any(row[0] == number and row[1] != checksum for row in others):
+            raise InputError(
+                "the workers shuffle the samples differently",
+                "Shuffle with torch's random numbers, or with a generator that has a fixed seed.",
+            )
 
 
 def read_by_number(loader: DataLoader[Any], seed: int) -> Reader:

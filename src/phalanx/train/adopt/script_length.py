@@ -8,10 +8,12 @@ from the script's variables without calling anything.
 from __future__ import annotations
 
 import ast
+import dis
 import inspect
 import linecache
 import math
 from collections.abc import Iterator
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -20,6 +22,7 @@ from phalanx.train.adopt.files.calling_code import caller_of
 from phalanx.train.adopt.libraries import COUNTING
 
 _WRAPPERS = {"tqdm", "trange", "track", "enumerate", "progress_bar", "notebook_tqdm"}
+_DROPS = {dis.opmap[name] for name in ("POP_TOP", "POP_ITER") if name in dis.opmap}
 _OPERATIONS: dict[type[ast.operator], Any] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
@@ -93,6 +96,12 @@ def _leaves(node: ast.AST, nested: bool = False) -> bool:
             return False
     nested = nested or isinstance(node, ast.For | ast.While)
     return any(_leaves(child, nested) for child in ast.iter_child_nodes(node))
+
+
+def has_left_a_loop(frame: FrameType | None) -> bool:
+    """For an iterator that is being deleted: whether a ``break`` or ``return`` drops it, itself or
+    what goes through it (``tqdm``). An exception drops it too, at the instruction that raised."""
+    return any(one.f_code.co_code[one.f_lasti] in _DROPS for one, _ in walk_stack(frame))
 
 
 def loops_around(frame: FrameType) -> Iterator[ast.For | ast.While]:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from phalanx.core.errors import InputError, NotFinite
+from phalanx.core.errors import InputError, NotFinite, RunStopped
 from phalanx.rules.ledger import Lease
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.sync.strategies.strategy import Timing
@@ -50,8 +50,8 @@ class Stepper:
         self._not_finite: NotFinite | None = None
         self.keeps_gradients = False
         """Whether gradients are there after a step, until the script zeroes them."""
-        self.refused: InputError | None = None
-        """A script may have caught it, and gone on."""
+        self.refused: InputError | RunStopped | None = None
+        """A script may have caught it, and gone on, or could not be reached by it."""
         timed = engine.workers > 1 or engine.timed
         self._device, self._waits_for_device = device, timed and device.type == "cuda"
         """A GPU's gradient is there when it has computed it, not when it was asked to: else its

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -31,6 +31,7 @@ class TrainingLoop:
         self.inside = False
         """Whether a pass over the data is under way."""
         self.in_last_batch = False
+        self.current: Pass | None = None
         self._passes = self._reached = 0
         self._began = False
         self._stretches = Stretches(parts)
@@ -98,18 +99,11 @@ class TrainingLoop:
         self._steps.keeps_gradients = True
 
     def through_adopted(
-        self,
-        reader: Reader,
-        order: Tensor,
-        batch: int,
-        left: Callable[[int], None] | None = None,
-        *,
-        counted: bool = False,
+        self, reader: Reader, order: Tensor, batch: int, *, counted: bool = False
     ) -> Iterator[Any]:
         """This worker's batches of one epoch of an adopted script, in the script's own order.
 
-        ``left``: called if the script leaves its loop where all workers do, with the number of
-        global batches until then. ``counted``: the script takes as many as its loader has.
+        ``counted``: the script takes as many as its loader has.
         """
         epoch, skipped = self._passes, self._passes < self._schedule.start.pass_number
         if not skipped:
@@ -122,8 +116,6 @@ class TrainingLoop:
         try:
             yield from self.through_batches(reader, batch, order=order, counted=counted)
         except GeneratorExit:  # the script left its loop
-            if left is not None and (self._engine.lockstep or counted):
-                left(-(-self._reached // batch))
             if not self._lifecycle.broken():
                 self._end_epoch(began, rate)
             raise
@@ -173,6 +165,7 @@ class TrainingLoop:
         if self.epochs is None and not behind:
             self._restore_kept()
         current = replace(self._new_pass(reader, batch, fixed, order), counted=counted)
+        self.current = current
         self._engine.begin_pass(adopted=current.adopted and not behind)
         self._steps.follow_parameters()  # here all workers come by, also one without a batch
         trained = False

@@ -92,6 +92,41 @@ def test_a_stop_is_143_without_traceback(tmp_path: Path) -> None:
     assert not paths.traceback_of(0).exists()
 
 
+def test_a_stop_while_a_failure_is_written_is_no_traceback(tmp_path: Path) -> None:
+    text = """
+import os, signal
+from pathlib import Path
+from phalanx.core.errors import RunStopped
+from phalanx.core.run_folder.run_paths import RunPaths
+
+def stop(*_):
+    raise RunStopped
+
+os.mkfifo(RunPaths(Path(os.environ["PHALANX_RUN"])).traceback_of(0))  # its writer waits for ever
+signal.signal(signal.SIGALRM, stop)
+signal.setitimer(signal.ITIMER_REAL, 1.0)
+1 / 0
+"""
+    done, _ = bootstrap(tmp_path, text)
+    assert done.returncode == 143
+    assert done.stderr == ""
+
+
+def test_a_stop_while_the_script_ends_is_no_traceback(tmp_path: Path) -> None:
+    text = """
+from phalanx.core.context import call_at_end
+from phalanx.core.errors import RunStopped
+
+def stop():
+    raise RunStopped
+
+call_at_end(lambda: print("the others are called"))
+call_at_end(stop)
+"""
+    done, _ = bootstrap(tmp_path, text)
+    assert (done.stdout, done.stderr) == ("the others are called\n", "")
+
+
 def test_the_traceback_is_the_users_own(tmp_path: Path) -> None:
     done, paths = bootstrap(tmp_path, "def f():\n    1 / 0\nf()\n")
     assert done.returncode == 1

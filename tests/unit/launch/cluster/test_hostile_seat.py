@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,8 @@ import pytest
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.cluster.seat_launcher import SeatLauncher, _settled
-from phalanx.launch.cluster.seats import SeatNote
+from phalanx.launch.cluster.seat_launcher import SeatLauncher
+from phalanx.launch.cluster.seats import SeatNote, settled
 from phalanx.launch.launchers.launcher import Job
 
 
@@ -26,7 +28,7 @@ class Hostile(SeatLauncher):
             rank=7, attempt=0, node=node, address="127.0.0.1", cores=1, threads=1, device="cpu"
         )
         self._paths, self._answers, self._started = paths, answers, True
-        self._notes, self._shared = _settled([note]), [False]
+        self._notes, self._shared = settled([note]), [False]
         self._homes = [self._home(paths, self._notes[0], False)]
         self.asked: list[str] = []
 
@@ -76,7 +78,7 @@ def test_what_poll_answers_is_only_of_the_files_that_were_asked_for(
 ) -> None:
     before = _everything(tmp_path)
     pieces = {name.format(tmp=tmp_path): b"evil", "logs/rank-0.log": b"said"}
-    launcher = Hostile(paths, {"poll": lambda offsets: (None, pieces)})
+    launcher = Hostile(paths, {"poll": lambda offsets: (None, pieces, [])})
     _polled(launcher)
     after = _everything(tmp_path)
     assert {path for path in after if after[path] != before.get(path)} == {
@@ -85,7 +87,7 @@ def test_what_poll_answers_is_only_of_the_files_that_were_asked_for(
 
 
 def test_a_seat_that_never_stops_sending_still_ends(paths: RunPaths, tmp_path: Path) -> None:
-    launcher = Hostile(paths, {"poll": lambda offsets: (0, {"evil": b"evil"})})
+    launcher = Hostile(paths, {"poll": lambda offsets: (0, {"evil": b"evil"}, [])})
     assert _polled(launcher) == {0: 0}
 
 
@@ -124,13 +126,15 @@ def test_logs_follow_no_link(paths: RunPaths, tmp_path: Path, link: str) -> None
     (paths.folder / "logs").rmdir()
     (paths.folder / link).parent.mkdir(exist_ok=True)
     (paths.folder / link).symlink_to(outside if link == "logs" else outside / "rank-0.log")
-    launcher = Hostile(paths, {"poll": lambda offsets: (None, {"logs/rank-0.log": b"evil"})})
+    launcher = Hostile(paths, {"poll": lambda offsets: (None, {"logs/rank-0.log": b"evil"}, [])})
     with pytest.raises(MachineError, match="cannot write the files of worker 0"):
         _polled(launcher)
     assert not list(outside.iterdir())
 
 
-@pytest.mark.parametrize("answer", [None, 5, (0, {"logs/rank-0.log": 5}), ("x", {}), (None, None)])
+@pytest.mark.parametrize(
+    "answer", [None, 5, (0, {"logs/rank-0.log": 5}, []), ("x", {}, []), (None, {}), (None, {}, [5])]
+)
 def test_what_is_no_answer_is_a_lost_seat(paths: RunPaths, answer: Any) -> None:
     launcher = Hostile(paths, {"poll": lambda offsets: answer})
     with pytest.raises(MachineError, match="Test has lost worker 0 on n1"):
@@ -148,8 +152,51 @@ def test_what_is_no_result_is_noted(paths: RunPaths, files: Any) -> None:
 
 def test_a_node_says_no_path_by_its_name(paths: RunPaths, tmp_path: Path) -> None:
     launcher = Hostile(
-        paths, {"poll": lambda offsets: (None, dict.fromkeys(offsets, b"x"))}, "../../e"
+        paths, {"poll": lambda offsets: (None, dict.fromkeys(offsets, b"x"), [])}, "../../e"
     )
     _polled(launcher)
     assert not [path for path in _everything(tmp_path) if not path.startswith("runs/run-1/")]
     assert launcher._notes[0].rank == 0
+
+
+def _with_checkpoints(paths: RunPaths, names: list[str], weights: bytes) -> Hostile:
+    """Its node has these checkpoints, whose manifests are those of ``b"weights"``."""
+    record = {"bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}
+    data = {"model": weights, "manifest.json": json.dumps({"files": {"model": record}}).encode()}
+
+    def files(name: str) -> list[tuple[str, int]]:
+        return [(f".leaving/{name}/{file}", len(data[file])) for file in data]
+
+    def piece(name: str, at: int) -> bytes:
+        return data[name.rpartition("/")[2]][at : at + 5]
+
+    answers = {"poll": lambda offsets: (None, {}, names), "files": files, "piece": piece}
+    return Hostile(paths, answers)
+
+
+def test_a_checkpoint_comes_home_while_the_worker_runs(paths: RunPaths) -> None:
+    for name in ("000001", "000002"):
+        (paths.checkpoints / name).mkdir(parents=True)
+    launcher = _with_checkpoints(paths, ["000002", "000003"], b"weights")
+    for _ in range(100):
+        assert _polled(launcher) == {}
+    assert sorted(path.name for path in paths.checkpoints.iterdir()) == ["000002", "000003"]
+    assert (paths.checkpoints / "000003" / "model").read_bytes() == b"weights"
+    assert launcher.asked.count("files") == 1 and launcher.news() == []
+    assert not list(paths.folder.glob(".incoming-*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"), [("000003", b"other w"), ("../../evil", b"weights"), ("evil", b"weights")]
+)
+def test_what_is_no_checkpoint_does_not_come(
+    paths: RunPaths, tmp_path: Path, name: str, weights: bytes
+) -> None:
+    before = _everything(tmp_path)
+    launcher = _with_checkpoints(paths, [name], weights)
+    launcher.news()
+    for _ in range(100):
+        _polled(launcher)
+    assert _everything(tmp_path) == before and not list(paths.checkpoints.glob("*"))
+    words = "checkpoint 3 was not fetched yet: model does not match the manifest"
+    assert launcher.news() == ([words] if name == "000003" else [])

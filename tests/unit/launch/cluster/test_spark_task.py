@@ -13,7 +13,7 @@ import pytest
 from channel_pairs import channel_pair
 
 from phalanx.launch.cluster.seat import WorkerSeat
-from phalanx.launch.cluster.seat_launcher import SeatLost
+from phalanx.launch.cluster.seats import SeatLost
 from phalanx.launch.cluster.spark_launcher import SparkLauncher
 from phalanx.launch.cluster.spark_task import serve
 from phalanx.sync.connect.channel import Channel
@@ -48,7 +48,7 @@ def test_a_seat_answers(ask: Asking, tmp_path: Path) -> None:
     note, shared, _ = ask("look")
     assert shared and b'"threads":2' in note
     assert ask("piece", "log", 6)[:6] == b"abcdef"
-    assert ask("poll", {"log": 5_999_997}) == [None, {"log": b"def"}]
+    assert ask("poll", {"log": 5_999_997}) == [None, {"log": b"def"}, []]
 
 
 def test_what_goes_wrong_in_a_seat_is_told_and_it_goes_on(ask: Asking) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ class ComingHome:
             incoming = Incoming(self._machine, Path(scratch))
             answer = msgspec.convert(await self._fetch(incoming, name), _Names)
             await in_thread(place, incoming.received, self._paths, name)
-        await in_thread(_follow, self._paths, name, answer.names)
+        await in_thread(follow, self._paths, name, answer.names)
 
 
 def at_home(paths: RunPaths) -> list[str]:
@@ -152,7 +152,7 @@ def _check(files: Mapping[str, Received]) -> None:
             raise OSError(f"{file} does not match the manifest")
 
 
-def _follow(paths: RunPaths, newest: str, there: Sequence[str]) -> None:
+def follow(paths: RunPaths, newest: str, there: Collection[str]) -> None:
     """What the workers keep is kept here; what they removed goes, now that a newer one is here."""
     for name in at_home(paths):
         if name not in there and int(name) < int(newest):
