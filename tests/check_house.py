@@ -179,7 +179,7 @@ def unit_folders(limit: int) -> Iterator[str]:
 
 MEASURES = {
     "source files in a folder": (crowded_folders, 15),
-    "lines of a file": (long_files, 300),
+    "lines of a file": (long_files, 400),
     "lines of a function": (long_functions, 60),
     "public class names that stand twice": (twice, 0),
     "import circles": (circles, 0),

@@ -40,7 +40,8 @@ FLUSH = 2.0
 SENDER_SECONDS = 0.5
 WRONG_FRAME_CODE = 4
 CUT_OFF_CODES = (3, 75, 143)
-"""Of workers that ended because of others: a machine or a worker was lost, or asked to stop."""
+"""Exit codes of workers that ended because another machine or worker was lost, or because they
+were asked to stop."""
 
 
 def hello(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:

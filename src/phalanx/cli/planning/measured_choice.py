@@ -25,7 +25,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.words import seconds
 from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW
 from phalanx.launch.run.controller import execute
-from phalanx.launch.worker.keras_figures import MEASURE, MEASURED
+from phalanx.launch.worker.keras_figures import MEASURE, MEASURED, PATIENCE
 from phalanx.plan.choice.decide import Choice, decide
 from phalanx.plan.choice.wishes import Wishes
 from phalanx.plan.prediction import Interval, Prediction
@@ -110,12 +110,7 @@ def _measured(request: Request, framework: Framework, out: Output) -> MeasuredSt
             raise RunStopped
         if outcome.error is not None:
             raise outcome.error
-        steps = msgspec.json.decode(read_bounded(paths.files / MEASURED), type=MeasuredSteps)
-    except (OSError, msgspec.MsgspecError):
-        raise InputError(
-            "the script ended, or ran for five minutes, without enough steps of model.fit",
-            "Only model.fit is measured. Name the machines: --machines all, without auto.",
-        ) from None
+        steps = _read(paths.files / MEASURED)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if steps.steps is None:
@@ -124,6 +119,17 @@ def _measured(request: Request, framework: Framework, out: Output) -> MeasuredSt
             "Give fit steps_per_epoch, or the dataset its length.",
         )
     return steps
+
+
+def _read(path: Path) -> MeasuredSteps:
+    try:
+        return msgspec.json.decode(read_bounded(path), type=MeasuredSteps)
+    except (OSError, msgspec.MsgspecError):
+        raise InputError(
+            f"the script ended, or ran for {seconds(PATIENCE * SECONDS)}, without enough steps of"
+            " model.fit",
+            "Only model.fit is measured. Name the machines: --machines all, without auto.",
+        ) from None
 
 
 def _prediction(names: Sequence[str], framework: Framework, found: MeasuredSteps) -> Prediction:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 NOT_HERE = (
     "batch_per_worker", "repeat", "balance", "on_nonfinite", "slow", "rate", "keep", "detach",
     "name", "dry_run", "launcher", "slurm", "ray_address", "master",
+    "servers",
 )  # fmt: skip
 Objective = typer.Option(metavar="WHAT", help="What to minimise: time, energy or cost.")
 Deadline = typer.Option(metavar="TIME", help="Longest run, such as 90s, 30min or 2h.")

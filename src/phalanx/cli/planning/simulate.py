@@ -13,7 +13,7 @@ from phalanx.core.errors import InputError
 
 NOT_HERE = (
     "launcher", "repeat", "loss", "slow", "rate", "keep", "detach", "ship_limit", "follow_links",
-    "dry_run", "slurm", "ray_address", "master",
+    "dry_run", "slurm", "ray_address", "master", "servers",
 )  # fmt: skip
 Speeds = typer.Option(metavar="F,F,…", help="Speeds of the workers, such as 1,1,0.25.")
 Rate = typer.Option(metavar="RATE", help="Rate of each link, such as 1gbit.")

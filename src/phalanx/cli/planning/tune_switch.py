@@ -28,7 +28,9 @@ Simulate = typer.Option("--simulate", help="Search in virtual time; confirm with
 Speeds = typer.Option("--slow", "--speeds", metavar="F,F,…", help="Emulate speeds: 1,1,0.25.")
 
 
-@o.expanded("batch_per_worker", "repeat", "on_nonfinite", "checkpoint_every", "keep", "detach")
+@o.expanded(
+    "batch_per_worker", "repeat", "on_nonfinite", "checkpoint_every", "keep", "detach", "servers"
+)
 def tune_switch(
     ctx: typer.Context,
     script: o.Script,

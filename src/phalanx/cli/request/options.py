@@ -186,9 +186,13 @@ FrameworkName = Annotated[
     ),
 ]
 ServerMachines = Annotated[
-    str | None, typer.Option(metavar="NAMES", help="Machines of parameter servers alone.")
+    str | None,
+    typer.Option(metavar="NAMES", help="Machines that run a parameter server and no worker."),
 ]
-Roles = Annotated[str | None, typer.Option(metavar="A=N,…", help="As chief=1,worker=2,ps=1.")]
+Roles = Annotated[
+    str | None,
+    typer.Option(metavar="A=N,…", help="TensorFlow's processes, such as chief=1,worker=2,ps=1."),
+]
 Systems = Annotated[
     str | None,
     typer.Option(

@@ -107,7 +107,9 @@ def _parsed(source: str, columns: Sequence[str] | None) -> Any:
         file.seek(0)
         table = csv.read_csv(pa.CompressedInputStream(file, "gzip") if packed else file, None, how)
     names = table.column_names
-    if numbers := [name for name in names if _NUMBER.fullmatch(name)]:
+    counted = names == [str(number) for number in range(len(names))]  # as pandas counts columns
+    numbers = [name for name in names if _NUMBER.fullmatch(name)]
+    if numbers and not counted:
         raise InputError(
             f"the first line of {source} names no columns: it has the value {numbers[0]}",
             "Write a line with a name for each column before it.",

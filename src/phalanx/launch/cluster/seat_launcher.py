@@ -5,7 +5,6 @@ What Ray and Spark share: the controller asks the seats, and waits for none of t
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import tempfile
 import time
@@ -246,10 +245,12 @@ class SeatLauncher(ClusterLauncher):
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
         self._coming = iter(())  # what has come by half comes with the rest
-        with contextlib.suppress(SeatLost, OSError):
-            for rank, note in enumerate(self._notes):
-                if not self._shared[rank] and self._is_first(note) and rank not in self._lost:
+        for rank, note in enumerate(self._notes):
+            if not self._shared[rank] and self._is_first(note) and rank not in self._lost:
+                try:
                     self._bring_node(rank, note.node, say, hurry)
+                except (SeatLost, OSError) as error:
+                    say(f"{note.node}: what its workers left could not be fetched: {error}")
         self._release()
 
     def _bring_node(self, rank: int, node: str, say: Say, hurry: Callable[[], bool]) -> None:
@@ -260,8 +261,10 @@ class SeatLauncher(ClusterLauncher):
             incoming = Incoming(node, Path(scratch))
             try:
                 for _ in self._fetch(rank, incoming):
-                    if hurry() or time.monotonic() > deadline:
-                        raise SeatLost("the time for it is over")
+                    if hurry():
+                        raise SeatLost("you stopped the run; the rest is lost")
+                    if time.monotonic() > deadline:
+                        raise SeatLost(f"it took more than {_HOMEWARD:.0f} s; the rest is lost")
                     time.sleep(_PAUSE)
                 problem = None
             except (SeatLost, msgspec.ValidationError) as error:

@@ -171,7 +171,8 @@ def _alone(folder: Path) -> Iterator[None]:
 def _make(folder: Path, requirements: list[str]) -> None:
     python = folder / "bin" / "python"
     try:
-        shutil.rmtree(folder, ignore_errors=True)  # with its owner and mode
+        if folder.exists():
+            shutil.rmtree(folder)  # what cannot be removed is not ours, and must not be run
         _call([sys.executable, "-m", "venv", str(folder)])
         _call([str(python), "-m", "pip", "install", "--quiet", *requirements])
     except (OSError, subprocess.SubprocessError) as error:

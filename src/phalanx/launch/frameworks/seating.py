@@ -68,7 +68,8 @@ def seat(plan: Plan, framework: Framework, asked: int | None) -> Plan:
         ]
         seated.append(_with(machine, slots))
         rank += len(slots)
-    reasons = [*plan.reasons, "a chief and a parameter server in addition to the workers"]
+    added = "a chief" if framework.servers else "a chief and a parameter server"
+    reasons = [*plan.reasons, f"{added} in addition to the workers"]
     return msgspec.structs.replace(plan, machines=seated, workers=rank, reasons=reasons)
 
 
@@ -93,7 +94,7 @@ def plan_for(
         machines, asked = machines[:1], 1
     plan = make_plan(
         machines,
-        workers=sum(roles.values()) - len(apart) if roles else asked,
+        workers=sum(roles.values()) - (len(apart) if SERVER in roles else 0) if roles else asked,
         strategy=strategy,
         selection=selection,
         batch=batch,

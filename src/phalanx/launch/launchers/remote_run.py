@@ -206,7 +206,7 @@ class RemoteRun:
             return
         self.news.append(
             f"{error.cause}; the others continue if they can, and the run ends when they have "
-            f"made no step for {STANDSTILL:.0f} s"
+            f"made no step for {STANDSTILL:.0f} s, or for twice their longest pause so far"
         )
 
     async def _rejoin(self, job: Job, paths: RunPaths) -> None:

@@ -175,7 +175,7 @@ class _Work:
 
 
 def _hosts(machines: Sequence[Machine]) -> list[str]:
-    """The host of each, by the id of its start: emulated machines, and containers, share one, and
+    """The host of each, by the kernel's boot id: emulated machines, and containers, share one, and
     would be measured slower than they are if several were measured at once."""
     if len(machines) < 2:
         return [machine.name for machine in machines]

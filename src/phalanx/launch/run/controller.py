@@ -12,6 +12,7 @@ from phalanx.core.errors import BAD_INPUT, DONE, MACHINE_FAILED, STOPPED, Machin
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.run_folder.trust import write_launch
+from phalanx.launch.frameworks.framework import SERVER
 from phalanx.launch.frameworks.watching import counted, figures_of, stuck_first, why_failed
 from phalanx.launch.launchers.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launcher
 from phalanx.launch.run.event_tail import Relay
@@ -117,7 +118,9 @@ class Controller:
         self._ranks = [worker.rank for worker in launch.workers]
         self._named: set[int] = set()
         self._machines = launcher.samples(launch, paths)
-        self._relay = Relay(paths, self._ranks, self._machines, observer, joins=launch.joins)
+        self._training = [w.rank for w in launch.workers if launch.joins and w.role != SERVER]
+        """Those that join: parameter servers do not."""
+        self._relay = Relay(paths, self._ranks, self._machines, observer, self._training)
         self._cause_waited = Patience(_PATIENCE_FOR_CAUSE)
         self._early_waited = Patience(_PATIENCE_FOR_EARLY)
         self._stragglers_waited = Patience(_PATIENCE_FOR_STRAGGLERS)
@@ -209,6 +212,10 @@ class Controller:
             if not begun or (rank not in self._relay.lost and self._relay.stands_still()):
                 return self._stop_for(error)
         if len({*codes, *lost, *killed}) == len(self._ranks):
+            # A killed worker is excused only where the others said that they go on without it.
+            missed = [rank for rank in killed if codes.get(rank, 0) < 0]
+            if any(rank not in self._relay.lost for rank in missed):
+                return self._failed(codes)
             return _Ending("done", DONE)
         if self._observer.has_seen_enough():
             return self._stopped(DONE)
@@ -217,14 +224,14 @@ class Controller:
         early = [rank for rank in left if rank not in self._relay.finished]
         if early and self._early_waited.over():
             return self._stop_for(ended_early(early[0], self._paths))
-        waited_for = self._ranks[0] in codes and not self._launcher.away()
+        waited_for = self._ranks[0] in left and not self._launcher.away()
         if waited_for and self._stragglers_waited.over():
             return self._left_behind(codes)
         return None
 
     def _taken_along(self, codes: dict[int, int]) -> set[int]:
         """Ranks gone with a killed worker; those of other machines know whether they can go on."""
-        begun = self._launch.joins and self._relay.joined.issuperset(self._ranks)
+        begun = self._launch.joins and self._relay.joined.issuperset(self._training)
         gone = taken_along(codes, self._launch) if begun else set()
         for rank in [r for r in gone - self._named if codes.get(r, 0) < 0]:
             self._named.add(rank)

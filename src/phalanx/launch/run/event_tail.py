@@ -27,9 +27,9 @@ class Relay:
         ranks: list[int],
         machines: list[MachineSamples],
         observer: Observer,
-        *,
-        joins: bool = True,
+        awaited: Collection[int] = (),
     ) -> None:
+        """``awaited``: the ranks that have to join."""
         self.joined: set[int] = set()
         """The ranks that have joined the run."""
         self.finished: set[int] = set()
@@ -41,7 +41,7 @@ class Relay:
         self._output = LineTail(paths.log_of(self._first))
         self._machines = machines
         self._observer = observer
-        self._silence = Silence(awaited=ranks if joins else ())
+        self._silence = Silence(awaited=awaited)
         self._polled = time.monotonic()
 
     def poll(self, away: Collection[int] = ()) -> None:

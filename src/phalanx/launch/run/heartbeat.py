@@ -74,9 +74,11 @@ class Silence:
             self._heard[event.rank] = self._clock()
 
     def excuse(self, ranks: Collection[int] | None = None) -> None:
-        """Nothing could arrive, of these ``ranks`` or of all, because this computer slept."""
-        for rank in self._heard if ranks is None else self._heard.keys() & set(ranks):
+        """Counts the silence of these ``ranks``, or of all, from now on: nothing could arrive."""
+        for rank in list(self._heard) if ranks is None else self._heard.keys() & set(ranks):
             self._heard[rank] = self._clock()
+            if ranks is not None:  # what is said of their machine stands for them
+                self._silent.pop(rank, None)
         if ranks is None:
             self._stepped = self._clock()
 

@@ -23,7 +23,7 @@ from typing import Any
 MARK = "phalanx-figures"
 MEASURE, MEASURED = "PHALANX_MEASURE", "measured.json"
 """The variable with the seconds for which steps are measured instead, and the file for them."""
-_WARM_UP, _PATIENCE = 3, 30
+_WARM_UP, PATIENCE = 3, 30
 """Steps that are not counted; times the seconds that a script may take to its first steps."""
 _HOOKS = Path(__file__).parents[2] / "core" / "script" / "import_hooks.py"
 _EPOCHS = itertools.count()  # of all calls of fit
@@ -52,9 +52,7 @@ def watch_fit(keras: Any) -> None:
 def _figures(base: Any) -> Any:
     class Figures(base):  # type: ignore[misc]  # no method for batches: servers refuse those
         done: Any = None
-
-        def on_train_begin(self, logs: Any = None) -> None:
-            _tell(parameters=self.model.count_params(), epochs=self.params.get("epochs"))
+        told = False
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self.on_train_end()
@@ -66,6 +64,9 @@ def _figures(base: Any) -> Any:
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             if not self.ended:  # there was no validation, before which training ended
                 self.on_test_begin()
+            if not self.told:  # not sooner: a model may be built by its first batch
+                self.told = True
+                _tell(parameters=self.model.count_params(), epochs=self.params.get("epochs"))
             self.done = {} if logs is None else logs
 
         def on_train_end(self, logs: Any = None) -> None:
@@ -84,33 +85,37 @@ def _steps(base: Any, seconds: float) -> Any:
         _supports_tf_logs = True  # else Keras waits for the figures of every batch
 
         def on_train_begin(self, logs: Any = None) -> None:
-            self.ends: list[float] = []
+            self.took: list[float] = []
+            self.start = 0.0
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self.before = len(self.ends)
+            self.done, self.last = 0, 0.0
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.ends.append(time.perf_counter())
-            if len(self.ends) > _WARM_UP + 2 and self.ends[-1] - self.ends[_WARM_UP] > seconds:
+            """Between two steps of one epoch; one call may be of several steps."""
+            now, steps = time.perf_counter(), batch + 1 - self.done
+            if self.last:
+                self.took += [(now - self.last) / steps] * steps
+            self.start = self.start or now
+            self.done, self.last = batch + 1, now
+            if sum(self.took[_WARM_UP:]) > seconds:
                 self.write(self.params.get("steps"))
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if len(self.ends) > _WARM_UP + 1:
-                self.write(len(self.ends) - self.before)
+            if epoch + 1 == self.params["epochs"] and len(self.took) > _WARM_UP:
+                self.write(self.done)
 
         def write(self, steps: int | None) -> None:
             """End the script here: all was measured."""
-            counted = self.ends[_WARM_UP:]
-            took = [after - before for before, after in itertools.pairwise(counted)]
-            seen, batches = _samples_seen(self.model), len(self.ends) - self.before
+            took, seen = self.took[_WARM_UP:], _samples_seen(self.model)
             found = {
                 "step": statistics.fmean(took),
                 "spread": statistics.pstdev(took),
                 "counted": len(took),
-                "samples": seen / batches if seen else None,
+                "samples": seen / self.done if seen else None,
                 "steps": steps,
                 "epochs": self.params["epochs"],
-                "start": self.ends[0] - _BEGAN,
+                "start": self.start - _BEGAN,
             }
             folder = Path(os.environ["PHALANX_RUN"], "files")
             folder.mkdir(parents=True, exist_ok=True)
@@ -157,7 +162,7 @@ def main() -> None:
     source = script.read_bytes()
     seconds = float(os.environ.get(MEASURE, "0"))
     if seconds:
-        patience = threading.Timer(_PATIENCE * seconds, os._exit, [0])
+        patience = threading.Timer(PATIENCE * seconds, os._exit, [0])
         patience.daemon = True
         patience.start()
     if seconds or MARK.encode() not in source:
@@ -166,7 +171,7 @@ def main() -> None:
         hooks.add("tf_keras", watch_fit)
     module = sys.modules["__main__"] = ModuleType("__main__")
     module.__file__ = str(script)
-    exec(compile(source, script, "exec"), module.__dict__)
+    exec(compile(source, script, "exec", dont_inherit=True), module.__dict__)
 
 
 if __name__ == "__main__":

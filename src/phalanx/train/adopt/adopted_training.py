@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
@@ -19,7 +21,7 @@ from phalanx.data.reader import Reader
 from phalanx.train.adopt.kept_objects import ORDER, OrderState, advice_on_skipped, keepers_of
 from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, read_by_number
 from phalanx.train.adopt.random_streams import Streams
-from phalanx.train.adopt.script_length import decides_itself, has_left_a_loop
+from phalanx.train.adopt.script_length import has_left_a_loop, needs_equal_batches
 from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
@@ -52,7 +54,7 @@ class AdoptedTraining:
         self.in_eval_mode = weakref.WeakSet[DataLoader[Any]]()
         """Loaders that were trained on although the models were in eval mode."""
         self._orders, self._passes = ComparedOrders(parts.trained.engine), 0
-        self._unmet: list[RemovableHandle] = []
+        self._unmet: RemovableHandle | None = None
         """What makes this worker meet the others, who have left a pass early as it has."""
         self.order = OrderState()
         self.order.left.update(self._saved_order().get("left", {}))
@@ -112,7 +114,7 @@ class AdoptedTraining:
         self._passes += 1
         self._orders.compare(self._passes, drawn)
         engine = self.parts.trained.engine
-        counted = engine.workers > 1 and decides_itself(sys._getframe())
+        counted = engine.workers > 1 and needs_equal_batches(sys._getframe())
         if counted and not engine.lockstep:
             self.parts.figures.say_once(COUNTED)
         if self._passes in self.order.left:  # before the checkpoint: there are no batches now
@@ -144,21 +146,19 @@ class AdoptedTraining:
         engine, current = self.parts.trained.engine, self._loop.current
         if not engine.lockstep:
             engine.rest()
-            self._unmet = [
-                module.register_forward_pre_hook(lambda *_: self._meet_those_who_left())
-                for model in self.models
-                for module in model.modules()
-            ]
+            me = threading.get_ident()  # workers may be threads, and this is a hook of all modules
+            self._unmet = register_module_forward_pre_hook(
+                lambda *_: self._meet_those_who_left() if threading.get_ident() == me else None
+            )
         if meant and current is not None:
             self._meet_those_who_left()
             self.parts.schedule.position = current.samples  # resumed, it gets no more of them
             self.parts.checkpointer.after_pass(current)
 
     def _meet_those_who_left(self) -> None:
-        unmet, self._unmet = self._unmet, []
-        for hook in unmet:
-            hook.remove()
-        if unmet:
+        unmet, self._unmet = self._unmet, None
+        if unmet is not None:
+            unmet.remove()
             self.parts.trained.engine.leave_pass(self._loop.reached)
 
     def passed(self) -> None:

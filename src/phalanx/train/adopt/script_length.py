@@ -72,9 +72,9 @@ def is_head(loop: ast.For | ast.While, line: int) -> bool:
     return line <= (loop.iter.end_lineno or line) < loop.body[0].lineno
 
 
-def decides_itself(frame: FrameType | None) -> bool:
-    """Whether the loop over the pass in hand may leave it early, or is of a library that takes as
-    many batches as the loader has: free-running workers have other numbers of them."""
+def needs_equal_batches(frame: FrameType | None) -> bool:
+    """Whether all workers need as many batches of the pass in hand: its loop may leave it early, or
+    is of a library that takes as many as the loader has."""
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith(COUNTING):
             return True
@@ -94,7 +94,9 @@ def _leaves(node: ast.AST, nested: bool = False) -> bool:
             return not nested
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
             return False
-    nested = nested or isinstance(node, ast.For | ast.While)
+    if isinstance(node, ast.For | ast.While):  # the ``else`` of a loop is outside of it
+        outside = any(_leaves(child, nested) for child in node.orelse)
+        return outside or any(_leaves(child, True) for child in node.body)
     return any(_leaves(child, nested) for child in ast.iter_child_nodes(node))
 
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 import torch
 
-from phalanx.agent.system import die_with_parent
 from phalanx.core import hosts_settings as names
 from phalanx.core import settings, stopping
 from phalanx.core.addresses import own_addresses
@@ -194,7 +193,6 @@ def serve(seat: Seat) -> NoReturn:
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     if seat.launcher == "phalanx":
-        die_with_parent(os.getppid())
         # Asked to stop together with its workers, it is still needed: they save first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     keeper = _keep_coordinator(ticket) if seat.is_first else None
@@ -226,5 +224,7 @@ def serve(seat: Seat) -> NoReturn:
 
 
 if __name__ == "__main__":  # as our own launcher starts a server
-    if own := own_seat(os.environ):
-        serve(own)
+    own = own_seat(os.environ)
+    if own is None:
+        raise SystemExit("error: this program is started by a launcher of Phalanx, not by hand")
+    serve(own)

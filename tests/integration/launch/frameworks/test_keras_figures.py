@@ -61,3 +61,8 @@ def test_every_epoch_of_every_fit_is_told(tmp_path: Path) -> None:
 def test_a_script_that_tells_its_own_figures_is_left_alone(tmp_path: Path) -> None:
     found, _ = figures_of(tmp_path, SCRIPT + "print('phalanx-figures {\"epoch\": 7}')")
     assert found == [{"epoch": 7}]
+
+
+def test_a_model_that_its_first_batch_builds(tmp_path: Path) -> None:
+    found, _ = figures_of(tmp_path, SCRIPT.replace("keras.layers.Input((4,)), ", ""))
+    assert [f["parameters"] for f in found if "parameters" in f] == [10, 10]

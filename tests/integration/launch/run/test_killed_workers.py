@@ -41,6 +41,18 @@ sys.exit(3)
 """
 
 
+LAST_WORDS = """
+if rank != 0:
+    finish()
+    (paths.files / f"done-{rank}").touch()
+    sys.exit(0)
+while not all((paths.files / f"done-{n}").exists() for n in range(1, 4)):
+    time.sleep(0.01)
+time.sleep(0.5)
+os.kill(os.getpid(), signal.SIGKILL)  # in its last evaluation, for example
+"""
+
+
 class Notes(Recorder):
     """Remembers what is said besides."""
 
@@ -52,11 +64,11 @@ class Notes(Recorder):
         self.notes.append(text)
 
 
-def _run(folder: Path, body: str, machines: list[str]) -> tuple[RunOutcome, str]:
+def _run(folder: Path, body: str, machines: list[str], dies: str = DIES) -> tuple[RunOutcome, str]:
     """With workers that count as those of ``machines``, by rank."""
     notes, paths, launcher = Notes(), RunPaths(folder / "run").make(), LocalLauncher()
     with Interrupts() as interrupts:
-        job = make_job(write_script(folder, DIES + body), len(machines))
+        job = make_job(write_script(folder, dies + body), len(machines))
         job = launcher.open(job, paths, notes.note, interrupts.asked)
         launch: Launch = launcher.prepare(job, paths)
         workers = [
@@ -87,3 +99,11 @@ def test_on_one_machine_the_run_ends(tmp_path: Path) -> None:
     assert outcome.exit_code == 1 and outcome.error is not None
     assert "worker 2 was killed by SIGKILL" in outcome.error.cause
     assert "continue if they can" not in said
+
+
+def test_a_worker_that_is_killed_after_the_others_have_finished_is_a_failure(
+    tmp_path: Path,
+) -> None:
+    outcome, _ = _run(tmp_path, LAST_WORDS, ["m1", "m2", "m3", "m4"], dies="join()\n")
+    assert outcome.exit_code == 1 and outcome.error is not None
+    assert "worker 0 on m1 was killed by SIGKILL" in outcome.error.cause

@@ -79,8 +79,27 @@ def test_a_silence_is_told_once_and_so_is_its_end() -> None:
     assert len(list(silence.news())) == 1, "the next silence is another"
 
 
-def test_a_silence_is_told_within_15_seconds() -> None:
-    assert LIMIT <= 13.0
+def test_a_silence_is_told_before_15_seconds_have_passed() -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    silence.take(_joined())
+    clock.now = 5.0
+    silence.take(Alive(rank=0))  # the last sign of life before it was stopped
+    clock.now += 14.0
+    assert len(list(silence.news())) == 1
+
+
+def test_a_machine_that_is_away_does_not_respond_again() -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    silence.take(_joined())
+    clock.now = LIMIT + 1
+    assert len(list(silence.news())) == 1
+    silence.excuse([0])
+    assert list(silence.news()) == []
+    clock.now += LIMIT - 1
+    silence.take(Alive(rank=0))
+    assert list(silence.news()) == []
 
 
 def test_workers_whose_machine_is_away_are_not_named_too() -> None:

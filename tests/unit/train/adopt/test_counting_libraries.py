@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.train.adopt.script_length import decides_itself
+from phalanx.train.adopt.script_length import needs_equal_batches
 
 ASKS = "import sys\ndef ask(counts):\n    return counts(sys._getframe())\n"
 
@@ -25,16 +25,16 @@ ASKS = "import sys\ndef ask(counts):\n    return counts(sys._getframe())\n"
 def test_known_by_its_module(module: str, counts: bool) -> None:
     names: dict[str, object] = {"__name__": module}
     exec(ASKS, names)
-    assert names["ask"](decides_itself) is counts  # type: ignore[operator]
+    assert names["ask"](needs_equal_batches) is counts  # type: ignore[operator]
 
 
 LOADER = """
 import sys
-from phalanx.train.adopt.script_length import decides_itself
+from phalanx.train.adopt.script_length import needs_equal_batches
 
 class Loader:
     def __iter__(self):
-        self.found = decides_itself(sys._getframe())
+        self.found = needs_equal_batches(sys._getframe())
         return iter(range(3))
 
 def watched(batches):

@@ -160,7 +160,10 @@ def shown(path: str) -> str:
 
 @contextlib.contextmanager
 def folder_below(folder: Path, names: Sequence[str]) -> Iterator[int]:
-    """Made where it is missing; a link on the way is an error: it may lead anywhere."""
+    """Opens the folder ``names`` below ``folder``, which is made if it is missing.
+
+    A link on the way is an error: it may lead anywhere.
+    """
     place = os.open(folder, _OPEN_FOLDER)
     try:
         for name in names:
