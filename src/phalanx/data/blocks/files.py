@@ -155,7 +155,10 @@ def _find_remote(url: str, suffixes: tuple[str, ...]) -> list[str]:
         listed = _retried(url, "list of files", lambda: files.ls(path, detail=True))
     names = [entry["name"] for entry in listed if entry["type"] == "file"]
     wanted = [name for name in names if _wanted(name.rpartition("/")[2], suffixes)]
-    return [str(files.unstrip_protocol(name)) for name in wanted]
+    before, found, after = url.rpartition(path)  # a server or an archive is in no name
+    if not found:
+        return [str(files.unstrip_protocol(name)) for name in wanted]
+    return [f"{before}{name}{after.lstrip('/')}" for name in wanted]
 
 
 def _wanted(name: str, suffixes: tuple[str, ...]) -> bool:
@@ -201,7 +204,10 @@ def _system(url: str) -> tuple[Any, str]:
     except ImportError as error:  # which says what to install
         raise InputError(f"cannot read {url}: {error}", "Install that package with pip.") from error
     except Exception as error:  # of whatever package is behind this kind of URL
-        raise _failed(url, "", error) from error
+        failed = _failed(url, "", error)
+        if url.startswith("hdfs://"):
+            failed.remedy = "Use webhdfs://HOST:PORT/PATH, or install Java and Hadoop's libhdfs."
+        raise failed from error
     return files, str(path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +249,23 @@ def test_urls_are_found_and_read_through_fsspec(tmp_path: Path) -> None:
     for missing in ("none", "*.none"):
         with pytest.raises(InputError, match=r"end in \.rec"):
             find_files(f"{base}/{missing}", (".rec",))
+
+
+@pytest.mark.parametrize("pattern", ["inner", "inner/", "inner/*.rec", "**/*.rec"])
+def test_files_found_inside_an_archive_are_read_there(tmp_path: Path, pattern: str) -> None:
+    """The names that such a file system lists do not say where it is, as those of webhdfs://."""
+    pytest.importorskip("fsspec")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for name in ("inner/a.rec", "inner/b.rec", "inner/c.txt"):
+            archive.writestr(name, CONTENT)
+    found = find_files(f"zip://{pattern}::file://{tmp_path}/all.zip", (".rec",))
+    assert found == [f"zip://inner/{name}.rec::file://{tmp_path}/all.zip" for name in "ab"]
+    assert read_range(found[1], 3, 5) == CONTENT[3:8]
+
+
+def test_hdfs_without_its_library_names_the_other_way() -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("fsspec")
+    with pytest.raises(InputError, match="cannot read hdfs:") as caught:
+        find_files("hdfs://127.0.0.1:1/x", (".rec",))
+    assert caught.value.remedy.startswith("Use webhdfs://HOST:PORT/PATH")
