@@ -145,8 +145,7 @@ class Controller:
                     self._paths.remove_private()
                     for rank in self._ranks:
                         append_to_log(self._paths.log_of(rank), told_by(rank, self._paths))
-                codes = self._launcher.codes()
-                exit_codes = [codes.get(rank) for rank in self._ranks]
+                exit_codes = list(map(self._launcher.codes().get, self._ranks))
                 summary = summarise(self._paths, status=ending.status, exit_codes=exit_codes)
                 unwritten = self._write_down(summary) if ending.status != RUNNING else None
         self._observer.finished(summary)
