@@ -71,6 +71,18 @@ def test_more_epochs_end_where_a_longer_run_ends(short: Path, tmp_path: Path) ->
     assert resumed.read_bytes() == (_runs(tmp_path)[-1] / "model.safetensors").read_bytes()
 
 
+def test_a_run_that_ended_without_its_model_is_resumed(short: Path) -> None:
+    """As when the controller is killed after the last epoch, before the model has come home."""
+    run = _runs(short)[-1]
+    model = run / "model.safetensors"
+    aside = model.rename(run / "aside")
+    again = phalanx("resume", run.name, "--name", "again", cwd=short)
+    aside.rename(model)
+    assert again.returncode == 0, again.stderr
+    written = _runs(short)[-1] / "model.safetensors"
+    assert written != model and written.read_bytes() == model.read_bytes()
+
+
 def test_another_strategy_and_another_number_of_workers(short: Path) -> None:
     words = ("--checkpoint", "1", "--strategy", "ssp:bound=2", "--workers", "3")
     ended = phalanx("resume", "short", *words, "--name", "other", "--json", cwd=short)

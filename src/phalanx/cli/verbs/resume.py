@@ -110,7 +110,9 @@ def _check_can_go_on(past: Past, there_is_more: bool) -> None:
     name = past.paths.id
     if controller_alive(past.paths) or past.paths.detached.exists():
         raise InputError(f"'{name}' is still running", f"Stop it first: phalanx stop {name}")
-    if summary_of(past.paths).status == "done" and not there_is_more:
+    # Without its model, which was lost with a machine or a controller, it is not finished.
+    done = summary_of(past.paths).status == "done" and past.paths.model.exists()
+    if done and not there_is_more:
         raise InputError(f"'{name}' has finished", "Train it longer: --epochs N (total).")
 
 
