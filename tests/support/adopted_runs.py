@@ -60,7 +60,8 @@ def execute(script: Path) -> Result:
 
 
 def adopted(script: Path, workers: int, folder: Path, **settings: Any) -> list[Ended]:
-    """What each of ``workers`` ended with."""
+    """What each of ``workers`` ended with, in view ``parts`` unless the settings say otherwise."""
+    settings.setdefault("view", "parts")
     with _leases_noted() as noted, _generators_of_their_own():
 
         def work(rank: int) -> Ended:

@@ -23,6 +23,8 @@ Balance = Literal["auto", "off"]
 BALANCES = ("auto", "off")
 OnNonfinite = Literal["skip", "stop"]
 ON_NONFINITE = ("skip", "stop")
+View = Literal["auto", "whole", "parts"]
+VIEWS = ("auto", "whole", "parts")
 LossKind = Literal["mean", "sum"]
 LOSSES = ("mean", "sum")
 OURS = "phalanx"
@@ -154,6 +156,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The script is adopted only to see what it trains, up to its first steps."""
     profile: float | None = None
     """The run only measures what the script costs, for so many seconds: it saves nothing."""
+    view: View = "auto"
+    """What an adopted script sees of a batch in lockstep: all of it, or this worker's part."""
     loss: LossKind | None = None
     """What an adopted script makes of a batch; ``None``: as its losses look."""
     module: str | None = None

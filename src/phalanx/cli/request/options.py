@@ -152,6 +152,14 @@ OnNonfinite = Annotated[
         help="If a gradient is not finite: skip the step (10 in a row end the run), or stop.",
     ),
 ]
+ViewName = Annotated[
+    str,
+    typer.Option(
+        "--view",
+        metavar="VIEW",
+        help="What a script without Phalanx sees of a batch: whole, or its part. Default: auto.",
+    ),
+]
 LossKind = Annotated[
     str | None,
     typer.Option(
@@ -243,6 +251,7 @@ class RunOptions:
     data_on: DataOn = "auto"
     balance: Balance = "auto"
     on_nonfinite: OnNonfinite = "skip"
+    view: ViewName = "auto"
     loss: LossKind = None
     slow: Slow = None
     rate: Rate = None

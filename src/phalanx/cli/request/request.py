@@ -27,6 +27,7 @@ from phalanx.core.settings import (
     LOSSES,
     ON_NONFINITE,
     PRECISIONS,
+    VIEWS,
     Balance,
     CompileMode,
     DataOn,
@@ -34,6 +35,7 @@ from phalanx.core.settings import (
     OnNonfinite,
     Precision,
     RunSettings,
+    View,
 )
 
 if TYPE_CHECKING:
@@ -130,6 +132,7 @@ class Request:
             module=self.module,
             adopt=self.adopt,
             private_weights=may_write_weights(self.script),
+            view=cast("View", options.view),
             loss=cast("LossKind | None", options.loss),
             keras=self.keras,
         )
@@ -246,6 +249,7 @@ def _check_choices(options: RunOptions) -> None:
         ("--data-on", options.data_on, DATA_ON),
         ("balance", options.balance, BALANCES),
         ("--on-nonfinite", options.on_nonfinite, ON_NONFINITE),
+        ("--view", options.view, VIEWS),
         ("--loss", options.loss or "mean", LOSSES),
         ("launcher", options.launcher, ["auto", *LAUNCHERS.names()]),
     ):

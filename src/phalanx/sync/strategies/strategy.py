@@ -40,6 +40,8 @@ class Timing:
     refused: tuple[int, ...] | None = None
     """Not ``None``: the step was not taken, because the gradients of these workers (if of none, the
     sum of all) were not finite. The same for all that step together."""
+    before: float = 0.0
+    """Of ``wait``: what had passed before the gradient was there."""
     judged: bool = True
     """Whether ``refused`` is of a step: of this one, or of the oldest one that was not judged."""
 

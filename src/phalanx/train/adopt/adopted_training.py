@@ -25,11 +25,15 @@ from phalanx.train.adopt.script_length import has_left_a_loop, needs_equal_batch
 from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
+from phalanx.train.whole.plain_pass import PlainPass
 
 COUNTED = (
     "the script may leave its loop early, or a library counts its batches: so each worker gets an "
     "equal part of each batch, whatever its speed"
 )
+
+
+Drawn = LoaderPass | PlainPass
 
 
 class AdoptedTraining:
@@ -49,6 +53,7 @@ class AdoptedTraining:
         self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
         self._checked = weakref.WeakSet[DataLoader[Any]]()
         """Loaders whose data are those of all workers; a script may make one in each epoch."""
+        self._loader: weakref.ref[DataLoader[Any]] | None = None
         self._pass: weakref.ref[AdoptedPass] | None = None
         """The script's loop holds it: a ``break`` ends the pass at once."""
         self.in_eval_mode = weakref.WeakSet[DataLoader[Any]]()
@@ -79,11 +84,17 @@ class AdoptedTraining:
         return {} if resumed is None else unpack(kept.get(ORDER, {}), resumed.shared)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether every worker sees whole batches."""
+        return self.parts.trained.engine.copies > 1
+
+    @property
     def can_rehearse(self) -> bool:
         """One worker that keeps its files apart, on a processor: a GPU cannot be used in a fork."""
         environment = self.parts.environment
         cpu = environment.device.type == "cpu" and not torch.cuda.is_initialized()
-        return environment.rank == 1 and not environment.thread and cpu
+        apart = environment.rank == 1 and not environment.thread and not self.is_whole
+        return apart and cpu
 
     @property
     def under_way(self) -> bool:
@@ -107,33 +118,46 @@ class AdoptedTraining:
         same = len(optimizers) == len(self._optimizers) and all(map(self.knows, optimizers))
         return same and not self.parts.lifecycle.over
 
-    def through(self, loader: DataLoader[Any], drawn: LoaderPass) -> Iterator[Any]:
+    def through(self, loader: DataLoader[Any], drawn: Drawn) -> Iterator[Any]:
         if self.parts.steps.refused is not None:
             raise self.parts.steps.refused
         self._meet_those_who_left()
         self._passes += 1
-        self._orders.compare(self._passes, drawn)
+        if isinstance(drawn, LoaderPass):
+            self._orders.compare(self._passes, drawn)
         engine = self.parts.trained.engine
         counted = engine.workers > 1 and needs_equal_batches(sys._getframe())
         if counted and not engine.lockstep:
             self.parts.figures.say_once(COUNTED)
-        if self._passes in self.order.left:  # before the checkpoint: there are no batches now
+        if isinstance(drawn, PlainPass):
+            reader: Reader = drawn
+        else:
+            reader = self._reader(loader)
+        if self._passes in self.order.left and isinstance(
+            drawn, LoaderPass
+        ):  # before the checkpoint: there are no batches now
             drawn.leave(self.order.left[self._passes])
-        batches = self._loop.through_adopted(
-            self._reader(loader), drawn.order, drawn.batch, counted=counted
-        )
+        batches = self._loop.through_adopted(reader, drawn.order, drawn.batch, counted=counted)
+        self._loader = weakref.ref(loader)
         begun = AdoptedPass(self, batches, drawn, counted=counted)
         self._pass = weakref.ref(begun)
         self._streams.enter_pass()
         return begun
+
+    def is_within_another(self, loader: DataLoader[Any]) -> bool:
+        """Whether the script goes through ``loader`` inside the loop over another one."""
+        known = self._loader() if self._loader is not None else None
+        return self.is_whole and self.under_way and known is not loader
 
     def leave_pass(self) -> None:
         """The script begins another pass: it has left the one before, if there is one."""
         if self._pass is not None and (begun := self._pass()) is not None:
             begun.close()
 
-    def rewind_generators(self, drawn: LoaderPass) -> None:
+    def rewind_generators(self, drawn: Drawn) -> None:
         """The script has left its loop: generators of its own come to where they were alone."""
+        if isinstance(drawn, PlainPass):
+            return  # it has drawn what it has drawn
         given = -(-self._loop.reached // drawn.batch)
         if drawn.drawn:
             self.order.left[self._passes] = given
@@ -219,7 +243,7 @@ class AdoptedPass:
         self,
         training: AdoptedTraining,
         batches: Iterator[Any],
-        drawn: LoaderPass,
+        drawn: Drawn,
         *,
         counted: bool = False,
     ) -> None:
@@ -233,6 +257,8 @@ class AdoptedPass:
 
     def __next__(self) -> Any:
         if self._over:
+            if isinstance(self._drawn, PlainPass):
+                return next(self._drawn.rest())
             if self._taken < 0:
                 raise InputError(
                     "the script trains on two DataLoaders at once",
@@ -263,6 +289,8 @@ class AdoptedPass:
 
         ``meant``: by ``break`` or ``return``.
         """
+        if isinstance(self._drawn, PlainPass):
+            self._drawn.left = True
         if not self._over:
             if self._taken > 1 and self.untrained:  # raised by what comes next
                 self._training.parts.steps.refused = _untrained()
@@ -284,6 +312,8 @@ class AdoptedPass:
 
     def __del__(self) -> None:
         with suppress(Exception):  # a fault of the team shows again at the next step
+            if isinstance(self._drawn, PlainPass):
+                self._drawn.forget()
             try:
                 self.close(meant=has_left_a_loop(sys._getframe(1)))
             except (InputError, RunStopped) as error:  # raised by what comes next

@@ -14,6 +14,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from operator import length_hint
 from traceback import walk_stack
 from types import FrameType
@@ -27,16 +28,20 @@ from phalanx.core.context import call_at_end
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.sync.state.gradients import get_grad
-from phalanx.train.adopt.adopted_training import AdoptedTraining
+from phalanx.train.adopt.adopted_training import AdoptedTraining, Drawn
 from phalanx.train.adopt.files.calling_code import OURS
 from phalanx.train.adopt.found_models import describe, models_of, parameters_of
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
-from phalanx.train.adopt.loader_pass import LoaderDraws, is_ours
+from phalanx.train.adopt.loader_pass import LoaderDraws, LoaderPass, is_ours
 from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.rehearsal import rehearse
 from phalanx.train.adopt.script_length import passes_of
 from phalanx.train.loop.assembly import build_worker
 from phalanx.train.start.environment import detect
+from phalanx.train.whole.calls import share_calls
+from phalanx.train.whole.plain_pass import PlainPass
+from phalanx.train.whole.view import sees_whole_batches
+from phalanx.train.whole.whole_engine import WholeEngine
 
 _PEEK = re.compile(r"\bnext\s*\(\s*iter\s*\(")
 _DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
@@ -51,6 +56,7 @@ class Adoption:
         self._training: AdoptedTraining | None = None
         self._joining = self._rehearses = False
         self._draws = LoaderDraws()
+        self._sees_whole = sees_whole_batches(chosen, workers)
         self.streams = Streams()
 
     @property
@@ -90,6 +96,10 @@ class Adoption:
         if self._rehearses:
             return closure() if closure is not None else None
         if training is None or not training.knows(optimizer) or not training.awaits_step:
+            given = () if closure is None else (closure,)
+            if training is not None and training.is_whole:  # its gradients are those of all
+                with training.parts.steps.ours:
+                    return plain(optimizer, *given, **kwargs)
             idle = closure is None and all(get_grad(p) is None for p in parameters_of([optimizer]))
             if idle and training is not None:
                 return None  # without gradients there is nothing to do
@@ -97,10 +107,9 @@ class Adoption:
             shared = self._workers > 1 or (self.profiles and training is None)
             if shared and not idle:
                 raise self._stray(training, optimizer)
-            given = () if closure is None else (closure,)
             return plain(optimizer, *given, **kwargs)
         if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
-            if self._workers > 1:
+            if self._workers > 1 and not training.is_whole:
                 raise InputError(
                     "LBFGS needs several evaluations per step, which workers cannot share",
                     f"Use another optimizer, {_ALONE}",
@@ -144,7 +153,15 @@ class Adoption:
             return plain()
         if not self.trains_on(loader):
             return self._whole(self._draws.as_alone(loader, plain), loader)
+        training = self._training
+        if training is not None and training.is_within_another(loader):
+            return plain()
         optimizers = self._optimizers()
+        if self._sees_whole and self._chosen.resume is None:
+            if training is not None:
+                training.leave_pass()
+            drawn: Drawn = PlainPass(loader, plain())
+            return self._train(loader, self._models(optimizers), optimizers, drawn)
         return self._train(loader, self._models(optimizers), optimizers)
 
     def trains_on(self, loader: DataLoader[Any]) -> bool:
@@ -198,13 +215,16 @@ class Adoption:
         loader: DataLoader[Any],
         models: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
+        drawn: Drawn | None = None,
     ) -> Iterator[Any]:
+        if drawn is not None and not len(drawn.order):
+            return iter(())
         if self._training is not None:
             self._training.leave_pass()
             self._training.end_if_done(waits=False)
             self._training.rewind()
         drawn_from = torch.get_rng_state()
-        drawn = self._draws.order_of(loader)
+        drawn = drawn or self._draws.order_of(loader)
         training = self._training
         joins = training is None or not training.is_of(optimizers)
         if training is None or joins:
@@ -219,7 +239,8 @@ class Adoption:
         training.order.drawn_from = drawn_from
         if not any(model.training for model in models):
             training.in_eval_mode.add(loader)
-        if joins and training.can_rehearse and self._chosen.loss is None:
+        rehearses = joins and training.can_rehearse and self._chosen.loss is None
+        if rehearses and isinstance(drawn, LoaderPass):
             child = rehearse(loader, drawn.order, drawn.batch, models)
             if child is not None:
                 self._rehearses = True
@@ -252,16 +273,23 @@ class Adoption:
     ) -> AdoptedTraining:
         device = parameters_of(optimizers)[0].device
         environment = dataclasses.replace(detect(), device=device)
-        data = f"{type(loader.dataset).__name__} of {len(loader.dataset)} samples"  # type: ignore[arg-type]
+        data = type(loader.dataset).__name__
+        with suppress(TypeError):  # a stream has no length
+            data = f"{data} of {len(loader.dataset)} samples"  # type: ignore[arg-type]
+        whole = self._sees_whole
         parts, loop = build_worker(
             environment, models, optimizers, buffers="auto", loss=_DECLARED[self._chosen.loss],
             trial=None, seeds=self.streams,
-            notes=describe(models, optimizers, data, batch, passes, self._workers),
+            notes=describe(models, optimizers, data, batch, passes, self._workers, whole=whole),
+            whole=whole,
         )  # fmt: skip
         loop.adopt(self._chosen.epochs or passes)
         call_at_end(self._end)
-        # What a script does after its last pass is measured as well.
-        known = None if self.profiles else passes
+        # What a script does after its last pass is measured as well, or shared out.
+        known = None if self.profiles or whole else passes
+        engine = parts.trained.engine
+        if isinstance(engine, WholeEngine):
+            share_calls(engine.shared_calls(parts.figures.say_once))
         return AdoptedTraining(
             parts, loop, models, optimizers, known, self._chosen.seed, self.streams
         )
@@ -269,6 +297,7 @@ class Adoption:
     def _end(self) -> None:
         """Training is over: the script has ended, or trains something else."""
         if self._training is not None:
+            share_calls(None)
             self._training.end()
             self._training = None
 

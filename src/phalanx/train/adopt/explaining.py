@@ -21,6 +21,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.script.explained import CallingFunction, Explanation, FoundStep, Place
 from phalanx.core.settings import RunSettings
+from phalanx.train.adopt.adopted_training import Drawn
 from phalanx.train.adopt.adoption import Adoption
 from phalanx.train.adopt.findings import data_of, describe_models, differences, rates
 from phalanx.train.adopt.places import ScriptPlaces, name_in, step_in
@@ -67,6 +68,7 @@ class Explaining(Adoption):
         loader: DataLoader[Any],
         models: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
+        drawn: Drawn | None = None,
     ) -> Iterator[Any]:
         if self._begun:
             self._end_here()

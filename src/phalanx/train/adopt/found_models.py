@@ -52,6 +52,8 @@ def describe(
     batch: int,
     epochs: int | None,
     workers: int,
+    *,
+    whole: bool,
 ) -> list[str]:
     """What was found, for the first lines of a run."""
     sizes = [
@@ -64,6 +66,6 @@ def describe(
         f"adopted: {', '.join(sizes)}; {', '.join(kinds)}; {data}, global batch {batch}{length}"
     ]
     normed = any(isinstance(part, _BatchNorm) for m in models for part in m.modules())
-    if normed and workers > 1:
+    if normed and workers > 1 and not whole:
         found.append("batch norm: statistics of each worker's part of a batch, averaged per epoch")
     return found

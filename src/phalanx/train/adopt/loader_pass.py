@@ -158,7 +158,7 @@ class ComparedOrders:
     """Makes sure that all workers share out the same samples in each pass."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, shape = engine, (engine.workers, _PASSES_APART, 2)
+        self._engine, shape = engine, (engine.workers * engine.copies, _PASSES_APART, 2)
         cells = engine.region("orders of passes", math.prod(shape), torch.int64)
         self._orders = cells.view(shape).numpy()
         """Of each worker and its last passes: the number, and a checksum of the samples' order."""
@@ -167,7 +167,7 @@ class ComparedOrders:
         checksum = zlib.crc32(drawn.order.numpy().tobytes(), drawn.batch)
         with self._engine.lock(Locks.DATA):  # the last one to come sees all others
             rows = self._orders[:, number % _PASSES_APART]
-            rows[self._engine.rank] = (number, checksum)
+            rows[self._engine.rank + self._engine.copy] = (number, checksum)
             others = rows.copy()
         if any(row[0] == number and row[1] != checksum for row in others):
             raise InputError(

@@ -35,6 +35,8 @@ class Engine:
 
     rank = 0
     workers = 1
+    copies, copy = 1, 0
+    """Workers that run the script on the very same batches; which of them this one is."""
     lockstep = True
     background = True
     """Whether other threads may read ahead for this worker."""

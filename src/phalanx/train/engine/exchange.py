@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -39,6 +40,10 @@ class Exchange:
 
     def received(self, lease: Lease) -> None:
         """These samples are about to go through the model."""
+
+    def counted(self, lease: Lease, batch: Any) -> int:
+        """How many of the batch's samples this worker computes."""
+        return lease.samples
 
     def worked(self, samples: int, seconds: float) -> None:
         """The gradient of ``samples`` took ``seconds`` of input and computing."""

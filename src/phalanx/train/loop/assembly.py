@@ -84,9 +84,11 @@ def build_worker(
     seeds: CommonSeed,
     notes: Sequence[str] = (),
     compile: CompileMode = "off",
+    whole: bool = False,
 ) -> tuple[WorkerParts, TrainingLoop]:
     """Collective. ``trial`` is a step for timing precisions; ``seeds`` are as all workers began;
-    ``notes`` are said first; ``compile`` is what the script asks for."""
+    ``notes`` are said first; ``compile`` is what the script asks for; ``whole``: each worker sees
+    whole batches."""
     if environment.launched and not environment.thread:
         os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
     paths, rank, chosen = environment.paths, environment.rank, environment.settings
@@ -99,7 +101,7 @@ def build_worker(
     resumed = _resumed(script, lifecycle.training)
     timer = CheckpointTimer(chosen.checkpoint_minutes if saves_checkpoints(environment) else None)
     poller = CommandPoller(environment, environment.clock, timer, lifecycle)
-    engine = _engine(script, resumed, poller, events, profiling)
+    engine = _engine(script, resumed, poller, events, profiling, whole=whole)
     trained = _trained(script, engine, resumed, lifecycle)
     _warm_up(script)
     lifecycle.joined(
@@ -128,7 +130,7 @@ def build_worker(
         resumed, seeds, script.precision, script.rounding,
         CheckedReaders(engine, chosen.seed, environment.device, chosen.data_on),
     )  # fmt: skip
-    if environment.workers > 1:
+    if environment.workers > 1 and not whole:
         seeds.own(environment.rank)
     if profiling is not None:
         profiling.watch(parts)
@@ -193,6 +195,8 @@ def _engine(
     poller: CommandPoller,
     events: TrainingEvents,
     profiling: Profiling | None,
+    *,
+    whole: bool,
 ) -> Engine:
     environment, chosen, clock = script.environment, script.environment.settings, poller.clock
     if environment.arena is None:
@@ -206,6 +210,13 @@ def _engine(
         return Engine(script.models, script.optimizers, clock, emulation, poller)
     if any(phase.name == "single" for phase in script.spec.phases):
         raise InputError("'single' has one worker", "Use --workers 1, or another strategy.")
+    if whole:
+        from phalanx.train.whole.whole_engine import WholeEngine
+
+        return WholeEngine(
+            environment.arena, script.models, script.optimizers, script.spec, clock, chosen,
+            poller, events,
+        )  # fmt: skip
     return SharedEngine(
         environment.arena, script.models, script.optimizers, script.spec, clock, chosen,
         script.buffers, environment.machine,
@@ -235,8 +246,8 @@ def _trained(
 
 def _losses(loss: str, engine: Engine) -> LossWatch:
     """``auto`` is of an adopted script, which declares nothing; ``part`` was declared for it."""
-    if loss != "auto":
-        return LossWatch(sums=loss == "sum", parts=loss == "part")
+    if loss != "auto" or engine.copies > 1:
+        return LossWatch(sums=loss == "sum", parts=loss != "sum")
     from phalanx.train.guards.adopted_loss import AdoptedLoss
 
     return AdoptedLoss(engine, engine.region("kinds of losses", engine.workers, torch.int64))

@@ -18,7 +18,6 @@ from phalanx.rules.ledger import Lease
 
 if TYPE_CHECKING:
     from phalanx.data.blocks.block_data import BlockData
-    from phalanx.data.blocks.block_order import BlockOrder
     from phalanx.rules.lanes import LaneState
     from phalanx.train.engine.pass_lanes import PassLanes
 
@@ -35,7 +34,7 @@ class Pass:
     reader: Reader
     samples: int
     batch: int
-    order: Tensor | BlockOrder
+    order: Any
     fixed: bool = False
     """Each worker reads the same columns of each batch."""
     adopted: bool = False
@@ -48,7 +47,8 @@ class Pass:
     def indices(self, lease: Lease) -> Tensor:
         if self.lanes is not None:
             return self.lanes.rows(lease)
-        return self.order[lease.start : lease.end]
+        found: Tensor = self.order[lease.start : lease.end]
+        return found
 
 
 def new_pass(

@@ -148,7 +148,7 @@ class Stopwatch:
         """
         self._count_losses(scale, timing)
         began = self._last if self._began is None else self._began
-        compute = max(0.0, ready - began - self._input)
+        compute = max(0.0, ready - began - self._input - timing.before)
         self.writer.step((
             self.epoch, began, self._samples, self._input, compute, timing.send, timing.wait,
             timing.reduce, timing.update, timing.settle, timing.staleness, self._loss,

@@ -149,7 +149,7 @@ class Stretches:
                 try:
                     self._schedule.follow(spec, current)
                 except InputError as error:  # no reason to end a training
-                    if self._engine.rank == 0:
+                    if self._parts.environment.rank == 0:
                         say_refused(error)
             case Regroup():
                 if segment := self._schedule.next(current):
@@ -172,7 +172,7 @@ class Stretches:
     def end_switch(self, now: float) -> None:
         """It is over when the first new step begins."""
         switch, self.switch = self.switch, None
-        if switch is not None and self._engine.rank == 0:
+        if switch is not None and self._parts.environment.rank == 0:
             self._parts.events.switched(
                 switch.point, switch.before, switch.after, now, now - switch.arrived
             )

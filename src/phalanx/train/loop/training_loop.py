@@ -234,7 +234,7 @@ class TrainingLoop:
             self._reached = lease.batch_end
             exchange.received(lease)
             rates.new_batch(lease)
-            stopwatch.received(asked, lease.samples)
+            stopwatch.received(asked, exchange.counted(lease, batch))
             if carried is not None:
                 carried.new_batch(lease.end - lease.start, fixed=current.fixed)
             steps.in_batch, self.in_last_batch = True, lease.batch_end >= current.samples
@@ -280,7 +280,7 @@ class TrainingLoop:
                 raise
             lifecycle.fail(str(error))
             return
-        if self._engine.rank == 0 and paths:
+        if parts.environment.rank == 0 and paths:
             save_state(state_of(parts.trained.models), paths.model)
         lifecycle.end("done", sent, self.epoch + 1)
         if self._engine.workers > 1:

@@ -1,0 +1,183 @@
+"""What goes into a shared call of a model and comes out of it, as autograd sees it.
+
+A value is either *common* (every worker has all of it, and computes the same with it) or *partial*
+(of this worker's rows). A shared call is entered by common values and left by common values; inside
+they are partial. So the gradient of what enters is the sum, or the concatenation, of what all
+workers found; the gradient of what leaves is common already, and each worker takes its rows of it.
+These are the conjugate operators of Shoeybi et al., "Megatron-LM" (2019), for rows of a batch. Each
+one's derivative is written with the others, so that gradients of gradients are right as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from phalanx.sync.reduce.worker_collective import WorkerCollective, meaning_of
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How many rows of a batch each worker computes."""
+
+    collective: WorkerCollective
+    sizes: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        return self.collective.rank
+
+    @property
+    def mine(self) -> int:
+        return self.sizes[self.rank]
+
+    @property
+    def start(self) -> int:
+        return sum(self.sizes[: self.rank])
+
+    @property
+    def total(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def weight(self) -> float:
+        return self.mine / self.total
+
+    def own(self, whole: Tensor, dim: int) -> Tensor:
+        return whole.narrow(dim, self.start, self.mine)
+
+    def gathered(self, part: Tensor, dim: int) -> Tensor:
+        moved = part.movedim(dim, 0)
+        home = self.collective.gather(moved.cpu(), self.sizes).to(part.device)
+        return home.movedim(0, dim)
+
+
+class Operator(Function):
+    """A function of autograd, whose way in torch does not type."""
+
+    @classmethod
+    def of(cls, *given: Any) -> Any:
+        return cls.apply(*given)  # type: ignore[no-untyped-call]
+
+
+class _Enter(Operator):
+    """Common values are used for partial results: the identity, whose gradient is the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Rows, *common: Tensor) -> tuple[Tensor, ...]:
+        ctx.rows, ctx.like = rows, common
+        ctx.set_materialize_grads(False)
+        return tuple(value.detach() for value in common)
+
+    @staticmethod
+    def backward(ctx: Any, *partial: Tensor | None) -> tuple[Any, ...]:
+        return (None, *summed(ctx.rows, partial, ctx.like))
+
+
+class _Sum(Operator):
+    """Partial values become their sum, which is common; ``None`` where no worker has one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Rows, like: Sequence[Tensor], *partial: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        ctx.rows = rows
+        ctx.set_materialize_grads(False)
+        return tuple(_add_up(rows.collective, like, partial))
+
+    @staticmethod
+    def backward(ctx: Any, *common: Tensor | None) -> tuple[Any, ...]:
+        there = [value for value in common if value is not None]
+        entered = iter(_Enter.of(ctx.rows, *there) if there else ())
+        return (None, None, *(None if value is None else next(entered) for value in common))
+
+
+class _Gather(Operator):
+    """Partial rows become the whole, which is common."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Rows, dim: int, part: Tensor) -> Tensor:
+        ctx.rows, ctx.dim = rows, dim
+        return rows.gathered(part, dim)
+
+    @staticmethod
+    def backward(ctx: Any, whole: Tensor) -> tuple[Any, ...]:
+        return None, None, _Own.of(ctx.rows, ctx.dim, whole)
+
+
+class _Own(Operator):
+    """This worker's rows of something common."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Rows, dim: int, whole: Tensor) -> Tensor:
+        ctx.rows, ctx.dim = rows, dim
+        return rows.own(whole, dim).clone()
+
+    @staticmethod
+    def backward(ctx: Any, part: Tensor) -> tuple[Any, ...]:
+        return None, None, _Gather.of(ctx.rows, ctx.dim, part)
+
+
+def entered(rows: Rows, common: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = _Enter.of(rows, *common) if common else ()
+    return found
+
+
+def summed(
+    rows: Rows, partial: Sequence[Tensor | None], like: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    found: tuple[Tensor | None, ...] = _Sum.of(rows, like, *partial)
+    return found
+
+
+def gathered(rows: Rows, dim: int, part: Tensor) -> Tensor:
+    found: Tensor = _Gather.of(rows, dim, part)
+    return found
+
+
+def own(rows: Rows, dim: int, whole: Tensor) -> Tensor:
+    if whole.requires_grad and torch.is_grad_enabled():
+        found: Tensor = _Own.of(rows, dim, whole)
+        return found
+    return rows.own(whole, dim)
+
+
+def averaged(rows: Rows, part: Tensor) -> Tensor:
+    """The mean over rows of each worker's mean over its rows."""
+    (found,) = summed(rows, [part * rows.weight], [part])
+    assert found is not None
+    return found
+
+
+_GRADIENTS = meaning_of("gradients")
+
+
+@torch.no_grad()
+def _add_up(
+    collective: WorkerCollective, like: Sequence[Tensor], partial: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """In one flat tensor for each type of number, with a mark for each value that is there."""
+    found: list[Tensor | None] = [None] * len(like)
+    kinds: dict[torch.dtype, list[int]] = {}
+    for index, value in enumerate(like):
+        kinds.setdefault(value.dtype, []).append(index)
+    for dtype, indices in kinds.items():
+        sizes = [like[i].numel() for i in indices]
+        flat = torch.zeros(sum(sizes) + len(indices), dtype=dtype)
+        *places, marks = flat.split([*sizes, len(indices)])
+        for number, (index, place) in enumerate(zip(indices, places, strict=True)):
+            if (given := partial[index]) is not None:
+                place.view(given.shape).copy_(given)
+                marks[number] = 1.0
+        total = collective.sum(flat, _GRADIENTS)
+        *places, marks = total.split([*sizes, len(indices)])
+        there = marks.tolist()
+        for number, (index, place) in enumerate(zip(indices, places, strict=True)):
+            if there[number]:
+                found[index] = place.view(like[index].shape).to(like[index].device)
+    return found

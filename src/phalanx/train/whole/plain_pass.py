@@ -1,0 +1,82 @@
+"""One pass over a script's own loader, read as the script alone would read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader
+
+from phalanx.data.reader import Batch, Reader
+
+K = TypeVar("K")
+UNKNOWN = 1 << 40
+"""Batches of a loader that does not say how many it has."""
+
+
+class _Places:
+    """Numbers that nobody reads by: the loader has an order of its own."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, places: slice) -> tuple[()]:
+        return ()
+
+
+class PlainPass(Reader):
+    """Of a loader that has begun. Where its batches are of no one size, each counts as a sample."""
+
+    shuffle = background = drop_last = False
+
+    def __init__(self, loader: DataLoader[Any], batches: Iterator[Any]) -> None:
+        self.batches: Iterator[Any] | None = batches
+        samples, self.batch = _size_of(loader)
+        self.order: Any = _Places(samples)
+        self.left = False
+        """Whether the script has left its loop, perhaps to go on with the same iterator."""
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def fetch(self, indices: Tensor, epoch: int) -> Batch:
+        raise NotImplementedError  # it is read in its own order
+
+    def peek(self, places: Sequence[int]) -> Iterator[Any]:
+        return iter(())
+
+    def stream(
+        self, orders: Iterable[tuple[K, Tensor]], epoch: int
+    ) -> Iterator[tuple[K, Batch | None]]:
+        for key, _ in orders:
+            try:
+                batch = next(self.rest())
+            except StopIteration:
+                return
+            yield key, batch
+        for _ in () if self.left else self.rest():  # it ends as in a loop of the script
+            raise RuntimeError("phalanx: a DataLoader has given more batches than its length says")
+
+    def rest(self) -> Iterator[Any]:
+        return iter(()) if self.batches is None else self.batches
+
+    def forget(self) -> None:
+        """The script has let go of the iterator: loaders end their processes with it."""
+        self.left, self.batches = True, None
+
+
+def _size_of(loader: DataLoader[Any]) -> tuple[int, int]:
+    """Samples of a pass, and of a batch."""
+    with suppress(TypeError, NotImplementedError):
+        batches = len(loader)
+        if type(loader.batch_sampler) is not BatchSampler or loader.batch_size is None:
+            return batches, 1
+        samples = len(loader.sampler)  # type: ignore[arg-type]
+        size = loader.batch_size
+        return (batches * size if loader.drop_last else samples), size
+    return UNKNOWN, 1

@@ -1,0 +1,169 @@
+"""Which part of a model's arguments and outputs are rows of a batch, and along which dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+COMMON, MEAN, NOT_ROWS = -1, -2, -3
+"""Of an output, instead of a dimension: the same for all rows; a mean over rows; neither."""
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """The tensors and other values in a structure of containers and data classes."""
+
+    values: list[Any]
+    spec: TreeSpec
+    classes: tuple[Any, ...]
+    """Of each of its outermost data classes, by place."""
+
+    @staticmethod
+    def of(given: Any) -> Leaves:
+        classes: list[Any] = []
+        values, spec = tree_flatten(_opened(given, classes))
+        return Leaves(values, spec, tuple(classes))
+
+    def alike(self, other: Leaves) -> bool:
+        return self.spec == other.spec and self.classes == other.classes
+
+    def with_values(self, values: Sequence[Any]) -> Any:
+        return _closed(tree_unflatten(list(values), self.spec), iter(self.classes))
+
+    @property
+    def shapes(self) -> tuple[Any, ...]:
+        """What tells one way of calling a model from another, whatever the size of the batch."""
+        return tuple(
+            (v.dim(), v.dtype, v.requires_grad) if isinstance(v, Tensor) else _constant(v)
+            for v in self.values
+        )
+
+
+class _Opened(dict[str, Any]):
+    """A data class as a dictionary."""
+
+
+def _opened(given: Any, classes: list[Any]) -> Any:
+    """Data classes that torch's trees do not know become dictionaries."""
+    if is_dataclass(given) and not isinstance(given, type):
+        if type(given) in torch.utils._pytree.SUPPORTED_NODES:
+            return given
+        classes.append(type(given))
+        return {"": _MARK} | {f.name: getattr(given, f.name, None) for f in fields(given)}
+    if type(given) in (tuple, list):
+        return type(given)(_opened(item, classes) for item in given)
+    if type(given) is dict:
+        return {key: _opened(item, classes) for key, item in given.items()}
+    return given
+
+
+_MARK = "a data class"
+
+
+def _closed(given: Any, classes: Iterator[Any]) -> Any:
+    if type(given) in (tuple, list):
+        return type(given)(_closed(item, classes) for item in given)
+    if type(given) is not dict:
+        return given
+    if given.get("") == _MARK:
+        kind = next(classes)
+        made = object.__new__(kind)
+        for name, item in given.items():
+            if name:
+                object.__setattr__(made, name, item)
+        return made
+    return {key: _closed(item, classes) for key, item in given.items()}
+
+
+def _constant(value: Any) -> Any:
+    return value if isinstance(value, str | bool | None) else type(value)
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """How one way of calling a model is shared out."""
+
+    inputs: tuple[int | None, ...]
+    """By leaf of the arguments: the dimension that has the rows; ``None``: all workers need it."""
+    outputs: tuple[int, ...] = ()
+
+
+def rows_of(leaves: Leaves, plan: RowPlan) -> int | None:
+    """The rows of this call; ``None`` where its tensors do not agree on them."""
+    found = {
+        value.shape[dim] if value.dim() > dim else -1
+        for value, dim in zip(leaves.values, plan.inputs, strict=True)
+        if dim is not None
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def candidates(leaves: Leaves) -> Iterator[RowPlan]:
+    """Which dimensions may be the rows: the first one of the first tensor, then its second."""
+    tensors = [v for v in leaves.values if isinstance(v, Tensor) and v.dim() > 0]
+    if not tensors:
+        return
+    seen: set[RowPlan] = set()
+    for dim in range(min(2, tensors[0].dim())):
+        rows = tensors[0].shape[dim]
+        plan = RowPlan(tuple(_rows_at(v, rows, dim) for v in leaves.values))
+        if rows > 1 and plan not in seen:
+            seen.add(plan)
+            yield plan
+
+
+def _rows_at(value: Any, rows: int, dim: int) -> int | None:
+    if not isinstance(value, Tensor):
+        return None
+    dims = [dim, *(d for d in range(min(2, value.dim())) if d != dim)]
+    return next((d for d in dims if d < value.dim() and value.shape[d] == rows), None)
+
+
+def rows_in(batch: Any) -> int:
+    """Samples of what a loader gives: the rows of its first tensor."""
+    tensors = (v for v in tree_flatten(batch)[0] if isinstance(v, Tensor) and v.dim() > 0)
+    first = next(tensors, None)
+    return 0 if first is None else first.shape[0]
+
+
+def output_kind(whole: Any, part: Any, mean: Tensor | None, start: int, total: int) -> int:
+    """What an output is: ``whole`` of all rows, ``part`` of some, ``mean`` over all workers."""
+    if not isinstance(whole, Tensor) or not isinstance(part, Tensor):
+        same = type(whole) is type(part) and (not _is_plain(whole) or whole == part)
+        return COMMON if same else NOT_ROWS
+    if whole.dtype != part.dtype or whole.dim() != part.dim():
+        return NOT_ROWS
+    if whole.shape == part.shape and near(whole, part):
+        return COMMON
+    for dim in range(whole.dim()):
+        mine = part.shape[dim]
+        if whole.shape[dim] == total and mine != total:
+            own = whole.narrow(dim, start, mine)
+            if own.shape == part.shape and near(own, part):
+                return dim
+    scalar = whole.dim() == 0 and whole.is_floating_point()
+    return MEAN if scalar and mean is not None and near(whole, mean) else NOT_ROWS
+
+
+def near(one: Tensor, other: Tensor) -> bool:
+    """Whether two results are of the same computation, but for rounding."""
+    if one.is_nested or one.layout != torch.strided or other.layout != torch.strided:
+        return False
+    if not (one.is_floating_point() or one.is_complex()):
+        return bool(torch.equal(one, other))
+    tolerance = _TOLERANCE.get(one.dtype, 1e-4)
+    scale = float(one.abs().max()) if one.numel() else 0.0
+    return bool(
+        torch.allclose(one, other, rtol=tolerance, atol=tolerance * max(scale, 1e-30) / 10,
+                       equal_nan=True)
+    )  # fmt: skip
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, int | float | str | bool | None | bytes)

@@ -1,0 +1,221 @@
+"""``WholeEngine``: a worker that trains as one alone, beside others that do the very same.
+
+Everything that a training decides is common, so the mathematics are those of a single worker:
+``workers`` is 1. What the workers do share is the computing inside calls of models, and when they
+stop, save, or find that one of them has diverged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.core.errors import InputError
+from phalanx.core.settings import RunSettings
+from phalanx.core.spec import Phase, Spec
+from phalanx.rules.balance import ShareChange
+from phalanx.rules.ledger import Lease, split_among_all
+from phalanx.sync.arena.arena import Arena, Locks
+from phalanx.sync.arena.clock import Clock
+from phalanx.sync.reduce.team import everyone
+from phalanx.sync.reduce.worker_collective import WorkerCollective
+from phalanx.sync.state.windows import Gathering, broadcast
+from phalanx.sync.strategies.strategy import Timing
+from phalanx.train.control import rendezvous as intents
+from phalanx.train.control.control import Control
+from phalanx.train.control.directives import Directive, DirectiveSource, Switch
+from phalanx.train.engine.active_phase import ActivePhase
+from phalanx.train.engine.emulation import SpeedEmulation, emulation_of
+from phalanx.train.engine.engine import Engine
+from phalanx.train.engine.exchange import Exchange
+from phalanx.train.engine.model_state import Captured
+from phalanx.train.engine.sample_leases import EngineListener, claims_for
+from phalanx.train.whole.calls import SharedCalls
+from phalanx.train.whole.row_plan import rows_in
+
+if TYPE_CHECKING:
+    from phalanx.sync.connect.channel import Channel
+
+
+class WholeEngine(Engine):
+    def __init__(
+        self,
+        arena: Arena,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        spec: Spec,
+        clock: Clock,
+        chosen: RunSettings,
+        source: DirectiveSource,
+        listener: EngineListener,
+    ) -> None:
+        self._arena, self._spec, self._listener = arena, spec, listener
+        super().__init__(models, optimizers, clock, None, source)
+        self.copy, self.copies = arena.rank, arena.workers
+        self.background = not arena.scripted
+        values = [v for m in models for v in (*m.parameters(), *m.buffers())]
+        broadcast(arena, list({id(v): v.detach() for v in values}.values()))
+        claims = claims_for(arena, models)
+        self._control = Control(
+            arena, optimizers, claims, source, self._tell_shares, balance=chosen.balance == "auto"
+        )
+        self._active = ActivePhase(
+            spec.phases[0], everyone(arena), self._control.rendezvous, strategies=[]
+        )
+        arena.in_step = True
+        self._control.enter(self._active, spec, regroup=False)
+        self.collective = WorkerCollective(arena, clock, self._control.rendezvous.someone_left)
+        self._gathering: Gathering | None = None
+        self.shares = list(self._control.use_shares())
+        emulation = emulation_of(chosen, arena.rank, arena)
+        self.exchange = WholeExchange(self, optimizers, clock, emulation)
+
+    def shared_calls(self, say_once: Callable[[str], None]) -> SharedCalls:
+        return SharedCalls(self.collective, lambda: self.shares, say_once)
+
+    # -- memory and turns --------------------------------------------------------------------
+
+    def region(self, name: str, count: int, dtype: torch.dtype) -> Tensor:
+        return self._arena.region(name, count, dtype)
+
+    def lock(self, index: int) -> AbstractContextManager[object]:
+        return self._arena.lock(index)
+
+    def meet(self, intent: int) -> None:
+        self._control.meet(intent)
+
+    def barrier(self) -> None:
+        self._arena.barrier()
+
+    def first_decides(self, mine: bool) -> bool:
+        self.meet(intents.DECIDE)
+        ((decided,),) = self.gather(bytes([mine]) if self.copy == 0 else None)
+        return bool(decided)
+
+    def gather(self, mine: bytes | None) -> list[bytes]:
+        if self._gathering is None:
+            self._gathering = Gathering(self._arena)
+        return self._gathering.gather(mine)
+
+    def pause(self) -> None:
+        self._arena.pause()
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def step_begins(self, index: int) -> None:
+        """All workers are about to step with the same optimizer, whose settings are alike."""
+        self._control.announce(index, self._active, 0)
+        self._control.rendezvous.wait()
+
+    def measured(self, samples: int, seconds: float, whole: float) -> None:
+        self._control.measured(samples, seconds)
+        self._control.exchanged(whole)
+
+    def _tell_shares(self, change: ShareChange) -> None:
+        if self.copy == 0:
+            self._listener.shares_changed(change)
+
+    def look(self) -> None:
+        self._control.look()
+
+    def mine_of(self, samples: int) -> int:
+        """How many of a batch this worker computes."""
+        ends = [0, *split_among_all(samples, self.shares)]
+        return ends[self.copy + 1] - ends[self.copy]
+
+    # -- the way through the data ------------------------------------------------------------
+
+    @property
+    def cut(self) -> bool:
+        return self._control.cut
+
+    def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Directive | None]:
+        found = self._control.after_stretch(ticket, lockstep_position, lambda: None)
+        self.shares = list(self._control.watch.shares)
+        position, directive = found
+        if isinstance(directive, Switch):
+            raise InputError(
+                "a training in view whole does not switch its strategy",
+                "Start it with --view parts, or with the switch in its --strategy.",
+            )
+        return position, directive
+
+    def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
+        return None
+
+    @property
+    def phase(self) -> str:
+        return self._spec.phases[0].label
+
+    def capture(self) -> Captured:
+        self.meet(intents.SAVE)
+        captured = super().capture()
+        return captured if self.copy == 0 else Captured({}, captured.private)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int) -> bool:
+        with self.lock(Locks.STOP):
+            return super().begin_epoch(epoch)
+
+    def leave(self) -> None:
+        self._arena.rewind()
+
+    def channels_with_first(self) -> dict[int, Channel]:
+        hosts = self._arena.hosts
+        return {} if hosts is None else hosts.channels_with_first()
+
+    @property
+    def near_first(self) -> bool:
+        hosts = self._arena.hosts
+        return hosts is None or 0 in hosts.here
+
+    def finish(self, collective: bool) -> None:
+        if collective:
+            self.meet(intents.FINISH)
+            self._arena.rewind()
+        else:
+            self._control.rendezvous.leave()
+
+
+class WholeExchange(Exchange):
+    """Each worker's own optimizer steps, with gradients that are the same on all of them."""
+
+    def __init__(
+        self,
+        engine: WholeEngine,
+        optimizers: Sequence[torch.optim.Optimizer],
+        clock: Clock,
+        emulation: SpeedEmulation,
+    ) -> None:
+        super().__init__(optimizers, clock)
+        self._engine, self._emulate = engine, emulation.work
+        emulation.lockstep = lambda: True
+
+    def counted(self, lease: Lease, batch: Any) -> int:
+        return self._engine.mine_of(rows_in(batch) or lease.samples)
+
+    def worked(self, samples: int, seconds: float) -> None:
+        spent = self._engine.collective.spent
+        waited = min(spent.waited, seconds)
+        seconds = self._emulate(samples, seconds - waited)
+        self._engine.measured(samples, seconds, waited)
+
+    def step(
+        self, index: int, scale: float, weight: float, clip: float | None, *,
+        agreed: bool = False, judge: bool = False,
+    ) -> Timing:  # fmt: skip
+        asked = self._clock.now()
+        self._engine.step_begins(index)
+        met = self._clock.now()
+        timing = super().step(index, scale, weight, clip, agreed=agreed, judge=judge)
+        spent = self._engine.collective.spent
+        timing.wait += met - asked + spent.waited
+        timing.before = spent.waited
+        timing.bytes_sent += spent.sent
+        spent.waited, spent.sent = 0.0, 0
+        return timing
