@@ -180,6 +180,8 @@ def epoch_line(line: EpochLine, epochs: int | None) -> str:
     total = f"/{epochs}" if epochs else ""
     width = len(str(epochs or 0))
     which = f"epoch {line.epoch:>{width}}{total}"
+    if line.step is not None:
+        which = f"step {line.step:>6,}"
     accuracy = f"{line.accuracy_name} {share(line.accuracy)}" if line.accuracy is not None else ""
     if not line.trained:
         return f"{which}  already trained, evaluated again  {accuracy}".rstrip()

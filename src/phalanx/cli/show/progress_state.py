@@ -88,6 +88,8 @@ class EpochLine:
     elapsed: float
     trained: bool = True
     """``False``: the run went on from a checkpoint after this epoch, and only evaluated it."""
+    step: int | None = None
+    """Of a training without epochs: its steps so far."""
 
 
 class ProgressState:
@@ -214,6 +216,7 @@ class ProgressState:
             rate=row["samples_per_second"],
             elapsed=max(p.seconds for p in parts) if elapsed is None else elapsed,
             trained=not self.before or any(part.samples for part in parts),
+            step=next((part.step for part in parts if part.step is not None), None),
         )
 
     def _joined(self, event: Joined) -> None:

@@ -137,9 +137,8 @@ class Controller:
                 if ending.status != RUNNING:
                     self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.insisted)
                     self._launcher.finish(self._observer.note, self._interrupts.insisted)
-                    first = self._launcher.lost().get(self._ranks[0])
-                    if ending.status == "done" and first and not self._paths.model.exists():
-                        ending = _Ending("failed", MACHINE_FAILED, model_lost(first, self._paths))
+                    if ending.status == "done" and (why := self._model_lost()):
+                        ending = _Ending("failed", MACHINE_FAILED, model_lost(why, self._paths))
                     for machine in self._machines:
                         machine.stop()
                     self._paths.remove_private()
@@ -151,6 +150,14 @@ class Controller:
         self._observer.finished(summary)
         error = ending.error or unwritten
         return RunOutcome(summary, error, ending.exit_code or (error.exit_code if error else DONE))
+
+    def _model_lost(self) -> PhalanxError | None:
+        """Why there is no model: the first worker, which writes it, was lost or killed."""
+        first = self._ranks[0]
+        code = self._launcher.codes().get(first, 0)
+        killed = explain(first, code, self._paths, self._launch) if code < 0 else None
+        why = self._launcher.lost().get(first) or killed
+        return None if self._paths.model.exists() else why
 
     def _supervise(self) -> _Ending:
         self._observer.started(self._launch)

@@ -88,7 +88,7 @@ def never_joined(script: str) -> InputError:
     )
 
 
-def model_lost(first: MachineError, paths: RunPaths) -> MachineError:
+def model_lost(first: PhalanxError, paths: RunPaths) -> MachineError:
     """All workers have trained to the end, but the ``first`` one had the model."""
     return MachineError(
         f"the training ended, but its model did not arrive here: {first.cause}",

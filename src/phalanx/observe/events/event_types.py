@@ -99,6 +99,8 @@ class EpochDone(msgspec.Struct, tag="epoch", frozen=True, kw_only=True):
     """Mean over this rank's samples; weight by ``samples`` to combine ranks."""
     train_accuracy: float | None
     rate: float | None
+    step: int | None = None
+    """Where a script makes its batches itself, so that it has no epochs: its steps until here."""
 
 
 class Logged(msgspec.Struct, tag="logged", frozen=True, kw_only=True):

@@ -20,12 +20,14 @@ from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.reader import Reader
 from phalanx.train.adopt.kept_objects import ORDER, OrderState, advice_on_skipped, keepers_of
 from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, read_by_number
+from phalanx.train.adopt.own_batches import OwnBatches
 from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.script_length import has_left_a_loop, needs_equal_batches
 from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.whole.plain_pass import PlainPass
+from phalanx.train.whole.whole_engine import WholeEngine
 
 COUNTED = (
     "the script may leave its loop early, or a library counts its batches: so each worker gets an "
@@ -61,6 +63,9 @@ class AdoptedTraining:
         self._orders, self._passes = ComparedOrders(parts.trained.engine), 0
         self._unmet: RemovableHandle | None = None
         """What makes this worker meet the others, who have left a pass early as it has."""
+        engine = parts.trained.engine
+        self.own = OwnBatches(parts, loop, engine) if isinstance(engine, WholeEngine) else None
+        """Steps outside of any pass, where they can be counted."""
         self.order = OrderState()
         self.order.left.update(self._saved_order().get("left", {}))
         parts.trained.keepers.update(keepers_of(optimizers))
@@ -153,6 +158,8 @@ class AdoptedTraining:
         """The script begins another pass: it has left the one before, if there is one."""
         if self._pass is not None and (begun := self._pass()) is not None:
             begun.close()
+        if self.own is not None:
+            self.own.leave()
 
     def rewind_generators(self, drawn: Drawn) -> None:
         """The script has left its loop: generators of its own come to where they were alone."""

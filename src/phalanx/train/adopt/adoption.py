@@ -77,6 +77,8 @@ class Adoption:
                 "the script computes gradients, but has made no optimizer of torch.optim",
                 f"Phalanx cannot see how the parameters are updated: use an optimizer, {_ALONE}",
             )
+        if self._training is None:
+            self._train_own_batches()
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -97,9 +99,8 @@ class Adoption:
             return closure() if closure is not None else None
         if training is None or not training.knows(optimizer) or not training.awaits_step:
             given = () if closure is None else (closure,)
-            if training is not None and training.is_whole:  # its gradients are those of all
-                with training.parts.steps.ours:
-                    return plain(optimizer, *given, **kwargs)
+            if self._sees_whole:  # its gradients are those of all
+                return self._step_alone(optimizer, plain, *given, **kwargs)
             idle = closure is None and all(get_grad(p) is None for p in parameters_of([optimizer]))
             if idle and training is not None:
                 return None  # without gradients there is nothing to do
@@ -109,7 +110,9 @@ class Adoption:
                 raise self._stray(training, optimizer)
             return plain(optimizer, *given, **kwargs)
         if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
-            if self._workers > 1 and not training.is_whole:
+            if self._sees_whole:
+                return self._step_alone(optimizer, plain, closure, **kwargs)
+            if self._workers > 1:
                 raise InputError(
                     "LBFGS needs several evaluations per step, which workers cannot share",
                     f"Use another optimizer, {_ALONE}",
@@ -128,6 +131,44 @@ class Adoption:
         training.parts.steps.step(optimizer)
         training.end_if_done()
         return loss
+
+    def _step_alone(
+        self, optimizer: torch.optim.Optimizer, plain: Callable[..., Any], *given: Any, **kw: Any
+    ) -> Any:
+        """A step that belongs to no pass over a loader, with gradients that all workers have."""
+        training = self._training
+        if training is None:
+            training = self._train_own_batches()
+        knows = training is not None and training.knows(optimizer)
+        if training is None or training.own is None or training.parts.lifecycle.over:
+            return plain(optimizer, *given, **kw)
+        if given or kw or not knows or training.under_way:
+            with training.parts.steps.ours:
+                return plain(optimizer, *given, **kw)
+        training.own.step(optimizer)
+        return None
+
+    def _train_own_batches(self) -> AdoptedTraining | None:
+        """Joins a training whose batches come from no loader; ``None`` if there is nothing yet."""
+        optimizers = self._optimizers()
+        if not self._sees_whole or not optimizers or self._joining:
+            return None
+        if self._chosen.resume is not None:
+            raise InputError(
+                "the script makes its batches itself, so where its loop was cannot be found again",
+                "Start a new run; a script that loads a checkpoint itself can go on from that of "
+                "the run's folder.",
+            )
+        self._training = self._join(
+            "batches of its own making", self._models(optimizers), optimizers, None, None
+        )
+        if self._chosen.epochs:
+            self._training.parts.figures.say_once(
+                "--epochs has no effect: the script has no epochs"
+            )
+        if self._training.own is not None:
+            self._training.own.enter()
+        return self._training
 
     def _stray(
         self, training: AdoptedTraining | None, optimizer: torch.optim.Optimizer
@@ -160,7 +201,7 @@ class Adoption:
         if self._sees_whole and self._chosen.resume is None:
             if training is not None:
                 training.leave_pass()
-            drawn: Drawn = PlainPass(loader, plain())
+            drawn: Drawn = PlainPass.of(loader, plain())
             return self._train(loader, self._models(optimizers), optimizers, drawn)
         return self._train(loader, self._models(optimizers), optimizers)
 
@@ -229,12 +270,11 @@ class Adoption:
         joins = training is None or not training.is_of(optimizers)
         if training is None or joins:
             self._end()
-            self._joining = True
             passes = passes_of(_script_frame())
-            try:
-                training = self._join(loader, models, optimizers, drawn.batch, passes)
-            finally:
-                self._joining = False
+            data = type(loader.dataset).__name__
+            with suppress(TypeError):  # a stream has no length
+                data = f"{data} of {len(loader.dataset)} samples"  # type: ignore[arg-type]
+            training = self._join(data, models, optimizers, drawn.batch, passes)
             self._training = training
         training.order.drawn_from = drawn_from
         if not any(model.training for model in models):
@@ -265,17 +305,28 @@ class Adoption:
 
     def _join(
         self,
-        loader: DataLoader[Any],
+        data: str,
         models: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
-        batch: int,
+        batch: int | None,
+        passes: int | None,
+    ) -> AdoptedTraining:
+        self._joining = True
+        try:
+            return self._joined(data, models, optimizers, batch, passes)
+        finally:
+            self._joining = False
+
+    def _joined(
+        self,
+        data: str,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        batch: int | None,
         passes: int | None,
     ) -> AdoptedTraining:
         device = parameters_of(optimizers)[0].device
         environment = dataclasses.replace(detect(), device=device)
-        data = type(loader.dataset).__name__
-        with suppress(TypeError):  # a stream has no length
-            data = f"{data} of {len(loader.dataset)} samples"  # type: ignore[arg-type]
         whole = self._sees_whole
         parts, loop = build_worker(
             environment, models, optimizers, buffers="auto", loss=_DECLARED[self._chosen.loss],

@@ -49,7 +49,7 @@ def describe(
     models: Sequence[nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
     data: str,
-    batch: int,
+    batch: int | None,
     epochs: int | None,
     workers: int,
     *,
@@ -62,9 +62,8 @@ def describe(
     ]
     kinds = [type(o).__name__ for o in optimizers]
     length = "" if epochs is None else f", {epochs} epochs"
-    found = [
-        f"adopted: {', '.join(sizes)}; {', '.join(kinds)}; {data}, global batch {batch}{length}"
-    ]
+    size = "" if batch is None else f", global batch {batch}"
+    found = [f"adopted: {', '.join(sizes)}; {', '.join(kinds)}; {data}{size}{length}"]
     normed = any(isinstance(part, _BatchNorm) for m in models for part in m.modules())
     if normed and workers > 1 and not whole:
         found.append("batch norm: statistics of each worker's part of a batch, averaged per epoch")

@@ -83,6 +83,12 @@ class Stopwatch:
         self._batch, self.loss_samples = samples, None
         self.sums.samples += samples
 
+    def recount(self, samples: int) -> None:
+        """The batch in hand turned out to have so many."""
+        self.sums.samples += samples - self._batch
+        self._samples += samples - self._batch
+        self._batch = samples
+
     def loss(self, error: Tensor, *, summed: bool = False) -> None:
         """The mean loss of the batch in hand; of one that is ``summed``, per sample."""
         samples = self._batch if self.loss_samples is None else self.loss_samples

@@ -28,7 +28,7 @@ class TrainingEvents(EngineListener):
         self.epoch = self._before + epoch
         self._stopwatch.next_epoch(self.epoch)
 
-    def epoch_done(self, began: float, rate: float) -> None:
+    def epoch_done(self, began: float, rate: float, step: int | None) -> None:
         sums, now = self._stopwatch.sums, self._stopwatch.clock.now()
         self._emit(
             events.EpochDone,
@@ -38,6 +38,7 @@ class TrainingEvents(EngineListener):
             train_loss=sums.mean_loss(),
             train_accuracy=sums.accuracy(),
             rate=rate,
+            step=step,
         )
 
     def planned(self, epochs: int | None, samples: int, batch: int) -> None:

@@ -32,7 +32,8 @@ class TrainingLoop:
         """Whether a pass over the data is under way."""
         self.in_last_batch = False
         self.current: Pass | None = None
-        self._passes = self._reached = 0
+        self._passes = self._reached = self.own_steps = 0
+        """Steps on batches that the script itself has made, among others."""
         self._began = False
         self._stretches = Stretches(parts)
         if parts.environment.launched:
@@ -75,7 +76,7 @@ class TrainingLoop:
 
     def _end_epoch(self, began: float, rate: float) -> None:
         self._parts.evaluator.end_epoch(self.epoch)
-        self._parts.events.epoch_done(began, rate)
+        self._parts.events.epoch_done(began, rate, self.own_steps or None)
 
     def _restore_kept(self) -> None:
         """Here, because a scheduler that is made after joining changes rates as well."""
@@ -116,7 +117,7 @@ class TrainingLoop:
         try:
             yield from self.through_batches(reader, batch, order=order, counted=counted)
         except GeneratorExit:  # the script left its loop
-            if not self._lifecycle.broken():
+            if not self._lifecycle.broken() and self._parts.stopwatch.sums.samples:
                 self._end_epoch(began, rate)
             raise
         if skipped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -34,12 +35,21 @@ class PlainPass(Reader):
 
     shuffle = background = drop_last = False
 
-    def __init__(self, loader: DataLoader[Any], batches: Iterator[Any]) -> None:
+    def __init__(self, samples: int, batch: int, batches: Iterator[Any]) -> None:
         self.batches: Iterator[Any] | None = batches
-        samples, self.batch = _size_of(loader)
+        self.batch = batch
         self.order: Any = _Places(samples)
         self.left = False
         """Whether the script has left its loop, perhaps to go on with the same iterator."""
+
+    @staticmethod
+    def of(loader: DataLoader[Any], batches: Iterator[Any]) -> PlainPass:
+        return PlainPass(*_size_of(loader), batches)
+
+    @staticmethod
+    def of_steps(count: int) -> PlainPass:
+        """Steps on batches that the script makes."""
+        return PlainPass(count, 1, itertools.repeat(None, count))
 
     def __len__(self) -> int:
         return len(self.order)

@@ -57,8 +57,8 @@ class WholeEngine(Engine):
         super().__init__(models, optimizers, clock, None, source)
         self.copy, self.copies = arena.rank, arena.workers
         self.background = not arena.scripted
-        values = [v for m in models for v in (*m.parameters(), *m.buffers())]
-        broadcast(arena, list({id(v): v.detach() for v in values}.values()))
+        self._models = list(models)
+        self.align()
         claims = claims_for(arena, models)
         self._control = Control(
             arena, optimizers, claims, source, self._tell_shares, balance=chosen.balance == "auto"
@@ -69,13 +69,29 @@ class WholeEngine(Engine):
         arena.in_step = True
         self._control.enter(self._active, spec, regroup=False)
         self.collective = WorkerCollective(arena, clock, self._control.rendezvous.someone_left)
+        self._calls: SharedCalls | None = None
         self._gathering: Gathering | None = None
         self.shares = list(self._control.use_shares())
         emulation = emulation_of(chosen, arena.rank, arena)
         self.exchange = WholeExchange(self, optimizers, clock, emulation)
 
     def shared_calls(self, say_once: Callable[[str], None]) -> SharedCalls:
-        return SharedCalls(self.collective, lambda: self.shares, say_once)
+        self._calls = SharedCalls(self.collective, lambda: self.shares, say_once)
+        return self._calls
+
+    def rows_since_step(self) -> int:
+        """Of the batch that the script has made, this worker's."""
+        if self._calls is None:
+            return 0
+        rows = self._calls.computed
+        self._calls.trained = self._calls.computed = 0
+        return rows
+
+    def align(self) -> None:
+        """Every worker has the weights and buffers of the first one. Collective."""
+        values = [v for m in self._models for v in (*m.parameters(), *m.buffers())]
+        # By ``data``: a graph that is under way, with these very values, stays as it is.
+        broadcast(self._arena, list({id(v): v.data for v in values}.values()))
 
     # -- memory and turns --------------------------------------------------------------------
 

@@ -107,3 +107,18 @@ def test_a_worker_that_is_killed_after_the_others_have_finished_is_a_failure(
     outcome, _ = _run(tmp_path, LAST_WORDS, ["m1", "m2", "m3", "m4"], dies="join()\n")
     assert outcome.exit_code == 1 and outcome.error is not None
     assert "worker 0 on m1 was killed by SIGKILL" in outcome.error.cause
+
+
+FIRST_DIES = DIES.replace("rank == 2", "rank == 0").replace("rank == 3", "rank == 1")
+GO_ON_WITHOUT_THE_FIRST = GO_ON.replace("(2, 3)", "(0, 1)")
+
+
+def test_a_run_whose_first_worker_is_killed_before_it_wrote_the_model_has_failed(
+    tmp_path: Path,
+) -> None:
+    machines = ["m1", "m1", "m2", "m2"]
+    outcome, _ = _run(tmp_path, GO_ON_WITHOUT_THE_FIRST, machines, dies=FIRST_DIES)
+    assert outcome.exit_code == 3 and outcome.error is not None
+    assert "its model did not arrive here: worker 0 on m1 was killed" in outcome.error.cause
+    assert "phalanx resume" in (outcome.error.remedy or "")
+    assert outcome.summary.status == "failed"
