@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.reader import Reader
+from phalanx.train.adopt.found_models import parameters_of
 from phalanx.train.adopt.kept_objects import ORDER, OrderState, advice_on_skipped, keepers_of
 from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, read_by_number
 from phalanx.train.adopt.own_batches import OwnBatches
@@ -92,6 +93,23 @@ class AdoptedTraining:
     def is_whole(self) -> bool:
         """Whether every worker sees whole batches."""
         return self.parts.trained.engine.copies > 1
+
+    @property
+    def can_be_proved(self) -> bool:
+        """Whether the second worker can have a child: a GPU cannot be used in a fork."""
+        environment = self.parts.environment
+        cpu = environment.device.type == "cpu" and not torch.cuda.is_initialized()
+        return cpu and not environment.thread and self.parts.resumed is None
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return self._optimizers
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """Of what the optimizers were given, in their order."""
+        known = {id(p): n for m in self.models for n, p in m.named_parameters()}
+        return [known.get(id(p), "a parameter") for p in parameters_of(self._optimizers)]
 
     @property
     def can_rehearse(self) -> bool:

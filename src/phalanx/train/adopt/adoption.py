@@ -39,7 +39,8 @@ from phalanx.train.adopt.script_length import passes_of
 from phalanx.train.loop.assembly import build_worker
 from phalanx.train.start.environment import detect
 from phalanx.train.whole.calls import share_calls
-from phalanx.train.whole.plain_pass import PlainPass
+from phalanx.train.whole.plain_pass import PlainPass, begun
+from phalanx.train.whole.proof import STEPS, Proof
 from phalanx.train.whole.view import sees_whole_batches
 from phalanx.train.whole.whole_engine import WholeEngine
 
@@ -57,6 +58,9 @@ class Adoption:
         self._joining = self._rehearses = False
         self._draws = LoaderDraws()
         self._sees_whole = sees_whole_batches(chosen, workers)
+        self._proof: Proof | None = None
+        self._is_proof = False
+        """Whether this is the child that does the first steps alone."""
         self.streams = Streams()
 
     @property
@@ -72,6 +76,8 @@ class Adoption:
 
     def before_training(self, _loss: torch.Tensor, _factor: torch.Tensor | None) -> None:
         """The script calls ``backward`` outside of a training."""
+        if self._is_proof:
+            return
         if self._workers > 1 and not self._optimizers():
             raise InputError(
                 "the script computes gradients, but has made no optimizer of torch.optim",
@@ -97,6 +103,8 @@ class Adoption:
         training = self._training
         if self._rehearses:
             return closure() if closure is not None else None
+        if self._is_proof:
+            return self._prove(plain, optimizer, *(() if closure is None else (closure,)), **kwargs)
         if training is None or not training.knows(optimizer) or not training.awaits_step:
             given = () if closure is None else (closure,)
             if self._sees_whole:  # its gradients are those of all
@@ -129,6 +137,7 @@ class Adoption:
                 f"Call loss.backward(), {_ALONE}",
             )
         training.parts.steps.step(optimizer)
+        self._compare(training)
         training.end_if_done()
         return loss
 
@@ -146,6 +155,7 @@ class Adoption:
             with training.parts.steps.ours:
                 return plain(optimizer, *given, **kw)
         training.own.step(optimizer)
+        self._compare(training)
         return None
 
     def _train_own_batches(self) -> AdoptedTraining | None:
@@ -166,9 +176,47 @@ class Adoption:
             self._training.parts.figures.say_once(
                 "--epochs has no effect: the script has no epochs"
             )
+        if self._begin_proof(self._training):
+            return None
         if self._training.own is not None:
             self._training.own.enter()
         return self._training
+
+    # -- the proof ---------------------------------------------------------------------------
+
+    def _begin_proof(self, training: AdoptedTraining) -> bool:
+        """Whether this is the child that goes on alone."""
+        engine = training.parts.trained.engine
+        if not isinstance(engine, WholeEngine) or not training.can_be_proved:
+            return False
+        self._proof = Proof(training.optimizers, forks=engine.copy == 1)
+        engine.draw_as_alone(True)
+        if engine.copy == 1 and self._proof.fork():
+            self._is_proof = True
+            share_calls(None)
+            training.parts.steps.close()
+        return self._is_proof
+
+    def _prove(self, plain: Callable[..., Any], *given: Any, **kwargs: Any) -> Any:
+        found = plain(*given, **kwargs)
+        if self._proof is not None:
+            self._proof.note_alone()
+        return found
+
+    def _compare(self, training: AdoptedTraining) -> None:
+        """After a step of the workers."""
+        if self._proof is None:
+            return
+        engine = training.parts.trained.engine
+        assert isinstance(engine, WholeEngine)
+        verdict = self._proof.note()
+        if self._proof.steps == STEPS:
+            engine.draw_as_alone(False)
+        said = engine.pass_on(verdict)
+        if said is not None:
+            self._proof = None
+            engine.draw_as_alone(False)
+            training.parts.figures.say_once(said.words(training.parameter_names))
 
     def _stray(
         self, training: AdoptedTraining | None, optimizer: torch.optim.Optimizer
@@ -190,7 +238,7 @@ class Adoption:
 
     def iterate(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """In place of ``iter(loader)``."""
-        if is_ours(loader) or self._rehearses:
+        if is_ours(loader) or self._rehearses or self._is_proof:
             return plain()
         if not self.trains_on(loader):
             return self._whole(self._draws.as_alone(loader, plain), loader)
@@ -201,7 +249,7 @@ class Adoption:
         if self._sees_whole and self._chosen.resume is None:
             if training is not None:
                 training.leave_pass()
-            drawn: Drawn = PlainPass.of(loader, plain())
+            drawn: Drawn = PlainPass.of(loader, begun(loader, plain))
             return self._train(loader, self._models(optimizers), optimizers, drawn)
         return self._train(loader, self._models(optimizers), optimizers)
 
@@ -286,6 +334,8 @@ class Adoption:
                 self._rehearses = True
                 training.parts.steps.close()
                 return child
+        if joins and isinstance(drawn, PlainPass) and self._begin_proof(training):
+            return drawn.rest()
         return training.through(loader, drawn)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
@@ -347,6 +397,11 @@ class Adoption:
 
     def _end(self) -> None:
         """Training is over: the script has ended, or trains something else."""
+        if self._is_proof and self._proof is not None:
+            self._proof.end_alone()
+        if self._proof is not None:
+            self._proof.stop()
+            self._proof = None
         if self._training is not None:
             share_calls(None)
             self._training.end()

@@ -10,15 +10,11 @@ a script that does not step, a child that takes too long) is left to the loss gu
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
-import stat
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from phalanx.agent.system import readable
 from phalanx.core.errors import InputError
+from phalanx.train.adopt.files.open_files import open_files_anew
 from phalanx.train.guards.loss_kind import LossWatch, SumLossError
 
 SECONDS = 20
@@ -94,7 +91,7 @@ class _Rehearsal(Iterator[Any]):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(2 * SECONDS)  # also if the worker is gone
         torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
-        _open_files_anew()
+        open_files_anew()
         for stream in (0, 1, 2):
             os.dup2(os.open(os.devnull, os.O_RDWR), stream)
         self._answer, self._watch = answer, LossWatch()
@@ -152,19 +149,6 @@ class _Rehearsal(Iterator[Any]):
     def _end(self, off: float | None, adds_up: bool = False) -> None:
         os.write(self._answer, json.dumps((off, adds_up)).encode())
         os._exit(0)
-
-
-def _open_files_anew() -> None:
-    """A data set may read from a file that is open: what the child reads must not move the place
-    at which the worker goes on."""
-    for link in list(Path("/proc/self/fd").iterdir()):
-        number = int(link.name)
-        with suppress(OSError):
-            if stat.S_ISREG(os.fstat(number).st_mode):
-                own = os.open(link, fcntl.fcntl(number, fcntl.F_GETFL))
-                os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
-                os.dup2(own, number, inheritable=False)
-                os.close(own)
 
 
 def _make_repeatable(models: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:

@@ -247,7 +247,7 @@ def _trained(
 def _losses(loss: str, engine: Engine) -> LossWatch:
     """``auto`` is of an adopted script, which declares nothing; ``part`` was declared for it."""
     if loss != "auto" or engine.copies > 1:
-        return LossWatch(sums=loss == "sum", parts=loss != "sum")
+        return LossWatch(sums=loss == "sum", parts=loss in ("part", "auto"))
     from phalanx.train.guards.adopted_loss import AdoptedLoss
 
     return AdoptedLoss(engine, engine.region("kinds of losses", engine.workers, torch.int64))

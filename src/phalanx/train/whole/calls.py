@@ -41,8 +41,6 @@ from phalanx.train.whole.row_random import RowRandom
 _Slot = tuple[dict[str, Any], str]
 _plain_call = nn.Module.__call__
 _plain_norm = torch.nn.functional.batch_norm
-AS_ALONE = 12
-"""Calls of a kind whose random numbers are those of one process, so that they can be compared."""
 
 
 @dataclass
@@ -75,6 +73,8 @@ class SharedCalls:
         self._own_stream: Tensor | None = None
         self._as_alone: Rows | None = None
         """Of the newest call, if its random numbers were those of one process."""
+        self.as_alone = False
+        """Whether the random numbers of calls are those of one process, to be compared."""
         self.inside = False
         self.rows: Rows | None = None
         """Of the shared call under way."""
@@ -105,7 +105,7 @@ class SharedCalls:
         shared = self._rows(rows)
         if torch.is_grad_enabled():
             self._note(rows, shared)
-        return self._share(module, leaves, plan, shared, as_alone=kind.calls <= AS_ALONE)
+        return self._share(module, leaves, plan, shared, as_alone=self.as_alone)
 
     def _note(self, rows: int, shared: Rows | None) -> None:
         if torch.is_grad_enabled() and rows > self.trained:

@@ -49,12 +49,15 @@ class Rows:
         return self.mine / self.total
 
     def own(self, whole: Tensor, dim: int) -> Tensor:
-        return whole.narrow(dim, self.start, self.mine)
+        """This worker's rows; each may have become several, as where sequences become tokens."""
+        each = whole.shape[dim] // self.total
+        return whole.narrow(dim, each * self.start, each * self.mine)
 
     def gathered(self, part: Tensor, dim: int) -> Tensor:
+        each = part.shape[dim] // self.mine
         moved = part.movedim(dim, 0)
-        home = self.collective.gather(moved.cpu(), self.sizes).to(part.device)
-        return home.movedim(0, dim)
+        home = self.collective.gather(moved.cpu(), [each * size for size in self.sizes])
+        return home.to(part.device).movedim(0, dim)
 
 
 class Operator(Function):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset, default_collate
 
 from phalanx.data.reader import Batch, Reader
 
@@ -78,6 +79,28 @@ class PlainPass(Reader):
     def forget(self) -> None:
         """The script has let go of the iterator: loaders end their processes with it."""
         self.left, self.batches = True, None
+
+
+def begun(loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """``plain``, torch's own ``iter(loader)``; tensors in memory are gathered by the batch instead
+    of sample by sample, with the same draws of random numbers at the same moments."""
+    sampler: Any = loader.batch_sampler
+    own = loader.num_workers or sampler is None or type(loader) is not DataLoader
+    if own or type(loader.dataset) is not TensorDataset or loader.pin_memory:
+        return plain()
+    if loader.collate_fn is not default_collate:
+        return plain()
+    tensors = loader.dataset.tensors
+    if not all(t.device.type == "cpu" and t.layout == torch.strided for t in tensors):
+        return plain()
+    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    return _gathered(iter(sampler), tensors)
+
+
+def _gathered(batches: Iterator[Any], tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    for numbers in batches:
+        places = torch.as_tensor(list(numbers))
+        yield [tensor.detach()[places] for tensor in tensors]
 
 
 def _size_of(loader: DataLoader[Any]) -> tuple[int, int]:

@@ -142,9 +142,9 @@ def output_kind(whole: Any, part: Any, mean: Tensor | None, start: int, total: i
     if whole.shape == part.shape and near(whole, part):
         return COMMON
     for dim in range(whole.dim()):
-        mine = part.shape[dim]
-        if whole.shape[dim] == total and mine != total:
-            own = whole.narrow(dim, start, mine)
+        each = whole.shape[dim] // total  # a batch of sequences may have become one of tokens
+        if each * total == whole.shape[dim] and whole.shape[dim] != part.shape[dim]:
+            own = whole.narrow(dim, each * start, min(part.shape[dim], each * (total - start)))
             if own.shape == part.shape and near(own, part):
                 return dim
     scalar = whole.dim() == 0 and whole.is_floating_point()

@@ -35,6 +35,7 @@ from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured
 from phalanx.train.engine.sample_leases import EngineListener, claims_for
 from phalanx.train.whole.calls import SharedCalls
+from phalanx.train.whole.proof import Verdict
 from phalanx.train.whole.row_plan import rows_in
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class WholeEngine(Engine):
         self._control.enter(self._active, spec, regroup=False)
         self.collective = WorkerCollective(arena, clock, self._control.rendezvous.someone_left)
         self._calls: SharedCalls | None = None
+        self._told = arena.region("whole.proof", 5, torch.float64).numpy()
         self._gathering: Gathering | None = None
         self.shares = list(self._control.use_shares())
         emulation = emulation_of(chosen, arena.rank, arena)
@@ -78,6 +80,22 @@ class WholeEngine(Engine):
     def shared_calls(self, say_once: Callable[[str], None]) -> SharedCalls:
         self._calls = SharedCalls(self.collective, lambda: self.shares, say_once)
         return self._calls
+
+    def draw_as_alone(self, wanted: bool) -> None:
+        """Whether calls of models draw the random numbers of one process."""
+        if self._calls is not None:
+            self._calls.as_alone = wanted
+
+    def pass_on(self, verdict: Verdict | None) -> Verdict | None:
+        """From the worker that found it to the others, who ask after each step."""
+        if verdict is not None:
+            told = (verdict.steps, verdict.worst, verdict.step, verdict.place)
+            self._told[1:] = told
+            self._told[0] = 1.0
+        if not self._told[0]:
+            return None
+        _, steps, worst, step, place = self._told.tolist()
+        return Verdict(int(steps), worst, int(step), int(place))
 
     def rows_since_step(self) -> int:
         """Of the batch that the script has made, this worker's."""

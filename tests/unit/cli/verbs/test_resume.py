@@ -179,7 +179,9 @@ def test_no_checkpoint_a_study_or_a_broken_launch(shell: Shell, paths: RunPaths)
 
 def test_a_run_that_is_done_needs_more_epochs(shell: Shell, paths: RunPaths) -> None:
     paths.summary.write_text(json.dumps({"run": RUN, "status": "done"}))
+    assert shell("resume", "--dry-run").code == 0  # its model is missing
 
+    paths.model.touch()
     assert "--epochs" in refused(shell, "resume")
     assert shell("resume", "--epochs", "5", "--dry-run").code == 0
 
