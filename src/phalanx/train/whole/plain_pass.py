@@ -93,8 +93,9 @@ def begun(loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterat
     tensors = loader.dataset.tensors
     if not all(t.device.type == "cpu" and t.layout == torch.strided for t in tensors):
         return plain()
+    going = iter(sampler)  # one that draws does so first, and then torch for its processes
     torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    return _gathered(iter(sampler), tensors)
+    return _gathered(going, tensors)
 
 
 def _gathered(batches: Iterator[Any], tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
