@@ -19,6 +19,7 @@ try:
     from phalanx.core.script.startup import run_startup
     from phalanx.launch.worker.process_binding import tie
     from phalanx.launch.worker.script_runner import import_folders, main_module, run_script
+    from phalanx.launch.worker.terminal_size import give_terminal
 except ModuleNotFoundError as error:
     from phalanx.core.script.missing_packages import tell_missing
 
@@ -41,6 +42,8 @@ def main() -> int:
     rank = int(os.environ[settings.RANK])
     paths = RunPaths(Path(os.environ[settings.RUN_FOLDER]))
     os.environ[settings.PROCESS] = str(os.getpid())
+    if chosen.adopt:
+        give_terminal()
     main = become_main(script, arguments, chosen.module)
     code = run_script(main, paths.traceback_of(rank))
     if code != 0:
