@@ -115,7 +115,9 @@ def test_a_failure_of_one_is_told_by_one(tmp_path: Path) -> None:
     [
         ({"model": "nowhere:model"}, "there is no module 'nowhere' here"),
         ({"model": "spark_models:nothing"}, "spark_models has no 'nothing'"),
-        ({"optimizer_options": {"rate": 1}}, "does not take these options"),
+        ({"optimizer_options": {"rate": 1}}, "the optimizer does not take these options"),
+        ({"optimizer_options": {"lr": "x"}}, "the optimizer does not take these options"),
+        ({"model_options": {"hiden": 1}}, "the model does not take these options"),
     ],
 )
 def test_what_a_worker_refuses(tmp_path: Path, options: dict[str, Any], words: str) -> None:

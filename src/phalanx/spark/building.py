@@ -70,24 +70,28 @@ def named(path: str, what: str) -> Callable[..., Any]:
 
 
 def torch_model(source: ModelSource) -> nn.Module:
-    return _is(nn.Module, named(str(source.model), "model")(**source.model_options), "model")
+    return _made(nn.Module, "model", named(str(source.model), "model"), **source.model_options)
 
 
 def optimizer_of(source: ModelSource, model: nn.Module) -> torch.optim.Optimizer:
-    options = source.optimizer_options
-    if ":" in source.optimizer:
-        made = named(source.optimizer, "optimizer")(model, **options)
-        return _is(torch.optim.Optimizer, made, "optimizer")
+    own = ":" in source.optimizer
+    maker = named(source.optimizer, "optimizer") if own else OPTIMIZERS[source.optimizer]
+    given = model if own else model.parameters()
+    return _made(torch.optim.Optimizer, "optimizer", maker, given, **source.optimizer_options)
+
+
+def _made(
+    kind: type[Made], what: str, maker: Callable[..., Any], *given: Any, **options: Any
+) -> Made:
     try:
-        return OPTIMIZERS[source.optimizer](model.parameters(), **options)
+        made = maker(*given, **options)
     except TypeError as error:
+        inside = error.__traceback__ and error.__traceback__.tb_next
+        if inside and maker not in OPTIMIZERS.values():
+            raise
         raise InputError(
-            f"the optimizer {source.optimizer!r} does not take these options: {error}",
-            "Give optimizer_options as torch.optim names them.",
+            f"the {what} does not take these options: {error}", f"Correct {what}_options."
         ) from None
-
-
-def _is(kind: type[Made], made: Any, what: str) -> Made:
     if not isinstance(made, kind):
         raise InputError(
             f"the function of {what}= returned a {type(made).__name__}",

@@ -149,8 +149,7 @@ class _EstimatorReader(MLReader):  # type: ignore[misc]
         estimator = Estimator()
         estimator._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(estimator, metadata)
-        chosen = [estimator.getOrDefault(name) for name in ("model", "optimizer")]
-        check_trusted(path, *chosen)
+        check_trusted(path, *map(estimator.getOrDefault, ("model", "optimizer")))
         return estimator
 
 

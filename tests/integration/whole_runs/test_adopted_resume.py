@@ -114,7 +114,7 @@ def test_a_variable_of_a_skipped_loop_is_explained(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     ended = phalanx("resume", "first", "--checkpoint", "1", cwd=tmp_path)
     assert ended.returncode == 1
-    assert "NameError: name 'a' is not defined" in ended.stderr
+    assert "error: worker 0 failed: NameError: name 'a' is not defined (log: " in ended.stderr
     assert "its loop over the data has no batch there" in ended.stderr
     assert "hint: Give the variable a value before the loop" in ended.stderr
 

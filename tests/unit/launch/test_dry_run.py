@@ -72,9 +72,16 @@ def test_no_password_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise AssertionError(question)
 
     monkeypatch.setattr("phalanx.launch.ssh.ssh_login.getpass", asked)
-    far = Machine.model_validate({"name": "far", "host": "192.0.2.1", "password": "prompt"})
-    job = replace(job_by("ssh", tmp_path), fleet=Fleet(machines=(far,), workers=2))
+    far, store = (
+        Machine.model_validate({"name": name, "host": host, "password": "prompt"})
+        for name, host in (("far", "192.0.2.1"), ("store", "192.0.2.2"))
+    )
+    job = job_by("ssh", tmp_path)
+    plan = msgspec.structs.replace(job.plan, strategy="async")
+    fleet = Fleet(machines=(far, store), servers=("store",), workers=2)
     out = Shown(json=True)
-    assert dry_run.show([("mine", job)], out) == 0
+    assert dry_run.show([("mine", replace(job, plan=plan, fleet=fleet))], out) == 0
     assert out.launch["workers"] == []
     assert out.launch["plan"]["workers"] == 2
+    slots = {one["name"]: len(one["slots"]) for one in out.launch["plan"]["machines"]}
+    assert slots == {"far": 2, "store": 1}, "with its parameter server"

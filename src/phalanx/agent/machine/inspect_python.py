@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.frames import RequestProblem
+from phalanx.agent.ownership import check, is_our_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,10 @@ def inspect(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, 
     """``{python, packages[]}`` → executable, version, platform, and the versions of packages."""
     python = user_path(request["python"])
     names = [str(name) for name in request.get("packages", ())]
+    if request.get("kept"):  # in a cache, where it is run only if nobody else can have written it
+        check(Path(python).parents[2])
+        if not is_our_tree(Path(python).parents[1]):
+            raise _no_python(agent, python, "it is missing, or other users can write to it")
     try:
         ended = subprocess.run(
             [python, "-c", LOOK, *names],

@@ -54,10 +54,7 @@ class MeasuredSteps(msgspec.Struct, frozen=True):
 
 
 def choose_by_runs(
-    request: Request,
-    framework: Framework,
-    checked: Callable[[RunOptions], Request],
-    out: Output,
+    request: Request, framework: Framework, checked: Callable[[RunOptions], Request], out: Output
 ) -> Choice:
     """The machines, measured and shown; the strategy stays the script's own."""
     if framework.name != TENSORFLOW or framework.has_servers:

@@ -22,8 +22,7 @@ Objective = typer.Option(metavar="WHAT", help="What to minimise: time, energy or
 Deadline = typer.Option(metavar="TIME", help="Longest run, such as 90s, 30min or 2h.")
 Budget = typer.Option(metavar="N", help="Highest price, in the unit of price_per_hour.")
 MaxAccuracyLoss = typer.Option(
-    metavar="POINTS",
-    help="Accepted loss of accuracy, in percentage points, measured by past runs.",
+    metavar="POINTS", help="Accepted loss of accuracy, in percentage points, measured by past runs."
 )
 Quick = typer.Option("--quick", help="Measure only here; scale to other machines by pool probe.")
 

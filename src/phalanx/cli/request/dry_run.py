@@ -28,6 +28,7 @@ def show(jobs: list[tuple[str, Job]], out: Output) -> int:
 
 def _rehearsed(name: str, job: Job, out: Output) -> tuple[Job, Launch]:
     from phalanx.launch.launchers.launcher import LAUNCHERS, Launcher, describe_launch
+    from phalanx.launch.launchers.ssh import as_found
     from phalanx.launch.run.interrupts import Interrupts
 
     # The id of a real run begins with the moment of its start, which is not known yet.
@@ -38,6 +39,7 @@ def _rehearsed(name: str, job: Job, out: Output) -> tuple[Job, Launch]:
             f"not connected: the password of {', '.join(typed)} would have to be typed; this is "
             "what the blueprint says, and commands are known after connecting"
         )
+        job = as_found(job, job.fleet.machines)
         return job, describe_launch(job, paths, [])
     launcher: Launcher = LAUNCHERS.get(job.launcher)()
     with Interrupts() as interrupts:

@@ -11,12 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from phalanx.cli.request.cluster_options import (
-    RayAddress,
-    SlurmOptions,
-    SparkMaster,
-    check_cluster,
-)
+from phalanx.cli.request.cluster_options import RayAddress, SlurmOptions, SparkMaster, check_cluster
 
 STRATEGY_NAMES = "single, allreduce, async, bsp, ssp, dssp, groups, localsgd, diloco"
 

@@ -166,8 +166,7 @@ def _column(array: Any, name: str, source: str) -> Any:
         array = pa.concat_arrays(array.chunks) if array.num_chunks != 1 else array.chunk(0)
     if array.null_count:
         raise InputError(
-            f"column {name!r} of {source} has {array.null_count} nulls",
-            "Fill or drop them first.",
+            f"column {name!r} of {source} has {array.null_count} nulls", "Fill or drop them first."
         )
     kind = array.type
     if kinds.is_fixed_size_list(kind):

@@ -58,7 +58,7 @@ class SshLauncher(Launcher):
         try:
             found = self._loop.wait(self._run.connect(), self._look)
             self._say_news(say)
-            return _as_found(job, tuple(found))
+            return as_found(job, tuple(found))
         except BaseException:
             self._close()
             raise
@@ -202,7 +202,7 @@ class SshLauncher(Launcher):
         self._loop = None
 
 
-def _as_found(job: Job, machines: tuple[Machine, ...]) -> Job:
+def as_found(job: Job, machines: tuple[Machine, ...]) -> Job:
     """The job planned anew, with what its machines turned out to have."""
     plan = plan_for(
         machines,

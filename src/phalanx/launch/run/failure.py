@@ -64,7 +64,10 @@ def explain(rank: int, code: int, paths: RunPaths, launch: Launch | None = None)
         # What it had to say could not be written down.
         return MachineError(f"{who} failed: the disk is full {log}", FREE_SOME_SPACE)
     if told:
-        return ScriptError(f"{who} failed: {told[-1]} {log}")
+        said, hint = told, ""
+        if told[-1].startswith("hint: ") and "" in told[1:]:  # advice follows an empty line
+            said, hint = told[: -told[::-1].index("") - 1], told[-1].removeprefix("hint: ")
+        return ScriptError(f"{who} failed: {said[-1]} {log}", hint)
     if code < 0:
         name = signal_name(-code)
         return ScriptError(f"{who} was killed by {name} {log}", _remedy_for(name))

@@ -53,7 +53,7 @@ class Silence:
         self._names: dict[int, str] = {}
         self._heard: dict[int, float] = {}
         self._silent: dict[int, float] = {}
-        self._limit = LIMIT
+        self._limits: dict[int, float] = {}  # of those that have shown that they need long
         self._stepped = self._began
         self._longest_pause = 0.0
 
@@ -96,7 +96,7 @@ class Silence:
             yield f"the run has waited {now - self._began:.0f} s for {names} to start training"
         for rank, heard in self._heard.items():
             since = self._silent.get(rank)
-            if since is None and now - heard >= self._limit:
+            if since is None and now - heard >= self._limits.get(rank, LIMIT):
                 self._silent[rank] = heard
                 yield (
                     f"{self._names[rank]} has sent nothing for {now - heard:.0f} s: it may be "
@@ -105,7 +105,7 @@ class Silence:
                 )
             elif since is not None and heard > since:
                 del self._silent[rank]
-                self._limit = max(self._limit, AS_SHOWN * (heard - since))
+                self._limits[rank] = AS_SHOWN * (heard - since)
                 yield f"{self._names[rank]} responds again after {heard - since:.0f} s"
 
     def _forget(self, rank: int) -> None:

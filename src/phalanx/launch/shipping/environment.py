@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from phalanx.core.errors import MachineError
+from phalanx.core.files import cache_home
 from phalanx.launch.frameworks import Framework
 from phalanx.launch.frameworks.peer_environments import python_of
 from phalanx.launch.machines.agent_link import AgentLink
@@ -82,7 +83,7 @@ async def choose_python(link: AgentLink, root: Path) -> PythonChoice:
 
 
 async def inspect(
-    link: AgentLink, python: str, packages: Sequence[str] = WORKER_PACKAGES
+    link: AgentLink, python: str, packages: Sequence[str] = WORKER_PACKAGES, *, kept: bool = False
 ) -> Inspection:
     answer = await link.ask(
         "inspect",
@@ -90,6 +91,7 @@ async def inspect(
         doing=lambda: f"checking {python}",
         python=python,
         packages=list(packages),
+        kept=kept,
     )
     return read_answer(link, answer, Inspection)
 
@@ -129,17 +131,13 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 async def choose_foreign(link: AgentLink, framework: Framework) -> PythonChoice:
     """First the blueprint's Python, then where this machine has it, at last a new environment."""
-    machine, needed = link.machine, _names(framework)
+    machine, lines = link.machine, framework.requirements
+    needed = [found[0] for line in lines if (found := _NAME.match(line))]
     named = [machine.python] if "python" in machine.model_fields_set else []
     for python in (*named, framework.python or str(python_of(framework))):
         with contextlib.suppress(MachineError):  # there is no such Python: the next one
-            found = await inspect(link, python, needed)
-            if all(name in found.packages for name in needed):
-                return PythonChoice(found)
+            has = await inspect(link, python, needed, kept=cache_home() in Path(python).parents)
+            if all(name in has.packages for name in needed):
+                return PythonChoice(has)
     recipe = Recipe(framework.name, (PipStep("\n".join(framework.requirements) + "\n", ""),))
     return PythonChoice(await inspect(link, machine.python, needed), recipe, needed)
-
-
-def _names(framework: Framework) -> list[str]:
-    found = (_NAME.match(line) for line in framework.requirements)
-    return [match[0] for match in found if match]

@@ -10,6 +10,7 @@ from cli_support import Shell
 
 from phalanx.cli.planning import measured_choice
 from phalanx.cli.planning.measured_choice import MeasuredSteps
+from phalanx.launch.launchers.launcher import Job
 
 MIRRORED = "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n"
 POOL = "machines:\n" + "".join(f"  m{n}: {{host: 10.0.0.{n}, cores: 4}}\n" for n in (1, 2, 3))
@@ -47,6 +48,28 @@ def test_it_adds_machines_until_one_more_is_no_faster(
     assert "do not distribute this: m2 and m1 together need" in said
     assert "more than 2 machines were not tried" in said
     assert "global batch grows with the workers (64 to 128 samples a step)" in said
+
+
+def test_run_follows_it(
+    shell: Shell, tried: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[tuple[str, Job]] = []
+
+    def execute(title: str, job: Job, out: object) -> int:
+        jobs.append((title, job))
+        return 0
+
+    monkeypatch.setattr("phalanx.cli.verbs.run.execute_and_tell", execute)
+    answer = shell("run", *WORDS[1:], "--machines", "auto", "--strategy", "auto")
+    assert answer.code == 0, answer.err
+    assert tried == [("m1",), ("m2",), ("m3",), ("m2", "m1")]
+    ((title, job),) = jobs
+    assert title == "train-single"
+    assert [machine.name for machine in job.plan.machines] == ["m2"]
+    assert [machine.name for machine in job.fleet.machines] == ["m2"]
+    assert job.framework is not None and job.framework.system == "tf-mwms"
+    assert job.plan.selection == "auto" and job.plan.predicted["seconds"] > 5.0
+    assert any("do not distribute this" in reason for reason in job.plan.reasons)
 
 
 @pytest.mark.parametrize(

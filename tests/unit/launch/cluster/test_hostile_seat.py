@@ -69,7 +69,10 @@ def _polled(launcher: Hostile) -> dict[int, int]:
     return launcher.poll()
 
 
-NAMES = ["{tmp}/evil", "../../evil", "logs/../../../evil", "launch.json", "logs/rank-1.log", "evil"]
+NAMES = [
+    "{tmp}/evil", "../../evil", "logs/../../../evil", "files/../../../evil", "launch.json",
+    "logs/rank-1.log", "evil",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*NAMES, "files/x"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from shipping_support import NearLink
 
 from phalanx.core.errors import InputError
 from phalanx.launch.frameworks import Framework
 from phalanx.launch.frameworks import peer_environments as peers
+from phalanx.launch.shipping.environment import choose_foreign
 
 WANTED = Framework(name="tensorflow", system="tf-ps", requirements=["some-thing==1"])
 
@@ -50,3 +53,19 @@ def test_a_cache_that_others_write_to_is_refused(made: list[str], above: str) ->
     place.chmod(0o777)
     with pytest.raises(InputError, match=r"other users can write to .* programs would be run from"):
         peers.environment_for(WANTED, made.append)
+
+
+@pytest.mark.parametrize(("part", "ran"), [("", False), ("bin/python", False), (None, True)])
+def test_no_machine_runs_what_others_can_have_written(
+    made: list[str], tmp_path: Path, part: str | None, ran: bool
+) -> None:
+    """A machine looks for an environment at the same place before it makes its own."""
+    python = peers.python_of(WANTED)
+    python.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran; exit 1\n")
+    python.chmod(0o755)
+    if part is not None:
+        place = python.parents[1] / part
+        place.chmod(place.stat().st_mode | 0o002)
+    choice = asyncio.run(choose_foreign(NearLink(tmp_path / "agent"), WANTED))
+    assert (tmp_path / "ran").exists() is ran
+    assert choice.recipe is not None, "it has none of the packages, so the machine makes its own"

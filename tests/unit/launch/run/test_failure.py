@@ -41,6 +41,10 @@ def test_words(tmp_path: Path) -> None:
     paths.traceback_of(0).write_text("what\ndo this\n")
     assert isinstance(explain(0, 2, paths), InputError)
     assert "worker 0 failed: do this" in explain(0, 1, paths).cause
+    paths.traceback_of(0).write_text("Traceback\n\nNameError: x\n\nIt is skipped.\nhint: Set it.\n")
+    advised = explain(0, 1, paths)
+    assert "worker 0 failed: NameError: x (log" in advised.cause
+    assert advised.remedy == "Set it."
 
 
 def test_a_full_disk_is_named_when_the_worker_could_not_say_so(

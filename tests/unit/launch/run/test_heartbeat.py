@@ -74,9 +74,23 @@ def test_a_silence_is_told_once_and_so_is_its_end() -> None:
     silence.take(Alive(rank=0))
     assert list(silence.news()) == ["worker 0 on here responds again after 20 s"]
     clock.now += 39.0
-    assert list(silence.news()) == [], "this run has shown that it needs long"
+    assert list(silence.news()) == [], "this worker has shown that it needs long"
     clock.now += 2.0
     assert len(list(silence.news())) == 1, "the next silence is another"
+
+
+def test_what_one_worker_needs_does_not_hide_the_silence_of_another() -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    for rank in (0, 1):
+        silence.take(msgspec.structs.replace(_joined(), rank=rank))
+    for clock.now in (LIMIT, 100.0):
+        silence.take(Alive(rank=1))
+        list(silence.news())
+    silence.take(Alive(rank=0))
+    assert [text[:8] for text in silence.news()] == ["worker 0"], "it responds again"
+    clock.now += LIMIT
+    assert [text[:8] for text in silence.news()] == ["worker 1"]
 
 
 def test_a_silence_is_told_before_15_seconds_have_passed() -> None:
