@@ -28,7 +28,6 @@ from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.whole.plain_pass import PlainPass
-from phalanx.train.whole.whole_engine import WholeEngine
 
 COUNTED = (
     "the script may leave its loop early, or a library counts its batches: so each worker gets an "
@@ -65,7 +64,7 @@ class AdoptedTraining:
         self._unmet: RemovableHandle | None = None
         """What makes this worker meet the others, who have left a pass early as it has."""
         engine = parts.trained.engine
-        self.own = OwnBatches(parts, loop, engine) if isinstance(engine, WholeEngine) else None
+        self.own = OwnBatches(parts, loop, models) if engine.workers == 1 else None
         """Steps outside of any pass, where they can be counted."""
         self.order = OrderState()
         self.order.left.update(self._saved_order().get("left", {}))
@@ -220,6 +219,8 @@ class AdoptedTraining:
     @property
     def awaits_step(self) -> bool:
         """Inside a pass; also after one, if batches of it have not been stepped with."""
+        if self.own is not None and self.own.under_way:
+            return False
         pending = self.parts.trained.weight.pending
         return (self.under_way or pending > 0) and not self.parts.lifecycle.over
 

@@ -30,12 +30,13 @@ from phalanx.core.settings import RunSettings
 from phalanx.sync.state.gradients import get_grad
 from phalanx.train.adopt.adopted_training import AdoptedTraining, Drawn
 from phalanx.train.adopt.files.calling_code import OURS
-from phalanx.train.adopt.found_models import describe, models_of, parameters_of
+from phalanx.train.adopt.found_models import describe, models_of, parameters_of, stand_in_for
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
 from phalanx.train.adopt.loader_pass import LoaderDraws, LoaderPass, is_ours
 from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.rehearsal import rehearse
 from phalanx.train.adopt.script_length import passes_of
+from phalanx.train.guards.gradient_reads import watch_backward
 from phalanx.train.loop.assembly import build_worker
 from phalanx.train.start.environment import detect
 from phalanx.train.whole.calls import share_calls
@@ -58,6 +59,10 @@ class Adoption:
         self._joining = self._rehearses = False
         self._draws = LoaderDraws()
         self._sees_whole = sees_whole_batches(chosen, workers)
+        alone = workers == 1 and chosen.virtual is None and not chosen.explain
+        self._counts_steps = self._sees_whole or (alone and not self.profiles)
+        """Whether a training whose batches come from no loader can be followed."""
+        self._stand_in: torch.optim.Optimizer | None = None
         self._proof: Proof | None = None
         self._is_proof = False
         """Whether this is the child that does the first steps alone."""
@@ -78,13 +83,31 @@ class Adoption:
         """The script calls ``backward`` outside of a training."""
         if self._is_proof:
             return
+        if self._counts_steps and not self._optimizers():
+            self._stand_in = stand_in_for(_loss)
         if self._workers > 1 and not self._optimizers():
             raise InputError(
                 "the script computes gradients, but has made no optimizer of torch.optim",
                 f"Phalanx cannot see how the parameters are updated: use an optimizer, {_ALONE}",
             )
         if self._training is None:
-            self._train_own_batches()
+            training = self._train_own_batches()
+            if training is not None and self._stand_in is not None:
+                self._follow_losses(training, self._stand_in)
+
+    def _follow_losses(self, training: AdoptedTraining, stand_in: torch.optim.Optimizer) -> None:
+        """The script updates its parameters itself: a step ends where the next loss goes back."""
+        looks, own, first = watch_backward(None), training.own, True
+
+        def look(loss: torch.Tensor, factor: torch.Tensor | None) -> None:
+            nonlocal first
+            if own is not None and not first and not training.under_way:
+                own.step(stand_in)
+            first = False
+            if looks is not None:
+                looks(loss, factor)
+
+        watch_backward(look)
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -107,7 +130,7 @@ class Adoption:
             return self._prove(plain, optimizer, *(() if closure is None else (closure,)), **kwargs)
         if training is None or not training.knows(optimizer) or not training.awaits_step:
             given = () if closure is None else (closure,)
-            if self._sees_whole:  # its gradients are those of all
+            if self._counts_steps:  # its gradients are those of all
                 return self._step_alone(optimizer, plain, *given, **kwargs)
             idle = closure is None and all(get_grad(p) is None for p in parameters_of([optimizer]))
             if idle and training is not None:
@@ -161,7 +184,7 @@ class Adoption:
     def _train_own_batches(self) -> AdoptedTraining | None:
         """Joins a training whose batches come from no loader; ``None`` if there is nothing yet."""
         optimizers = self._optimizers()
-        if not self._sees_whole or not optimizers or self._joining:
+        if not self._counts_steps or not optimizers or self._joining:
             return None
         if self._chosen.resume is not None:
             raise InputError(
@@ -187,7 +210,7 @@ class Adoption:
     def _begin_proof(self, training: AdoptedTraining) -> bool:
         """Whether this is the child that goes on alone."""
         engine = training.parts.trained.engine
-        if not isinstance(engine, WholeEngine) or not training.can_be_proved:
+        if not isinstance(engine, WholeEngine) or not training.can_be_proved or self._stand_in:
             return False
         self._proof = Proof(training.optimizers, forks=engine.copy == 1)
         engine.draw_as_alone(True)

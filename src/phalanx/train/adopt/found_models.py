@@ -45,6 +45,21 @@ def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Module]:
     return [*roots, Leftover(left)] if left else roots
 
 
+def stand_in_for(loss: torch.Tensor) -> torch.optim.Optimizer | None:
+    """An optimizer that changes nothing, with the parameters that ``loss`` depends on: of a script
+    that updates them itself."""
+    found, seen, left = [], set(), [loss.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(leaf := getattr(node, "variable", None), nn.Parameter):
+            found.append(leaf)
+        left += [following for following, _ in node.next_functions]
+    return torch.optim.SGD(found[::-1], lr=0.0) if found else None
+
+
 def describe(
     models: Sequence[nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
@@ -61,6 +76,8 @@ def describe(
         for m in models
     ]
     kinds = [type(o).__name__ for o in optimizers]
+    if all(group["lr"] == 0.0 for o in optimizers for group in o.param_groups):
+        kinds = ["updated by the script itself"]
     length = "" if epochs is None else f", {epochs} epochs"
     size = "" if batch is None else f", global batch {batch}"
     found = [f"adopted: {', '.join(sizes)}; {', '.join(kinds)}; {data}{size}{length}"]

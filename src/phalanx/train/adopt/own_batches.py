@@ -6,14 +6,18 @@ places where it can be stopped, as one that goes through its data in epochs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.whole.plain_pass import PlainPass
+from phalanx.train.whole.row_plan import rows_in
 from phalanx.train.whole.whole_engine import WholeEngine
 
 FIRST, MOST = 50, 800
@@ -22,27 +26,49 @@ _END = object()
 
 
 class OwnBatches:
-    def __init__(self, parts: WorkerParts, loop: TrainingLoop, engine: WholeEngine) -> None:
+    def __init__(self, parts: WorkerParts, loop: TrainingLoop, models: Sequence[nn.Module]) -> None:
         self._steps, self._stopwatch = parts.steps, parts.stopwatch
-        self._loop, self._engine = loop, engine
+        self._loop, self._engine = loop, parts.trained.engine
+        self._models = {id(model) for model in models}
         self._length = FIRST
         self._pass: Iterator[Any] | None = None
+        self._rows, self._counting = 0, False
 
     def enter(self) -> None:
         """The script is training, outside of any loop over a loader."""
         if self._pass is None:
+            self._count_rows()
             plain = PlainPass.of_steps(self._length)
             self._length = min(MOST, 2 * self._length)
             self._pass = self._loop.through_adopted(plain, plain.order, 1)
             next(self._pass)
 
+    @property
+    def under_way(self) -> bool:
+        return self._pass is not None
+
+    def _count_rows(self) -> None:
+        """Of what the models are given, where a worker alone computes all of it."""
+        if self._counting or isinstance(self._engine, WholeEngine):
+            return
+        self._counting, me = True, threading.get_ident()
+
+        def count(module: nn.Module, given: Any) -> None:
+            if id(module) in self._models and threading.get_ident() == me:
+                self._rows = max(self._rows, rows_in(given))
+
+        register_module_forward_pre_hook(count)
+
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         self.enter()
         assert self._pass is not None
-        self._stopwatch.recount(self._engine.rows_since_step())
+        engine = self._engine
+        rows = engine.rows_since_step() if isinstance(engine, WholeEngine) else self._rows
+        self._stopwatch.recount(rows)
+        self._rows = 0
         self._steps.step(optimizer)
-        if not self._loop.own_steps:  # it was computed before the workers had joined
-            self._engine.align()
+        if isinstance(engine, WholeEngine) and not self._loop.own_steps:
+            engine.align()  # this step was computed before the workers had joined
         self._loop.own_steps += 1
         if next(self._pass, _END) is _END:
             self._pass = None
