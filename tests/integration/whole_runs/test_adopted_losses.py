@@ -75,7 +75,9 @@ def _weights(out: str) -> str:
 )
 def test_what_does_not_come_apart_is_refused(tmp_path: Path, kind: str, words: str) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    ended = phalanx("run", "train.py", "--workers", "2", "--", kind, cwd=tmp_path)
+    ended = phalanx(
+        "run", "train.py", "--workers", "2", "--view", "parts", "--", kind, cwd=tmp_path
+    )
     assert ended.returncode == 2
     assert words in " ".join(ended.stderr.split()), ended.stderr
 

@@ -180,10 +180,10 @@ class AdoptedTraining:
 
     def rewind_generators(self, drawn: Drawn) -> None:
         """The script has left its loop: generators of its own come to where they were alone."""
-        if isinstance(drawn, PlainPass):
-            return  # it has drawn what it has drawn
         given = -(-self._loop.reached // drawn.batch)
-        if drawn.drawn:
+        if isinstance(drawn, PlainPass):
+            self.order.left[self._passes] = given  # a resumed run draws the whole order at first
+        elif drawn.drawn:
             self.order.left[self._passes] = given
             drawn.leave(given)
 

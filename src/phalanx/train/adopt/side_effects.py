@@ -95,6 +95,18 @@ def keep_all_apart() -> None:
     _keep_apart(files)
 
 
+def keep_files_of_child_apart() -> str | None:
+    """The calling process is a child of a worker, which must not see what it writes. Returns the
+    folder of what it has from the worker, and writes."""
+    (files,) = _process
+    if not isinstance(files, PrivateFiles):
+        return None
+    folder = f"{files.root}-{os.getpid()}"
+    shutil.copytree(files.root, folder, symlinks=True)
+    files.root, files.noted = folder, True
+    return folder
+
+
 def _keep_apart(files: ScriptFiles) -> None:
     if context.current() is None:
         _process[:] = [files]

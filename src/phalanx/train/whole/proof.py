@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import shutil
 import signal
 import time
 from collections.abc import Sequence
@@ -22,14 +23,15 @@ import torch
 from torch import Tensor
 
 from phalanx.train.adopt.files.open_files import open_files_anew
+from phalanx.train.adopt.side_effects import keep_files_of_child_apart
 
 STEPS, SECONDS = 12, 5.0
 """That the child makes, and may take."""
 _VALUES = 256
 """Of a parameter, that are compared."""
-_TOLERANCE = {torch.float64: 1e-6}
-_OTHERWISE = 2e-2
-"""How far weights may be from those of one process, as a share of how far they have moved."""
+_TOLERANCE, _OTHERWISE = 1e-6, 2e-2
+"""In float64, and otherwise: how far weights may be from those of one process, as a share of how
+far they have moved."""
 _STILL = 1e-7
 """A parameter that has moved less, of its size, has not been trained."""
 _GOING, _DONE = 0.0, 1.0
@@ -54,7 +56,7 @@ class Verdict:
         what = (
             f"the learning rate of parameter group {-1 - self.place}"
             if self.place < 0
-            else f"{names[self.place]} by {self.worst:.1%} of its movement"
+            else f"the weights by {self.worst:.1%} of their movement, {names[self.place]} most"
         )
         return (
             f"step {self.step} differs from that of one process: {what}; something in the script "
@@ -71,6 +73,14 @@ class Proof:
         self._groups = sum(len(o.param_groups) for o in optimizers)
         self._places = [_places(p) for p in self._parameters]
         self._ends = np.cumsum([0, *(len(places) for places in self._places)])
+        each = [
+            (p.numel() / max(1, len(q))) ** 0.5
+            for p, q in zip(self._parameters, self._places, strict=True)
+        ]
+        self._sizes = np.repeat(each, np.diff(self._ends))
+        """How many numbers of its parameter each of the compared ones stands for (its root)."""
+        exact = all(p.dtype == torch.float64 for p in self._parameters)
+        self._tolerance = _TOLERANCE if exact else _OTHERWISE
         width = int(self._ends[-1]) + self._groups
         self._mine: list[np.ndarray] = [self._values()] if forks else []
         self._shared = mmap.mmap(-1, 8 * (2 + STEPS * width)) if forks else None
@@ -79,6 +89,7 @@ class Proof:
             self._head, self._rows = cells[:2], cells[2:].reshape(STEPS, width)
         self.steps = 0
         self.child: int | None = None
+        self._folder: str | None = None
         self._began = time.process_time()
 
     def fork(self) -> bool:
@@ -93,6 +104,7 @@ class Proof:
         open_files_anew()
         for stream in (0, 1, 2):
             os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+        self._folder = keep_files_of_child_apart()
         return True
 
     # -- in the child ------------------------------------------------------------------------
@@ -108,6 +120,8 @@ class Proof:
 
     def end_alone(self) -> None:
         self._head[0] = _DONE
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)
 
     # -- in the workers ----------------------------------------------------------------------
@@ -146,13 +160,26 @@ class Proof:
             known = np.abs(alone)[int(self._ends[-1]) :]
             for group in np.flatnonzero(rates > 1e-6 * known + 1e-30):
                 return Verdict(steps, float(rates[group]), step + 1, -1 - int(group))
-            for place, parameter in enumerate(self._parameters):
-                part = slice(int(self._ends[place]), int(self._ends[place + 1]))
-                off = _distance(here[part], alone[part], first[part])
-                if not off <= _TOLERANCE.get(parameter.dtype, _OTHERWISE):
-                    return Verdict(steps, off, step + 1, place)
-                worst = max(worst, off)
+            values = slice(0, int(self._ends[-1]))
+            off = self._distance(here[values], alone[values], first[values])
+            if not off <= self._tolerance:
+                apart = np.abs((here - alone)[values]) * self._sizes
+                place = int(np.searchsorted(self._ends, int(apart.argmax()), side="right")) - 1
+                return Verdict(steps, off, step + 1, place)
+            worst = max(worst, off)
         return Verdict(steps, worst)
+
+    def _distance(self, here: np.ndarray, alone: np.ndarray, before: np.ndarray) -> float:
+        """Of two results, as a share of how far the second one has moved.
+
+        Of all parameters together: one whose gradient is zero but for rounding, as that of a bias
+        before batch norm, is moved by Adam as far as any other, in any direction.
+        """
+        moved, size = (float(np.linalg.norm(v * self._sizes)) for v in (alone - before, alone))
+        off = float(np.linalg.norm((here - alone) * self._sizes))
+        if moved <= _STILL * size:
+            return 0.0 if off <= 10 * _STILL * size else math.inf
+        return off / moved
 
     def _values(self) -> np.ndarray:
         """A few values of each parameter, and the learning rates."""
@@ -179,12 +206,3 @@ def _is_there(process: int) -> bool:
 def _places(parameter: Tensor) -> Tensor:
     count = parameter.numel()
     return torch.arange(count)[:: max(1, math.ceil(count / _VALUES))]
-
-
-def _distance(here: np.ndarray, alone: np.ndarray, before: np.ndarray) -> float:
-    """Of two results, as a share of how far the second one has moved."""
-    moved, size = float(np.linalg.norm(alone - before)), float(np.linalg.norm(alone))
-    off = float(np.linalg.norm(here - alone))
-    if moved <= _STILL * size:
-        return 0.0 if off <= 10 * _STILL * size else math.inf
-    return off / moved
