@@ -23,6 +23,8 @@ from phalanx.train.whole.row_plan import near
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MOST = 1 << 24
 """Numbers of a tensor of which a copy is made."""
+_OF_RNN = {"_flat_weights", "_flat_weight_refs"}
+"""Torch finds the parameters again by itself."""
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 Slot = tuple[Any, Any]
 
@@ -129,7 +131,7 @@ def _frozen(held: Any, seen: set[int]) -> Any:
     if isinstance(held, list | tuple | deque):
         return [_frozen(item, seen) for item in held]
     if isinstance(held, dict):
-        return {key: _frozen(item, seen) for key, item in held.items()}
+        return {key: _frozen(item, seen) for key, item in held.items() if key not in _OF_RNN}
     if isinstance(held, set):
         return [repr(sorted(map(repr, held)))]
     if _opaque(held) and not isinstance(held, nn.Module):
@@ -216,9 +218,7 @@ def survey(module: nn.Module) -> tuple[list[Any], list[Slot], bool]:
                 whole = whole and type(parameter) is not UninitializedParameter
                 if parameter.requires_grad:
                     slots.append((parameters, name))
-        if (flat := own.get("_flat_weights")) is not None:
-            slots.extend((flat, i) for i, p in enumerate(flat) if p is not None and p.requires_grad)
-        elif own.get("sparse") is True:  # gradients of a few rows, which are not added up
+        if own.get("sparse") is True:  # gradients of a few rows, which are not added up
             whole = False
         stack.extend(child for child in own["_modules"].values() if child is not None)
     return mode, slots, whole

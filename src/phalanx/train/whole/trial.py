@@ -47,8 +47,7 @@ class Trial:
                 return None
             after, kept = state.now(), all(map(_equal, given, self._leaves.values))
             outside = reaches_outside(whole.values, None)
-            for value in parameters.values():
-                outside.pop(id(value), None)
+            outside.update((id(where[name]), where[name]) for where, name in slots)
             if self._calls.exchanges and not self._all(self._part(plan, slots, alone=True)):
                 return None  # some workers would wait for others that failed
             state.put_back()
