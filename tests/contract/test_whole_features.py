@@ -23,6 +23,7 @@ from test_adopted_loops import _old_objects_aside
 from test_against_plain_torch import examples
 from whole_scripts import WholeScript, script_of, text_of
 
+from phalanx.core.errors import InputError
 from phalanx.train.whole.calls import SharedCalls
 
 pytestmark = pytest.mark.skipif(AWAY or HOSTS > 1, reason="held against plain Python, in turns")
@@ -89,3 +90,44 @@ def test_three_hundred_of_features(
     tmp_path_factory: Folders, script: WholeScript, shares: Sequence[float]
 ) -> None:
     hold(script, shares, tmp_path_factory.mktemp("whole"))
+
+
+HEAD = text_of(script_of(0)).split("losses, rates")[0]
+LOOP = """
+losses, rates = [], []
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.calls = nn.Linear(6, 3), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return FORWARD
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(x_all.float()), batch_size=4)
+for epoch in range(8):
+    for (x,) in loader:
+        x = INPUT
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+RESULT = {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("forward", "given", "said"),
+    [
+        ("self.first(x - (x.mean(0) if self.calls > 5 else 0))", "x", "row by row any more"),
+        ("self.first(x)", "x + float(np.random.default_rng().random())",
+         "with different batches"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_right_is_said(tmp_path: Path, forward: str, given: str, said: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + LOOP.replace("FORWARD", forward).replace("INPUT", given))
+    with pytest.raises(InputError, match=said):
+        adopted(script, 2, tmp_path / "run", strategy="allreduce", view="whole")

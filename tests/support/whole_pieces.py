@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Pieces of the scripts of ``whole_scripts``: models, losses, batches, steps, what comes after."""
 
 from __future__ import annotations
@@ -390,7 +391,7 @@ MODELS = {
     ),
     "complex": Model(
         _net(
-            "self.first = nn.Linear(6, 8)\nself.turn = nn.Parameter(torch.randn(8, dtype=torch.cdouble))",
+            "self.first = nn.Linear(6, 8)\nself.turn = nn.Parameter(torch.randn(8, dtype=torch.cfloat))",
             f"{_H}h = (h.to(torch.cdouble) * self.turn).abs()\n{_OWN}",
         ).replace(
             "model = Net().double()\n",
@@ -403,10 +404,6 @@ MODELS = {
     "bfloat16": Model(
         _net(_FIRST, _H + _OWN).replace(".double()", ""),
         "with torch.autocast('cpu', torch.bfloat16):\n    out = model(x.float())\nout = out.double()\n",
-        twice=False,
-    ),
-    "compiled": Model(
-        _net(_FIRST, _H + _OWN) + "plain = model\nmodel = torch.compile(plain, backend='eager')\n",
         twice=False,
     ),
     "scripted": Model(

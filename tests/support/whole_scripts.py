@@ -65,35 +65,32 @@ class WholeScript:
 
     @property
     def tolerance(self) -> float:
-        return 0.2 if "bfloat16" in self.model else 1e-10
+        return {"bfloat16": 0.2, "complex": 1e-4}.get(self.model, 1e-10)
+
+
+NOT_YET = {"lbfgs", "sparse"}
+"""Pieces that are refused for now: optimizers with a closure, and with sparse gradients."""
 
 
 def script_of(seed: int) -> WholeScript:
     draw = random.Random(seed)
-    model = draw.choice(list(MODELS))
+    model = draw.choice([k for k in MODELS if k not in NOT_YET])
     batches = draw.choice(["plain", "plain", "plain", *BATCHES])
     losses = [k for k in LOSSES if not MODELS[model].own_loss or k == "plain"]
     loss = "own" if MODELS[model].own_loss else draw.choice(losses)
     steps = [k for k in STEPS if MODELS[model].twice or k not in ("penalty", "hessian")]
     step = draw.choice(["plain", "plain", *steps])
-    optimizers = [k for k in OPTIMIZERS if k != "sparse"]
-    optimizer = "sparse" if model == "sparse" else draw.choice(optimizers)
-    if step != "plain" and optimizer in ("lbfgs", "sparse"):
-        step = "plain"
-    if model == "sparse":
-        step, loss = "plain", "plain"
+    short = MODELS[model].random  # random numbers are those of one process for a while only
+    if short:
+        step, batches = "plain", "plain"
+    optimizer = draw.choice([k for k in OPTIMIZERS if k not in NOT_YET])
     after = tuple(draw.sample(list(AFTER), draw.randint(0, 2)))
-    if optimizer in ("lbfgs", "sparse"):
-        after = tuple(a for a in after if a not in ("cleared", "group", "replaced"))
     if "replaced" in after and not MODELS[model].plain_head:
         after = tuple(a for a in after if a != "replaced")
     epoch = tuple(draw.sample(list(EPOCHS), draw.randint(0, 2)))
     batch = draw.choice((4, 5, 8, 9))
-    short = MODELS[model].random  # random numbers are those of one process for a while only
     count = batch * 3 if short else batch * 4 + draw.choice((0, 0, 1, 2, 3))
-    return WholeScript(
-        seed, model, batches, loss, step, optimizer, after, epoch, 2 if short else 3, count, batch
-    )
+    return WholeScript(seed, model, batches, loss, step, optimizer, after, epoch, 2, count, batch)
 
 
 def text_of(script: WholeScript) -> str:
@@ -138,7 +135,9 @@ losses.append(float(loss))
 rates.append(optimizer.param_groups[0]["lr"])
 """
 STEPS_SETUP = {
-    "hook clamps": "for p in model.parameters():\n    p.register_hook(lambda g: g.clamp(-0.05, 0.05))\n",
+    "hook clamps": (
+        "for p in model.parameters():\n    p.register_hook(lambda g: g.clamp(-0.05, 0.05))\n"
+    ),
     "hook rarely": (
         "for p in model.parameters():\n"
         "    p.register_hook(lambda g: g * (0.5 / g.norm()) if g.norm() > 0.5 else g)\n"

@@ -24,12 +24,12 @@ from phalanx.core.errors import InputError
 from phalanx.rules.ledger import split_among_all
 from phalanx.sync.reduce.worker_collective import WorkerCollective, meaning_of
 from phalanx.train.whole import batch_norm
+from phalanx.train.whole.comparison import CallState, Comparison, entered_values
 from phalanx.train.whole.cross_entropy import cross_entropy
 from phalanx.train.whole.module_state import Slot, survey, swapped, watches_calls
 from phalanx.train.whole.operators import Rows, averaged, gathered
 from phalanx.train.whole.row_plan import MEAN, Leaves, RowPlan, candidates, rows_of, signature
 from phalanx.train.whole.row_random import RowRandom
-from phalanx.train.whole.trial import Trial, entered_values
 
 _plain_call = nn.Module.__call__
 _plain_norm = torch.nn.functional.batch_norm
@@ -68,24 +68,20 @@ class _Known:
     """Small batches that could not be shared out."""
 
 
-class SharedCalls:
+class SharedCalls(CallState):
     def __init__(
         self,
         collective: WorkerCollective,
         shares: Callable[[], Sequence[float]],
         say_once: Callable[[str], None],
     ) -> None:
+        super().__init__()
+        self.plain = _plain_call
         self._collective, self._shares, self._say_once = collective, shares, say_once
         self._known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
         self._own_stream: Tensor | None = None
         self._alone = False
         """Whether the random numbers of the newest shared call were those of one process."""
-        self.plain = _plain_call
-        self.inside = False
-        self.rows: Rows | None = None
-        """Of the shared call under way."""
-        self.exchanges = self.hooked = False
-        """Of the newest trial: whether parts exchange something; whether gradients are watched."""
         self.trained = 0
         """Rows of the largest shared call with gradients since the last step, all workers'."""
         self.computed = 0
@@ -115,7 +111,7 @@ class SharedCalls:
         shared = self._rows(rows)
         if kind.calls >= 2 * kind.compared:
             kind.compared = kind.calls
-            if Trial(self, module, leaves, shared).plan(plan, slots) != plan:
+            if Comparison(self, module, leaves, shared).plan(plan, slots) != plan:
                 raise _changed(module)
         self._note(rows, shared)
         return self._share(module, leaves, kind, shared, slots)
@@ -159,16 +155,6 @@ class SharedCalls:
         graph = value.requires_grad and torch.is_grad_enabled()
         # A common value is the mean of equal ones: so its gradient is counted once.
         return averaged(rows, value) if how == MEAN or graph else value
-
-    @contextmanager
-    def within(self, rows: Rows | None) -> Iterator[None]:
-        """Calls of modules are part of the one under way: of these rows, or of all."""
-        before = self.inside, self.rows
-        self.inside, self.rows = True, rows
-        try:
-            yield
-        finally:
-            self.inside, self.rows = before
 
     @contextmanager
     def _numbers(self, rows: Rows) -> Iterator[None]:
@@ -240,9 +226,9 @@ class SharedCalls:
             for plan in candidates(leaves):
                 rows = rows_of(leaves, plan)
                 if rows is not None and rows >= self._collective.workers:
-                    trial = Trial(self, module, leaves, self._rows(rows))
-                    if found := trial.plan(plan, slots):
-                        return _Kind(found, trial.draws_alike)
+                    compared = Comparison(self, module, leaves, self._rows(rows))
+                    if found := compared.plan(plan, slots):
+                        return _Kind(found, compared.draws_alike)
         return _Kind(None)
 
     def _compare_inputs(self, kind: _Kind, leaves: Leaves) -> None:

@@ -6,7 +6,6 @@ Targets that are ignored, and classes that weigh more, make it another mean than
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor

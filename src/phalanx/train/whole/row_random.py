@@ -22,7 +22,7 @@ class RowRandom(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._mine, self._start, self._total = mine, start, total
         self.common = False
-        """Whether something was drawn for all rows at once, which all workers have to draw alike."""
+        """Whether something was drawn for all rows at once, by all workers alike."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -6,9 +6,9 @@ as if they were not, for what they will let through after a step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,33 @@ from phalanx.train.whole.operators import Rows, entered, own, reaches_outside
 from phalanx.train.whole.row_plan import COMMON, NOT_ROWS, Leaves, RowPlan, output_kind
 from phalanx.train.whole.row_random import RowRandom
 
-if TYPE_CHECKING:
-    from phalanx.train.whole.calls import SharedCalls
+
+class CallState:
+    """What is under way on this worker."""
+
+    def __init__(self) -> None:
+        self.plain = nn.Module.__call__
+        self.inside = False
+        self.rows: Rows | None = None
+        """Of the shared call under way."""
+        self.exchanges = self.hooked = False
+        """Whether what was computed exchanges something in parts; or has its gradients watched."""
+
+    @contextmanager
+    def within(self, rows: Rows | None) -> Iterator[None]:
+        """Calls of modules are part of the one under way: of these rows, or of all."""
+        before = self.inside, self.rows
+        self.inside, self.rows = True, rows
+        try:
+            yield
+        finally:
+            self.inside, self.rows = before
 
 
-class Trial:
-    """Collective: all workers make the same trials in the same order."""
+class Comparison:
+    """Collective: all workers make the same ones in the same order."""
 
-    def __init__(self, calls: SharedCalls, module: nn.Module, leaves: Leaves, rows: Rows) -> None:
+    def __init__(self, calls: CallState, module: nn.Module, leaves: Leaves, rows: Rows) -> None:
         self._calls, self._module, self._leaves, self._rows = calls, module, leaves, rows
         self.draws_alike = False
         """Whether the call draws random numbers that are not of single rows."""
