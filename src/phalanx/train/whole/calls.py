@@ -26,7 +26,13 @@ from phalanx.sync.reduce.worker_collective import WorkerCollective, meaning_of
 from phalanx.train.whole import batch_norm
 from phalanx.train.whole.comparison import CallState, Comparison, entered_values
 from phalanx.train.whole.cross_entropy import cross_entropy
-from phalanx.train.whole.module_state import Slot, survey, swapped, watches_calls
+from phalanx.train.whole.module_state import (
+    Slot,
+    spare_hooks,
+    survey,
+    swapped,
+    watches_calls,
+)
 from phalanx.train.whole.operators import Rows, averaged, gathered
 from phalanx.train.whole.row_plan import MEAN, Leaves, RowPlan, candidates, rows_of, signature
 from phalanx.train.whole.row_random import RowRandom
@@ -134,6 +140,7 @@ class SharedCalls(CallState):
     ) -> Any:
         plan = kind.plan
         assert plan is not None
+        spare_hooks(slots)
         values, inner = entered_values(rows, list(leaves.values), plan, slots)
         args, kwargs = leaves.with_values(values)
         self._alone = kind.draws_alike or kind.calls <= AS_ALONE

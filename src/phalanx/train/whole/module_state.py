@@ -70,7 +70,7 @@ def _opaque(held: Any) -> bool:
 
 def _copy(held: Any) -> Any:
     """What is needed to put ``held`` back as it is; ``None``: nothing."""
-    if isinstance(held, _PLAIN) or isinstance(held, UninitializedParameter):
+    if isinstance(held, (*_PLAIN, UninitializedParameter)):
         return None
     if isinstance(held, Tensor):
         small = held.layout == torch.strided and held.numel() <= _MOST
@@ -115,7 +115,7 @@ def _put_back(held: Any, had: Any) -> None:
 
 
 def _frozen(held: Any, seen: set[int]) -> Any:
-    if isinstance(held, _PLAIN) or isinstance(held, UninitializedParameter):
+    if isinstance(held, (*_PLAIN, UninitializedParameter)):
         return held if isinstance(held, _PLAIN) else id(held)
     if isinstance(held, nn.Parameter):  # few models write into these, and they are large
         return [id(held), held.detach().sum()]
@@ -232,6 +232,24 @@ def watches_calls(module: nn.Module) -> bool:
                 if not str(getattr(type(hook), "__module__", "")).startswith("torch.nn.utils"):
                     return True
     return False
+
+
+class _IfThere:
+    """A hook of a parameter, for which no worker may have found a gradient."""
+
+    def __init__(self, hook: Callable[[Tensor], Any]) -> None:
+        self._hook = hook
+
+    def __call__(self, gradient: Tensor | None) -> Any:
+        return None if gradient is None else self._hook(gradient)
+
+
+def spare_hooks(slots: Sequence[Slot]) -> None:
+    """Autograd tells hooks of parameters that a shared call has not used; alone it would not."""
+    for where, name in slots:
+        for key, hook in (where[name]._backward_hooks or {}).items():
+            if not isinstance(hook, _IfThere):
+                where[name]._backward_hooks[key] = _IfThere(hook)
 
 
 @contextmanager
