@@ -41,7 +41,7 @@ from phalanx.train.loop.assembly import build_worker
 from phalanx.train.start.environment import detect
 from phalanx.train.whole.calls import share_calls
 from phalanx.train.whole.plain_pass import PlainPass, begun
-from phalanx.train.whole.proof import STEPS, Proof
+from phalanx.train.whole.proof import Proof
 from phalanx.train.whole.view import sees_whole_batches
 from phalanx.train.whole.whole_engine import WholeEngine
 
@@ -213,7 +213,6 @@ class Adoption:
         if not isinstance(engine, WholeEngine) or not training.can_be_proved or self._stand_in:
             return False
         self._proof = Proof(training.optimizers, forks=engine.copy == 1)
-        engine.draw_as_alone(True)
         if engine.copy == 1 and self._proof.fork():
             self._is_proof = True
             share_calls(None)
@@ -233,12 +232,9 @@ class Adoption:
         engine = training.parts.trained.engine
         assert isinstance(engine, WholeEngine)
         verdict = self._proof.note()
-        if self._proof.steps == STEPS:
-            engine.draw_as_alone(False)
         said = engine.pass_on(verdict)
         if said is not None:
             self._proof = None
-            engine.draw_as_alone(False)
             training.parts.figures.say_once(said.words(training.parameter_names))
 
     def _stray(
@@ -413,6 +409,7 @@ class Adoption:
         known = None if self.profiles or whole else passes
         engine = parts.trained.engine
         if isinstance(engine, WholeEngine):
+            engine.go_on_from((parts.resumed.private or {}) if parts.resumed else {})
             share_calls(engine.shared_calls(parts.figures.say_once))
         return AdoptedTraining(
             parts, loop, models, optimizers, known, self._chosen.seed, self.streams

@@ -17,30 +17,37 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 
 from phalanx.core.errors import InputError
 from phalanx.rules.ledger import split_among_all
 from phalanx.sync.reduce.worker_collective import WorkerCollective, meaning_of
 from phalanx.train.whole import batch_norm
-from phalanx.train.whole.module_state import ModuleState, watches_calls
-from phalanx.train.whole.operators import Rows, averaged, entered, gathered, own
-from phalanx.train.whole.row_plan import (
-    COMMON,
-    MEAN,
-    NOT_ROWS,
-    Leaves,
-    RowPlan,
-    candidates,
-    output_kind,
-    rows_of,
+from phalanx.train.whole.comparison import CallState, Comparison, entered_values
+from phalanx.train.whole.cross_entropy import cross_entropy
+from phalanx.train.whole.module_state import (
+    Slot,
+    spare_hooks,
+    survey,
+    swapped,
+    watches_calls,
 )
+from phalanx.train.whole.operators import Rows, averaged, gathered
+from phalanx.train.whole.row_plan import MEAN, Leaves, RowPlan, candidates, rows_of, signature
 from phalanx.train.whole.row_random import RowRandom
 
-_Slot = tuple[dict[str, Any], str]
 _plain_call = nn.Module.__call__
 _plain_norm = torch.nn.functional.batch_norm
+_plain_entropy = torch.nn.functional.cross_entropy
+_plain_hook = Tensor.register_hook
+_plain_checkpoint = torch.utils.checkpoint._checkpoint_without_reentrant_generator
+AS_ALONE = 12
+"""Steps in which the random numbers of calls are those of one process, to be compared."""
+
+
+MOST_KINDS = 64
+"""Ways of calling one module that are looked into; more are computed whole."""
 
 
 @dataclass
@@ -49,6 +56,9 @@ class _Kind:
 
     plan: RowPlan | None
     """``None``: it cannot be shared out."""
+    draws_alike: bool = False
+    """Whether its random numbers have to be those of one process in all calls."""
+    meaning: int = 0
     calls: int = 0
     compared: int = 1
     """The call after which it was compared last."""
@@ -59,25 +69,28 @@ class _Known:
     """What is known of a module."""
 
     kinds: dict[Any, _Kind] = field(default_factory=dict)
+    others: _Kind = field(default_factory=lambda: _Kind(None))
+    small: int = 0
+    """Small batches that could not be shared out."""
 
 
-class SharedCalls:
+class SharedCalls(CallState):
     def __init__(
         self,
         collective: WorkerCollective,
         shares: Callable[[], Sequence[float]],
         say_once: Callable[[str], None],
     ) -> None:
+        super().__init__()
+        self.plain = _plain_call
         self._collective, self._shares, self._say_once = collective, shares, say_once
         self._known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
-        self._own_stream: Tensor | None = None
-        self._as_alone: Rows | None = None
-        """Of the newest call, if its random numbers were those of one process."""
-        self.as_alone = False
-        """Whether the random numbers of calls are those of one process, to be compared."""
-        self.inside = False
-        self.rows: Rows | None = None
-        """Of the shared call under way."""
+        self.own_stream: Tensor | None = None
+        """Of random numbers inside calls, where they are this worker's."""
+        self.alone_left = AS_ALONE
+        """How many of these steps are still to come."""
+        self._alone = False
+        """Whether the random numbers of the newest shared call were those of one process."""
         self.trained = 0
         """Rows of the largest shared call with gradients since the last step, all workers'."""
         self.computed = 0
@@ -87,36 +100,38 @@ class SharedCalls:
 
     def call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch._C._current_graph_task_id() != -1:
-            return self._again(module, args, kwargs)
-        parameters = list(module.parameters())
-        if not parameters or any(isinstance(p, UninitializedParameter) for p in parameters):
-            return _plain_call(module, *args, **kwargs)
-        leaves = Leaves.of((args, kwargs))
-        kind = self._kind_of(module, leaves)
+            return self.plain(module, *args, **kwargs)
+        mode, slots, sharable = survey(module)
+        if sharable and not slots and next(module.parameters(), None) is None:
+            return self.plain(module, *args, **kwargs)
+        if not sharable or torch._C._functorch.peek_interpreter_stack() is not None:
+            return self._whole(module, args, kwargs)
+        grads = torch.is_grad_enabled()
+        leaves, slots = Leaves.of((args, kwargs)), slots if grads else []
+        kind = self._kind_of(module, leaves, mode, slots)
         plan = kind.plan
         rows = None if plan is None else rows_of(leaves, plan)
+        kind.calls += 1
+        if kind.calls <= 16 or kind.calls % 8 == 0:
+            self._compare_inputs(kind, leaves)
         if plan is None or rows is None or rows < self._collective.workers:
             self._note(rows or _most_rows(leaves), None)
             return self._whole(module, args, kwargs)
-        kind.calls += 1
-        if kind.calls >= 8 * kind.compared:
-            kind.compared = kind.calls
-            self._compare_again(module, leaves, plan, rows)
         shared = self._rows(rows)
-        if torch.is_grad_enabled():
-            self._note(rows, shared)
-        return self._share(module, leaves, plan, shared, as_alone=self.as_alone)
+        if kind.calls >= 2 * kind.compared:
+            kind.compared = kind.calls
+            if Comparison(self, module, leaves, shared).plan(plan, slots) != plan:
+                raise _changed(module)
+        self._note(rows, shared)
+        return self._share(module, leaves, kind, shared, slots)
 
     def _note(self, rows: int, shared: Rows | None) -> None:
         if torch.is_grad_enabled() and rows > self.trained:
             self.trained, self.computed = rows, rows if shared is None else shared.mine
 
     def _whole(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        self.inside = True
-        try:
-            return _plain_call(module, *args, **kwargs)
-        finally:
-            self.inside = False
+        with self.within(None):
+            return self.plain(module, *args, **kwargs)
 
     def _rows(self, count: int) -> Rows:
         ends = [0, *split_among_all(count, list(self._shares()))]
@@ -124,23 +139,16 @@ class SharedCalls:
         return Rows(self._collective, sizes)
 
     def _share(
-        self, module: nn.Module, leaves: Leaves, plan: RowPlan, rows: Rows, *, as_alone: bool
+        self, module: nn.Module, leaves: Leaves, kind: _Kind, rows: Rows, slots: Sequence[Slot]
     ) -> Any:
-        values, slots = list(leaves.values), _slots(module) if torch.is_grad_enabled() else []
-        common = list({id(where[name]): where[name] for where, name in slots}.values())
-        needed = [i for i, dim in enumerate(plan.inputs) if dim is None and _wants(values[i])]
-        if not torch.is_grad_enabled():
-            needed = []
-        came_in = entered(rows, [*common, *(values[i] for i in needed)])
-        inner = dict(zip(map(id, common), came_in, strict=False))
-        for index, value in zip(needed, came_in[len(common) :], strict=True):
-            values[index] = value
-        for index, dim in enumerate(plan.inputs):
-            if dim is not None:
-                values[index] = own(rows, dim, values[index])
+        plan = kind.plan
+        assert plan is not None
+        spare_hooks(slots)
+        values, inner = entered_values(rows, list(leaves.values), plan, slots)
         args, kwargs = leaves.with_values(values)
-        with _swapped(slots, inner), self._within(rows), self._numbers(rows, as_alone):
-            out = Leaves.of(_plain_call(module, *args, **kwargs))
+        self._alone = kind.draws_alike or self.alone_left > 0
+        with swapped(slots, inner), self.within(rows), self._numbers(rows):
+            out = Leaves.of(self.plain(module, *args, **kwargs))
         if len(out.values) != len(plan.outputs):
             raise _changed(module)
         whole = [
@@ -159,144 +167,93 @@ class SharedCalls:
         return averaged(rows, value) if how == MEAN or graph else value
 
     @contextmanager
-    def _within(self, rows: Rows) -> Iterator[None]:
-        self.inside, self.rows = True, rows
-        try:
-            yield
-        finally:
-            self.inside, self.rows = False, None
-
-    @contextmanager
-    def _numbers(self, rows: Rows, as_alone: bool) -> Iterator[None]:
+    def _numbers(self, rows: Rows) -> Iterator[None]:
         """Torch's random numbers inside a call: each worker's own, or those of a whole call.
 
         Outside, they go on alike on all workers.
         """
-        self._as_alone = rows if as_alone else None
-        if as_alone:
+        if self._alone:
             with RowRandom(rows.mine, rows.start, rows.total):
                 yield
             return
         generator = torch.default_generator
         outside = generator.get_state()
-        if self._own_stream is None:
+        if self.own_stream is None:
             seed = meaning_of(outside.numpy().tobytes(), rows.rank)
-            self._own_stream = torch.Generator().manual_seed(seed).get_state()
-        generator.set_state(self._own_stream)
+            self.own_stream = torch.Generator().manual_seed(seed).get_state()
+        generator.set_state(self.own_stream)
         try:
             yield
         finally:
-            self._own_stream = generator.get_state()
+            self.own_stream = generator.get_state()
             generator.set_state(outside)
 
-    def _again(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Inside a backward pass: a checkpoint computes a part once more."""
-        rows = self._as_alone
-        with nullcontext() if rows is None else RowRandom(rows.mine, rows.start, rows.total):
-            return _plain_call(module, *args, **kwargs)
+    def computed_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function`` of a checkpoint, which on the way back is of the same rows as before."""
+        rows, alone = self.rows, self._alone
+        assert rows is not None
+
+        def again(*args: Any, **kwargs: Any) -> Any:
+            if self.inside:
+                return function(*args, **kwargs)
+            drawn = RowRandom(rows.mine, rows.start, rows.total) if alone else nullcontext()
+            with self.within(rows), drawn:
+                return function(*args, **kwargs)
+
+        return again
 
     # -- whether a call can be shared out ------------------------------------------------------
 
-    def _kind_of(self, module: nn.Module, leaves: Leaves) -> _Kind:
+    def _kind_of(
+        self, module: nn.Module, leaves: Leaves, mode: Sequence[Any], slots: Sequence[Slot]
+    ) -> _Kind:
         known = self._known.setdefault(module, _Known())
         key = (
-            module.training, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"),
+            tuple(mode), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"),
             leaves.spec, leaves.classes, leaves.shapes,
         )  # fmt: skip
         kind = known.kinds.get(key)
-        if kind is None:
-            rows = _most_rows(leaves)
-            if rows < 2 * self._collective.workers and rows >= 0 and not known.kinds:
-                return _Kind(None)  # a small batch tells nothing of the next one
-            kind = known.kinds[key] = _Kind(self._plan(module, leaves))
-            if kind.plan is None:
-                name = type(module).__name__
-                self._say_once(
-                    f"{name}: its outputs are not row by row those of its inputs, so each worker "
-                    "computes all of it, as one process does: right, and not faster"
-                )
+        if kind is not None or len(known.kinds) >= MOST_KINDS:
+            return kind or known.others
+        name = type(module).__name__
+        kind = self._new_kind(module, leaves, slots)
+        kind.meaning = meaning_of(name, leaves.shapes)
+        if kind.plan is None and _most_rows(leaves) < 2 * self._collective.workers:
+            known.small += 1
+            if known.small <= 4:  # a small batch tells little of the next one
+                return kind
+        known.kinds[key] = kind
+        if kind.plan is None:
+            self._say_once(
+                f"{name}: its outputs are not row by row those of its inputs, so each worker "
+                "computes all of it, as one process does: right, and not faster"
+            )
         return kind
 
-    def _plan(self, module: nn.Module, leaves: Leaves) -> RowPlan | None:
+    def _new_kind(self, module: nn.Module, leaves: Leaves, slots: Sequence[Slot]) -> _Kind:
         """Collective. Computes the call whole and shared, and puts everything back."""
-        if watches_calls(module):
-            return None
-        for plan in candidates(leaves):
-            rows = rows_of(leaves, plan)
-            if rows is None or rows < self._collective.workers:
-                continue
-            if found := self._try(module, leaves, plan, self._rows(rows)):
-                return found
-        return None
+        if not watches_calls(module):
+            for plan in candidates(leaves):
+                rows = rows_of(leaves, plan)
+                if rows is not None and rows >= self._collective.workers:
+                    compared = Comparison(self, module, leaves, self._rows(rows))
+                    if found := compared.plan(plan, slots):
+                        return _Kind(found, compared.draws_alike)
+        return _Kind(None)
 
-    def _compare_again(self, module: nn.Module, leaves: Leaves, plan: RowPlan, count: int) -> None:
-        if self._try(module, leaves, plan, self._rows(count)) != plan:
-            raise _changed(module)
-
-    @torch.no_grad()
-    def _try(self, module: nn.Module, leaves: Leaves, plan: RowPlan, rows: Rows) -> RowPlan | None:
-        state = ModuleState(module)
-        try:
-            whole = self._once(module, _copies(leaves.values), leaves, None)
-            after = state.now()
-            state.put_back()
-            values = _copies(leaves.values)
-            mine = [
-                v if dim is None else rows.own(v, dim)
-                for v, dim in zip(values, plan.inputs, strict=True)
-            ]
-            problem, part = None, None
-            try:
-                part = self._once(module, mine, leaves, rows)
-            except (InputError, KeyboardInterrupt):
-                raise
-            except Exception as error:  # a model that wants its constant batch size
-                problem = error
-            kinds = self._outputs(whole, part, rows)
-            kept = all(map(_equal, values, leaves.values))
-            fits = problem is None and kept and state.same_as(after)
-            return self._agreed(plan, kinds if fits else None)
-        finally:
-            state.put_back()
-
-    def _once(
-        self, module: nn.Module, values: Sequence[Any], leaves: Leaves, rows: Rows | None
-    ) -> Leaves:
-        args, kwargs = leaves.with_values(values)
-        drawn = nullcontext() if rows is None else RowRandom(rows.mine, rows.start, rows.total)
-        self.inside, self.rows = True, rows
-        try:
-            with drawn:
-                return Leaves.of(_plain_call(module, *args, **kwargs))
-        finally:
-            self.inside, self.rows = False, None
-
-    def _outputs(self, whole: Leaves, part: Leaves | None, rows: Rows) -> list[int] | None:
-        """Collective, if the worker could compute its part."""
-        alike = part is not None and whole.alike(part)
-        there = self._collective.sum(torch.tensor([float(alike)]))
-        if int(there) != self._collective.workers or part is None:
-            return None
-        kinds = []
-        for one, other in zip(whole.values, part.values, strict=True):
-            mean = None
-            if isinstance(other, Tensor) and other.dim() == 0 and other.is_floating_point():
-                mean = self._collective.sum(other.reshape(1).cpu() * rows.weight)[0]
-            kinds.append(output_kind(one, other, mean, rows.start, rows.total))
-        return kinds
-
-    def _agreed(self, plan: RowPlan, kinds: Sequence[int] | None) -> RowPlan | None:
-        """A plan, if all workers found the same. A part may look common to one of them only."""
-        told = self._collective.sum(torch.tensor([float(kinds is None)]))
-        if float(told) or kinds is None:
-            return None
-        mine = torch.tensor([kinds], dtype=torch.int64).view(1, -1)
-        found = self._collective.gather(mine, [1] * self._collective.workers)
-        best = tuple(int(column.max()) for column in found.unbind(1))
-        for column, chosen in zip(found.unbind(1), best, strict=True):
-            if NOT_ROWS in column or any(int(k) not in (chosen, COMMON) for k in column):
-                return None
-        return RowPlan(plan.inputs, best)
+    def _compare_inputs(self, kind: _Kind, leaves: Leaves) -> None:
+        """Collective. Unlike processors round differently, but they see the same batches."""
+        mine = signature(leaves)
+        told = self._collective.sum(mine, kind.meaning).tolist()
+        own, scale = mine.tolist()
+        workers = self._collective.workers
+        if abs(told[0] - workers * own) > 1e-4 * workers * scale:
+            raise InputError(
+                "the workers diverged: they call a model with different batches",
+                "Each worker runs the whole script: what it draws and makes has to be the same on "
+                "all of them, so seed what is random (also numpy's default_rng), and do not make "
+                "batches by time or by the machine.",
+            )
 
 
 def _changed(module: nn.Module) -> InputError:
@@ -309,45 +266,8 @@ def _changed(module: nn.Module) -> InputError:
     )
 
 
-def _wants(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
-
-
-def _copies(values: Sequence[Any]) -> list[Any]:
-    """A model may write into what it is given."""
-    return [v.detach().clone() if isinstance(v, Tensor) else v for v in values]
-
-
-def _equal(value: Any, before: Any) -> bool:
-    """Whether a model has left alone what it was given."""
-    return not isinstance(value, Tensor) or torch.equal(value, before.detach())
-
-
 def _most_rows(leaves: Leaves) -> int:
     return max((v.shape[0] for v in leaves.values if isinstance(v, Tensor) and v.dim()), default=0)
-
-
-def _slots(module: nn.Module) -> list[_Slot]:
-    """Where the parameters that want gradients are found, each at every place that it has."""
-    return [
-        (owner._parameters, name)
-        for owner in module.modules()
-        for name, parameter in owner._parameters.items()
-        if parameter is not None and parameter.requires_grad
-    ]
-
-
-@contextmanager
-def _swapped(slots: Sequence[_Slot], values: dict[int, Tensor]) -> Iterator[None]:
-    """Inside, modules find ``values`` in place of their parameters."""
-    before = [where[name] for where, name in slots]
-    for (where, name), parameter in zip(slots, before, strict=True):
-        where[name] = values[id(parameter)]
-    try:
-        yield
-    finally:
-        for (where, name), parameter in zip(slots, before, strict=True):
-            where[name] = parameter
 
 
 # -- what torch calls ----------------------------------------------------------------------------
@@ -366,6 +286,9 @@ def share_calls(calls: SharedCalls | None) -> None:
     if calls is not None and nn.Module.__call__ is _plain_call:
         setattr(nn.Module, "__call__", _call)  # noqa: B010
         torch.nn.functional.batch_norm = _batch_norm
+        torch.nn.functional.cross_entropy = _cross_entropy
+        setattr(Tensor, "register_hook", _register_hook)  # noqa: B010
+        setattr(torch.utils.checkpoint, _plain_checkpoint.__name__, _checkpoint)
 
 
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -386,8 +309,34 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     calls = _sharing.calls
-    if not training or calls is None or calls.rows is None:
+    if not training or calls is None or not calls.inside:
+        return _plain_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    if calls.rows is None:
+        calls.exchanges = True
         return _plain_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     return batch_norm.batch_norm(
         calls.rows, input, running_mean, running_var, weight, bias, momentum, eps
     )
+
+
+def _cross_entropy(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    calls = _sharing.calls
+    if calls is None or not calls.inside or target.is_floating_point():
+        return _plain_entropy(input, target, *args, **kwargs)
+    if calls.rows is None:
+        calls.exchanges = True
+        return _plain_entropy(input, target, *args, **kwargs)
+    return cross_entropy(calls.rows, _plain_entropy, input, target, *args, **kwargs)
+
+
+def _register_hook(self: Tensor, hook: Any) -> Any:
+    if _sharing.calls is not None and _sharing.calls.inside:
+        _sharing.calls.hooked = True
+    return _plain_hook(self, hook)  # type: ignore[no-untyped-call]
+
+
+def _checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
+    calls = _sharing.calls
+    if calls is not None and calls.rows is not None:
+        function = calls.computed_again(function)
+    return _plain_checkpoint(function, *args, **kwargs)

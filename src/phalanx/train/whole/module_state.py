@@ -1,93 +1,232 @@
-"""What a model keeps between its calls, beside parameters: to be put back, and to be compared."""
+"""What a model keeps between its calls, beside parameters: to be put back, and to be compared.
+
+That is all that can be reached from its attributes, from what its methods know by global names or
+closures, and the states of random number generators.
+"""
 
 from __future__ import annotations
 
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import CellType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from phalanx.train.whole.row_plan import near
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
-_Kept = list[tuple[nn.Module, dict[str, Any]]]
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_MOST = 1 << 24
+"""Numbers of a tensor of which a copy is made."""
+_OF_RNN = {"_flat_weights", "_flat_weight_refs"}
+"""Torch finds the parameters again by itself."""
+_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+Slot = tuple[Any, Any]
 
 
 class ModuleState:
-    """Of a module and those below it: buffers, other attributes, and torch's random numbers."""
-
     def __init__(self, module: nn.Module) -> None:
-        self._modules = list(module.modules())
-        self._random = torch.default_generator.get_state()
-        self._buffers = [
-            (b, b.detach().clone())
-            for m in self._modules
-            for b in m._buffers.values()
-            if b is not None
-        ]
-        self._places = [(m, dict(m._buffers)) for m in self._modules]
-        self._attributes: _Kept = [(m, _attributes(m)) for m in self._modules]
+        self._module, self._names = module, _outer_names(module)
+        self._random = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
+        self._kept: dict[int, tuple[Any, Any]] = {}
+        self._outside = [get() for get, _ in self._names]
+        stack: list[Any] = [module, *self._outside]
+        while stack:
+            held = stack.pop()
+            if id(held) not in self._kept and (had := _copy(held)) is not None:
+                self._kept[id(held)] = held, had
+                stack.extend(_inside(held))
 
-    def now(self) -> list[Any]:
-        """What the module keeps, in memory of its own."""
-        found: list[Any] = [
-            None if b is None else b.detach().clone()
-            for m in self._modules
-            for b in m._buffers.values()
-        ]
-        for module in self._modules:
-            for name, value in _attributes(module).items():
-                found.append((id(module), name, _simple(value)))
-        return found
+    def now(self) -> Any:
+        """What is kept, in memory of its own."""
+        drawn = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
+        names = [get() for get, _ in self._names]
+        return _frozen([self._module, names, *drawn], set())
 
-    def same_as(self, other: list[Any]) -> bool:
-        mine = self.now()
-        return len(mine) == len(other) and all(map(_same, mine, other))
+    def same_as(self, other: Any) -> bool:
+        return _same(self.now(), other)
 
     def put_back(self) -> None:
-        with torch.no_grad():
-            for known, value in self._buffers:
-                known.copy_(value)
-        for module, buffers in self._places:
-            for name, buffer in buffers.items():
-                module._buffers[name] = buffer
-        for module, attributes in self._attributes:
-            for name in set(_attributes(module)) - set(attributes):
-                del module.__dict__[name]
-            for name, value in attributes.items():
-                now = module.__dict__.get(name)
-                if isinstance(value, _Copied):
-                    value.put_back()
-                    module.__dict__[name] = value.held
-                elif now is not value:
-                    module.__dict__[name] = value
-        torch.default_generator.set_state(self._random)
+        for (_, put), value in zip(self._names, self._outside, strict=True):
+            put(value)
+        for held, had in self._kept.values():
+            _put_back(held, had)
+        torch.default_generator.set_state(self._random[0])
+        random.setstate(self._random[1])
+        np.random.set_state(self._random[2])
 
 
-class _Copied:
-    """A list or dictionary, and what it had in it."""
+def _opaque(held: Any) -> bool:
+    """An object that is not looked into."""
+    home = type(held).__module__ or ""
+    strange = isinstance(held, type | FunctionType | nn.Parameter) or not hasattr(held, "__dict__")
+    return strange or home.split(".")[0] in ("torch", "numpy", "phalanx", "builtins", "threading")
 
-    def __init__(self, held: Any) -> None:
-        self.held, self._had = held, held.copy()
 
-    def put_back(self) -> None:
-        if isinstance(self.held, list):
-            self.held[:] = self._had
-        else:
-            self.held.clear()
-            self.held.update(self._had)
+def _copy(held: Any) -> Any:
+    """What is needed to put ``held`` back as it is; ``None``: nothing."""
+    if isinstance(held, (*_PLAIN, UninitializedParameter)):
+        return None
+    if isinstance(held, Tensor):
+        small = held.layout == torch.strided and held.numel() <= _MOST
+        return held.detach().clone() if small else None
+    if isinstance(held, np.ndarray):
+        return held.copy() if held.size <= _MOST else None
+    if isinstance(held, torch.Generator):
+        return held.get_state()
+    if isinstance(held, list | deque | set | tuple):
+        return list(held)
+    if isinstance(held, dict):
+        return dict(held)
+    return None if _opaque(held) and not isinstance(held, nn.Module) else True
+
+
+def _inside(held: Any) -> list[Any]:
+    if isinstance(held, dict):
+        return list(held.values())
+    if isinstance(held, list | deque | set | tuple):
+        return list(held)
+    plain = isinstance(held, Tensor | np.ndarray | torch.Generator)
+    return [] if plain else [vars(held)]
+
+
+def _put_back(held: Any, had: Any) -> None:
+    """Nothing is written where nothing has changed, and autograd does not see it."""
+    if isinstance(held, Tensor):
+        if not torch.equal(held.detach(), had):
+            held.data.copy_(had)
+    elif isinstance(held, np.ndarray):
+        if held.flags.writeable:
+            held[...] = had
+    elif isinstance(held, torch.Generator):
+        held.set_state(had)
+    elif isinstance(held, dict):
+        if list(map(id, held.values())) != list(map(id, had.values())) or [*held] != [*had]:
+            held.clear()
+            held.update(had)
+    elif isinstance(held, list | deque | set) and list(map(id, held)) != list(map(id, had)):
+        held.clear()
+        (held.update if isinstance(held, set) else held.extend)(had)
+
+
+def _frozen(held: Any, seen: set[int]) -> Any:
+    if isinstance(held, (*_PLAIN, UninitializedParameter)):
+        return held if isinstance(held, _PLAIN) else id(held)
+    if isinstance(held, nn.Parameter):  # few models write into these, and they are large
+        return [id(held), held.detach().sum()]
+    if id(held) in seen:
+        return "seen"
+    seen.add(id(held))
+    if isinstance(held, Tensor):
+        return held.detach().clone() if held.layout == torch.strided else id(held)
+    if isinstance(held, np.ndarray):
+        return held.copy()
+    if isinstance(held, torch.Generator):
+        return held.get_state()
+    if isinstance(held, list | tuple | deque):
+        return [_frozen(item, seen) for item in held]
+    if isinstance(held, dict):
+        return {key: _frozen(item, seen) for key, item in held.items() if key not in _OF_RNN}
+    if isinstance(held, set):
+        return [repr(sorted(map(repr, held)))]
+    if _opaque(held) and not isinstance(held, nn.Module):
+        return id(held)
+    return [type(held).__name__, _frozen(vars(held), seen)]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and one.dtype == other.dtype and near(one, other)
+    if isinstance(one, np.ndarray):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        exact = one.dtype.kind != "f"
+        return bool((one == other).all() if exact else np.allclose(one, other, rtol=1e-6))
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+    return bool(one == other) or one != one
+
+
+def _outer_names(module: nn.Module) -> list[tuple[Callable[[], Any], Callable[[Any], None]]]:
+    """What methods of its own classes know from outside: how to get each, and to put it back."""
+    found: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+    classes = {c: None for m in module.modules() for c in type(m).__mro__}
+    for kind in classes:
+        for method in vars(kind).values() if _is_of_script(kind.__module__) else ():
+            if not isinstance(method, FunctionType):
+                continue
+            known = method.__globals__
+            for name in method.__code__.co_names:
+                if name in known and not isinstance(known[name], type | FunctionType):
+                    found.append((_getter(known, name), _setter(known, name)))
+            found.extend(map(_of_cell, method.__closure__ or ()))
+    return found
+
+
+def _getter(known: dict[str, Any], name: str) -> Callable[[], Any]:
+    return lambda: known.get(name)
+
+
+def _setter(known: dict[str, Any], name: str) -> Callable[[Any], None]:
+    return lambda value: known.__setitem__(name, value)
+
+
+def _of_cell(cell: CellType) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    return lambda: cell.cell_contents, lambda value: setattr(cell, "cell_contents", value)
+
+
+def _is_of_script(home: str) -> bool:
+    return home.split(".")[0] not in ("torch", "builtins", "typing", "abc", "phalanx")
+
+
+# -- the modules of a model --------------------------------------------------------------------
+
+
+def survey(module: nn.Module) -> tuple[list[Any], list[Slot], bool]:
+    """How it is set; where parameters that want gradients are; whether it can be shared out.
+
+    It is looked at before every call, so this does no more than it has to.
+    """
+    mode: list[Any] = []
+    slots: list[Slot] = []
+    stack, seen, whole = [module], set(), True
+    while stack:
+        inner = stack.pop()
+        own = inner.__dict__
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        if "_parameters" not in own:  # a compiled script
+            return mode, slots, False
+        mode.append(own["training"])
+        if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"]:
+            mode.append(sum(len(own[kind]) for kind in _HOOKS))
+        if not type(inner).__module__.startswith("torch."):
+            mode.extend(v for v in own.values() if v is None or type(v) is bool or type(v) is str)
+        parameters = own["_parameters"]
+        for name, parameter in parameters.items():
+            if parameter is not None:
+                whole = whole and type(parameter) is not UninitializedParameter
+                if parameter.requires_grad:
+                    slots.append((parameters, name))
+        if own.get("sparse") is True:  # gradients of a few rows, which are not added up
+            whole = False
+        stack.extend(child for child in own["_modules"].values() if child is not None)
+    return mode, slots, whole
 
 
 def watches_calls(module: nn.Module) -> bool:
-    """Whether the script looks into calls of modules inside it, of which it would see a part."""
+    """Whether the script looks into calls, of which it would see a part."""
     for inner in module.modules():
-        if inner is module:
-            continue
         for kind in _HOOKS:
             for hook in getattr(inner, kind, {}).values():
                 if not str(getattr(type(hook), "__module__", "")).startswith("torch.nn.utils"):
@@ -95,35 +234,32 @@ def watches_calls(module: nn.Module) -> bool:
     return False
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    found = {}
-    for name, value in module.__dict__.items():
-        if name in _OWN or name.endswith("_hooks") or name == "_flat_weights":
-            continue
-        found[name] = _Copied(value) if type(value) in (list, dict) else value
-    return found
+class _IfThere:
+    """A hook of a parameter, for which no worker may have found a gradient."""
+
+    def __init__(self, hook: Callable[[Tensor], Any]) -> None:
+        self._hook = hook
+
+    def __call__(self, gradient: Tensor | None) -> Any:
+        return None if gradient is None else self._hook(gradient)
 
 
-_OWN = {"_parameters", "_buffers", "_modules", "training", "_flat_weight_refs"}
-_OWN |= {"_non_persistent_buffers_set", "_is_full_backward_hook"}
+def spare_hooks(slots: Sequence[Slot]) -> None:
+    """Autograd tells hooks of parameters that a shared call has not used; alone it would not."""
+    for where, name in slots:
+        for key, hook in (where[name]._backward_hooks or {}).items():
+            if not isinstance(hook, _IfThere):
+                where[name]._backward_hooks[key] = _IfThere(hook)
 
 
-def _simple(value: Any) -> Any:
-    held = value.held if isinstance(value, _Copied) else value
-    if isinstance(held, Tensor):
-        return held.detach().clone()
-    if isinstance(held, list | tuple):
-        return [_simple(item) for item in held]
-    if isinstance(held, dict):
-        return {key: _simple(item) for key, item in held.items()}
-    return held if isinstance(held, int | float | str | bool | None) else id(held)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype and near(one, other)
-    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
-    return type(one) is type(other) and bool(one == other)
+@contextmanager
+def swapped(slots: Sequence[Slot], values: dict[int, Tensor]) -> Iterator[None]:
+    """Inside, modules find ``values`` in place of their parameters."""
+    before = [where[name] for where, name in slots]
+    for (where, name), parameter in zip(slots, before, strict=True):
+        where[name] = values[id(parameter)]
+    try:
+        yield
+    finally:
+        for (where, name), parameter in zip(slots, before, strict=True):
+            where[name] = parameter

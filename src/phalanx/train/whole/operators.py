@@ -150,6 +150,29 @@ def own(rows: Rows, dim: int, whole: Tensor) -> Tensor:
     return rows.own(whole, dim)
 
 
+def reaches_outside(values: Sequence[Any], known: dict[int, Tensor] | None) -> dict[int, Tensor]:
+    """What results depend on that did not enter the call, among ``known``; ``None``: anything.
+
+    Of that the gradient would be this worker's alone. A checkpoint that goes backwards by itself
+    hides what it depends on, so it counts as well.
+    """
+    found: dict[int, Tensor] = {}
+    tensors = [v for v in values if isinstance(v, Tensor) and v.requires_grad]
+    found.update((id(v), v) for v in tensors if v.grad_fn is None)
+    stack, seen = [v.grad_fn for v in tensors], set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen or node.name() in ("_EnterBackward", "_OwnBackward"):
+            continue
+        seen.add(node)
+        if node.name() == "CheckpointFunctionBackward":
+            found[0] = tensors[0]
+        elif (leaf := getattr(node, "variable", None)) is not None:
+            found[id(leaf)] = leaf
+        stack.extend(following for following, _ in node.next_functions)
+    return {i: leaf for i, leaf in found.items() if known is None or i in known or not i}
+
+
 def averaged(rows: Rows, part: Tensor) -> Tensor:
     """The mean over rows of each worker's mean over its rows."""
     (found,) = summed(rows, [part * rows.weight], [part])

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from phalanx.train.adopt.files.open_files import open_files_anew
 from phalanx.train.adopt.side_effects import keep_files_of_child_apart
+from phalanx.train.whole.calls import AS_ALONE
 
-STEPS, SECONDS = 12, 5.0
+STEPS, SECONDS = AS_ALONE, 5.0
 """That the child makes, and may take."""
 _VALUES = 256
 """Of a parameter, that are compared."""

@@ -39,8 +39,12 @@ class Leaves:
     @property
     def shapes(self) -> tuple[Any, ...]:
         """What tells one way of calling a model from another, whatever the size of the batch."""
+        first = next((v.shape for v in self.values if isinstance(v, Tensor) and v.dim()), ())
+        rows = first[:2]
         return tuple(
-            (v.dim(), v.dtype, v.requires_grad) if isinstance(v, Tensor) else _constant(v)
+            (v.dim(), v.dtype, v.requires_grad, *[n == r for n in v.shape[:2] for r in rows])
+            if isinstance(v, Tensor)
+            else _constant(v)
             for v in self.values
         )
 
@@ -125,6 +129,22 @@ def _rows_at(value: Any, rows: int, dim: int) -> int | None:
     return next((d for d in dims if d < value.dim() and value.shape[d] == rows), None)
 
 
+_RAMP = torch.linspace(1.0, 2.0, 128, dtype=torch.float64)
+
+
+def signature(leaves: Leaves) -> Tensor:
+    """Two numbers by which unlike inputs are told: some values added up, and their size."""
+    total = scale = 0.0
+    for value in [v for v in leaves.values if isinstance(v, Tensor) and v.numel()][:2]:
+        if value.layout == torch.strided and not value.is_nested:
+            given = value.detach()
+            flat = (given if given.is_contiguous() or not given.dim() else given[-1]).reshape(-1)
+            some = flat[:: 1 + flat.numel() // 128].abs().to("cpu", torch.float64)
+            own = float(some @ _RAMP[: len(some)])
+            total, scale = total + own, scale + own
+    return torch.tensor([total, scale], dtype=torch.float64)
+
+
 def rows_in(batch: Any) -> int:
     """Samples of what a loader gives: the rows of its first tensor."""
     tensors = (v for v in tree_flatten(batch)[0] if isinstance(v, Tensor) and v.dim() > 0)
@@ -135,10 +155,13 @@ def rows_in(batch: Any) -> int:
 def output_kind(whole: Any, part: Any, mean: Tensor | None, start: int, total: int) -> int:
     """What an output is: ``whole`` of all rows, ``part`` of some, ``mean`` over all workers."""
     if not isinstance(whole, Tensor) or not isinstance(part, Tensor):
-        same = type(whole) is type(part) and (not _is_plain(whole) or whole == part)
-        return COMMON if same else NOT_ROWS
+        same = type(whole) is type(part) and _is_plain(whole) and whole == part
+        return COMMON if same or whole is part else NOT_ROWS
     if whole.dtype != part.dtype or whole.dim() != part.dim():
         return NOT_ROWS
+    scalar = whole.dim() == 0 and whole.is_floating_point()
+    if scalar:  # equal ones have this mean as well; all may be zero for now
+        return MEAN if mean is not None and near(whole, mean) else NOT_ROWS
     if whole.shape == part.shape and near(whole, part):
         return COMMON
     for dim in range(whole.dim()):
@@ -147,8 +170,7 @@ def output_kind(whole: Any, part: Any, mean: Tensor | None, start: int, total: i
             own = whole.narrow(dim, each * start, min(part.shape[dim], each * (total - start)))
             if own.shape == part.shape and near(own, part):
                 return dim
-    scalar = whole.dim() == 0 and whole.is_floating_point()
-    return MEAN if scalar and mean is not None and near(whole, mean) else NOT_ROWS
+    return NOT_ROWS
 
 
 def near(one: Tensor, other: Tensor) -> bool:
@@ -158,7 +180,9 @@ def near(one: Tensor, other: Tensor) -> bool:
     if not (one.is_floating_point() or one.is_complex()):
         return bool(torch.equal(one, other))
     tolerance = _TOLERANCE.get(one.dtype, 1e-4)
-    scale = float(one.abs().max()) if one.numel() else 0.0
+    sizes = one.detach().abs()
+    sizes = sizes[sizes.isfinite()]
+    scale = float(sizes.max()) if sizes.numel() else 0.0
     return bool(
         torch.allclose(one, other, rtol=tolerance, atol=tolerance * max(scale, 1e-30) / 10,
                        equal_nan=True)

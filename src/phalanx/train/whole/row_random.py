@@ -21,6 +21,8 @@ class RowRandom(TorchDispatchMode):
     def __init__(self, mine: int, start: int, total: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._mine, self._start, self._total = mine, start, total
+        self.common = False
+        """Whether something was drawn for all rows at once, by all workers alike."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -29,6 +31,7 @@ class RowRandom(TorchDispatchMode):
         if _RANDOM not in func.tags or self._mine == self._total:
             return func(*args, **kwargs)
         dim = next((d for a in args if (d := self._dim(a)) is not None), None)
+        self.common = self.common or dim is None or kwargs.get("generator") is not None
         if dim is None:
             return func(*args, **kwargs)
         drawn = func(*[self._wider(a, dim) for a in args], **kwargs)

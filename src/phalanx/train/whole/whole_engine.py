@@ -23,6 +23,7 @@ from phalanx.sync.arena.arena import Arena, Locks
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.reduce.team import everyone
 from phalanx.sync.reduce.worker_collective import WorkerCollective
+from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.windows import Gathering, broadcast
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.control import rendezvous as intents
@@ -71,6 +72,7 @@ class WholeEngine(Engine):
         self._control.enter(self._active, spec, regroup=False)
         self.collective = WorkerCollective(arena, clock, self._control.rendezvous.someone_left)
         self._calls: SharedCalls | None = None
+        self._saved: State = {}
         self._told = arena.region("whole.proof", 5, torch.float64).numpy()
         self._gathering: Gathering | None = None
         self.shares = list(self._control.use_shares())
@@ -78,13 +80,16 @@ class WholeEngine(Engine):
         self.exchange = WholeExchange(self, optimizers, clock, emulation)
 
     def shared_calls(self, say_once: Callable[[str], None]) -> SharedCalls:
-        self._calls = SharedCalls(self.collective, lambda: self.shares, say_once)
-        return self._calls
+        calls = self._calls = SharedCalls(self.collective, lambda: self.shares, say_once)
+        if self._saved:
+            calls.alone_left = int(self._saved["whole.left"])
+            stream = self._saved["whole.stream"]
+            calls.own_stream = stream if stream.numel() else None
+        return calls
 
-    def draw_as_alone(self, wanted: bool) -> None:
-        """Whether calls of models draw the random numbers of one process."""
-        if self._calls is not None:
-            self._calls.as_alone = wanted
+    def go_on_from(self, private: State) -> None:
+        """The random numbers inside calls are those of a run that was interrupted."""
+        self._saved = private if "whole.left" in private else {}
 
     def pass_on(self, verdict: Verdict | None) -> Verdict | None:
         """From the worker that found it to the others, who ask after each step."""
@@ -188,7 +193,18 @@ class WholeEngine(Engine):
     def capture(self) -> Captured:
         self.meet(intents.SAVE)
         captured = super().capture()
-        return captured if self.copy == 0 else Captured({}, captured.private)
+        return Captured(captured.shared if self.copy == 0 else {}, self._private())
+
+    def _private(self) -> State:
+        calls = self._calls
+        if calls is None:
+            return {}
+        stream = torch.empty(0, dtype=torch.uint8) if calls.own_stream is None else calls.own_stream
+        return {"whole.left": torch.tensor(calls.alone_left), "whole.stream": stream.clone()}
+
+    def stepped(self) -> None:
+        if self._calls is not None and self._calls.alone_left:
+            self._calls.alone_left -= 1
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -252,4 +268,5 @@ class WholeExchange(Exchange):
         timing.before = spent.waited
         timing.bytes_sent += spent.sent
         spent.waited, spent.sent = 0.0, 0
+        self._engine.stepped()
         return timing

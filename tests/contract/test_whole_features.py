@@ -1,0 +1,133 @@
+"""Scripts to which a batch means something, in view ``whole``: every worker ends as plain Python.
+
+Losses over a batch, models that mix its rows or keep something, gradients of gradients, what is
+counted by samples: weights, losses, rates and steps of each worker are those of one process.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from adopted_runs import Result, adopted, alone
+from devices import AWAY
+from hypothesis import given, reject
+from hypothesis import strategies as st
+from on_hosts import HOSTS
+from test_adopted_loops import _old_objects_aside
+from test_against_plain_torch import examples
+from whole_scripts import WholeScript, script_of, text_of
+
+from phalanx.core.errors import InputError
+from phalanx.train.whole.calls import SharedCalls
+
+pytestmark = pytest.mark.skipif(AWAY or HOSTS > 1, reason="held against plain Python, in turns")
+__all__ = ["_old_objects_aside"]
+Folders = pytest.TempPathFactory
+SCRIPTS = st.integers(0, 1 << 40).map(script_of)
+SHARES = st.sampled_from(((1, 1), (1, 1, 1), (3, 1), (1, 4), (3, 1, 2)))
+
+
+@contextmanager
+def _sharing(shares: Sequence[float]) -> Iterator[None]:
+    plain = SharedCalls.__init__
+
+    def init(self: SharedCalls, collective: object, _: object, *given: object) -> None:
+        plain(self, collective, lambda: shares, *given)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(SharedCalls, "__init__", init)
+        yield
+
+
+def _assert_same(found: Result, wanted: Result, tolerance: float) -> None:
+    assert found["steps"] == wanted["steps"]
+    assert found["rates"] == pytest.approx(wanted["rates"], rel=1e-10)
+    assert found["losses"] == pytest.approx(wanted["losses"], rel=tolerance, abs=tolerance)
+    assert found["weights"].keys() == wanted["weights"].keys()
+    for name, value in wanted["weights"].items():
+        scale = max(1.0, float(value.abs().max()))
+        gap = float((found["weights"][name] - value).abs().max())
+        assert gap <= tolerance * scale, f"{name}: {gap:.1e} apart"
+
+
+def hold(script: WholeScript, shares: Sequence[float], folder: Path) -> None:
+    """Each of the workers ends as plain Python does."""
+    path = folder / "train.py"
+    path.write_text(text_of(script), encoding="utf-8")
+    with _sharing(shares):
+        try:
+            wanted = alone(path)
+        except (RuntimeError, ValueError):  # batch norm of one sample, for example
+            reject()
+        if not all(map(math.isfinite, wanted["losses"])):
+            reject()
+        settings = {"strategy": "allreduce", "view": "whole"}
+        for ended in adopted(path, len(shares), folder / "run", **settings):
+            _assert_same(ended.result, wanted, script.tolerance)
+    assert torch.is_grad_enabled()
+
+
+@examples(25)
+@given(script=SCRIPTS, shares=SHARES)
+def test_whole_features(
+    tmp_path_factory: Folders, script: WholeScript, shares: Sequence[float]
+) -> None:
+    hold(script, shares, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@examples(300)
+@given(script=SCRIPTS, shares=SHARES)
+def test_three_hundred_of_features(
+    tmp_path_factory: Folders, script: WholeScript, shares: Sequence[float]
+) -> None:
+    hold(script, shares, tmp_path_factory.mktemp("whole"))
+
+
+HEAD = text_of(script_of(0)).split("losses, rates")[0]
+LOOP = """
+losses, rates = [], []
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.calls = nn.Linear(6, 3), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return FORWARD
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(x_all.float()), batch_size=4)
+for epoch in range(8):
+    for (x,) in loader:
+        x = INPUT
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+RESULT = {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("forward", "given", "said"),
+    [
+        ("self.first(x - (x.mean(0) if self.calls > 5 else 0))", "x", "row by row any more"),
+        ("self.first(x)", "x + float(np.random.default_rng().random())",
+         "with different batches"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_right_is_said(tmp_path: Path, forward: str, given: str, said: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + LOOP.replace("FORWARD", forward).replace("INPUT", given))
+    with pytest.raises(InputError, match=said):
+        adopted(script, 2, tmp_path / "run", strategy="allreduce", view="whole")
