@@ -21,12 +21,12 @@ from phalanx.data.reader import Reader
 from phalanx.train.adopt.found_models import parameters_of
 from phalanx.train.adopt.kept_objects import ORDER, OrderState, advice_on_skipped, keepers_of
 from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, read_by_number
-from phalanx.train.adopt.own_batches import OwnBatches
 from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.script_length import has_left_a_loop, needs_equal_batches
 from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
+from phalanx.train.whole.own_batches import OwnBatches
 from phalanx.train.whole.plain_pass import PlainPass
 
 COUNTED = (
@@ -104,7 +104,6 @@ class AdoptedTraining:
     def optimizers(self) -> list[torch.optim.Optimizer]:
         return self._optimizers
 
-    @property
     def parameter_names(self) -> list[str]:
         """Of what the optimizers were given, in their order."""
         known = {id(p): n for m in self.models for n, p in m.named_parameters()}

@@ -36,12 +36,11 @@ from phalanx.train.adopt.loader_pass import LoaderDraws, LoaderPass, is_ours
 from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.rehearsal import rehearse
 from phalanx.train.adopt.script_length import passes_of
-from phalanx.train.guards.gradient_reads import watch_backward
 from phalanx.train.loop.assembly import build_worker
 from phalanx.train.start.environment import detect
 from phalanx.train.whole.calls import share_calls
+from phalanx.train.whole.first_steps import FirstSteps
 from phalanx.train.whole.plain_pass import PlainPass, begun
-from phalanx.train.whole.proof import Proof
 from phalanx.train.whole.view import sees_whole_batches
 from phalanx.train.whole.whole_engine import WholeEngine
 
@@ -63,9 +62,7 @@ class Adoption:
         self._counts_steps = self._sees_whole or (alone and not self.profiles)
         """Whether a training whose batches come from no loader can be followed."""
         self._stand_in: torch.optim.Optimizer | None = None
-        self._proof: Proof | None = None
-        self._is_proof = False
-        """Whether this is the child that does the first steps alone."""
+        self._first = FirstSteps()
         self.streams = Streams()
 
     @property
@@ -81,7 +78,7 @@ class Adoption:
 
     def before_training(self, _loss: torch.Tensor, _factor: torch.Tensor | None) -> None:
         """The script calls ``backward`` outside of a training."""
-        if self._is_proof:
+        if self._first.is_child:
             return
         if self._counts_steps and not self._optimizers():
             self._stand_in = stand_in_for(_loss)
@@ -92,22 +89,8 @@ class Adoption:
             )
         if self._training is None:
             training = self._train_own_batches()
-            if training is not None and self._stand_in is not None:
-                self._follow_losses(training, self._stand_in)
-
-    def _follow_losses(self, training: AdoptedTraining, stand_in: torch.optim.Optimizer) -> None:
-        """The script updates its parameters itself: a step ends where the next loss goes back."""
-        looks, own, first = watch_backward(None), training.own, True
-
-        def look(loss: torch.Tensor, factor: torch.Tensor | None) -> None:
-            nonlocal first
-            if own is not None and not first and not training.under_way:
-                own.step(stand_in)
-            first = False
-            if looks is not None:
-                looks(loss, factor)
-
-        watch_backward(look)
+            if training is not None and training.own and self._stand_in is not None:
+                training.own.follow_losses(self._stand_in)
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -126,8 +109,10 @@ class Adoption:
         training = self._training
         if self._rehearses:
             return closure() if closure is not None else None
-        if self._is_proof:
-            return self._prove(plain, optimizer, *(() if closure is None else (closure,)), **kwargs)
+        if self._first.is_child:
+            return self._first.alone(
+                plain, optimizer, *(() if closure is None else (closure,)), **kwargs
+            )
         if training is None or not training.knows(optimizer) or not training.awaits_step:
             given = () if closure is None else (closure,)
             if self._counts_steps:  # its gradients are those of all
@@ -160,7 +145,7 @@ class Adoption:
                 f"Call loss.backward(), {_ALONE}",
             )
         training.parts.steps.step(optimizer)
-        self._compare(training)
+        self._first.compare(training.parts.figures.say_once, training.parameter_names)
         training.end_if_done()
         return loss
 
@@ -178,7 +163,7 @@ class Adoption:
             with training.parts.steps.ours:
                 return plain(optimizer, *given, **kw)
         training.own.step(optimizer)
-        self._compare(training)
+        self._first.compare(training.parts.figures.say_once, training.parameter_names)
         return None
 
     def _train_own_batches(self) -> AdoptedTraining | None:
@@ -196,46 +181,23 @@ class Adoption:
             "batches of its own making", self._models(optimizers), optimizers, None, None
         )
         if self._chosen.epochs:
-            self._training.parts.figures.say_once(
-                "--epochs has no effect: the script has no epochs"
-            )
+            say_once = self._training.parts.figures.say_once
+            say_once("--epochs has no effect: the script has no epochs")
         if self._begin_proof(self._training):
             return None
         if self._training.own is not None:
             self._training.own.enter()
         return self._training
 
-    # -- the proof ---------------------------------------------------------------------------
-
     def _begin_proof(self, training: AdoptedTraining) -> bool:
-        """Whether this is the child that goes on alone."""
+        """Whether this is the child that does the first steps alone."""
         engine = training.parts.trained.engine
         if not isinstance(engine, WholeEngine) or not training.can_be_proved or self._stand_in:
             return False
-        self._proof = Proof(training.optimizers, forks=engine.copy == 1)
-        if engine.copy == 1 and self._proof.fork():
-            self._is_proof = True
+        if self._first.begin(engine, training.optimizers):
             share_calls(None)
             training.parts.steps.close()
-        return self._is_proof
-
-    def _prove(self, plain: Callable[..., Any], *given: Any, **kwargs: Any) -> Any:
-        found = plain(*given, **kwargs)
-        if self._proof is not None:
-            self._proof.note_alone()
-        return found
-
-    def _compare(self, training: AdoptedTraining) -> None:
-        """After a step of the workers."""
-        if self._proof is None:
-            return
-        engine = training.parts.trained.engine
-        assert isinstance(engine, WholeEngine)
-        verdict = self._proof.note()
-        said = engine.pass_on(verdict)
-        if said is not None:
-            self._proof = None
-            training.parts.figures.say_once(said.words(training.parameter_names))
+        return self._first.is_child
 
     def _stray(
         self, training: AdoptedTraining | None, optimizer: torch.optim.Optimizer
@@ -257,7 +219,7 @@ class Adoption:
 
     def iterate(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """In place of ``iter(loader)``."""
-        if is_ours(loader) or self._rehearses or self._is_proof:
+        if is_ours(loader) or self._rehearses or self._first.is_child:
             return plain()
         if not self.trains_on(loader):
             return self._whole(self._draws.as_alone(loader, plain), loader)
@@ -417,11 +379,7 @@ class Adoption:
 
     def _end(self) -> None:
         """Training is over: the script has ended, or trains something else."""
-        if self._is_proof and self._proof is not None:
-            self._proof.end_alone()
-        if self._proof is not None:
-            self._proof.stop()
-            self._proof = None
+        self._first.end()
         if self._training is not None:
             share_calls(None)
             self._training.end()

@@ -87,8 +87,7 @@ def build_worker(
     whole: bool = False,
 ) -> tuple[WorkerParts, TrainingLoop]:
     """Collective. ``trial`` is a step for timing precisions; ``seeds`` are as all workers began;
-    ``notes`` are said first; ``compile`` is what the script asks for; ``whole``: each worker sees
-    whole batches."""
+    ``notes`` are said first; ``compile`` is asked for by the script, ``whole`` of its view."""
     if environment.launched and not environment.thread:
         os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
     paths, rank, chosen = environment.paths, environment.rank, environment.settings
@@ -120,11 +119,10 @@ def build_worker(
     )  # fmt: skip
     _compile(script, compile, figures)
     skip_on_device(environment, engine, script.optimizers, figures.say_once)
-    nonfinite = NonFinite(environment, engine, stopwatch)
     parts = WorkerParts(
         environment, trained, schedule, stopwatch, lifecycle, events, evaluator, checkpointer,
         figures,
-        Stepper(trained, stopwatch, nonfinite, environment.device, _losses(loss, engine)),
+        _stepper(script, trained, stopwatch),
         RateSchedules(engine, script.optimizers),
         CarriedState(script.models) if engine.workers > 1 else None,
         resumed, seeds, script.precision, script.rounding,
@@ -135,6 +133,12 @@ def build_worker(
     if profiling is not None:
         profiling.watch(parts)
     return parts, TrainingLoop(parts)
+
+
+def _stepper(script: _Script, trained: Trained, stopwatch: Stopwatch) -> Stepper:
+    environment, engine = script.environment, trained.engine
+    judge = NonFinite(environment, engine, stopwatch)
+    return Stepper(trained, stopwatch, judge, environment.device, _losses(script.loss, engine))
 
 
 def _compile(script: _Script, asked: CompileMode, figures: Figures) -> None:

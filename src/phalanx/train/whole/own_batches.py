@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from phalanx.train.guards.gradient_reads import watch_backward
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.whole.plain_pass import PlainPass
@@ -73,6 +74,20 @@ class OwnBatches:
         if next(self._pass, _END) is _END:
             self._pass = None
             self.enter()
+
+    def follow_losses(self, stand_in: torch.optim.Optimizer) -> None:
+        """The script updates its parameters itself: a step ends where the next loss goes back."""
+        looks, first = watch_backward(None), True
+
+        def look(loss: torch.Tensor, factor: torch.Tensor | None) -> None:
+            nonlocal first
+            if not first and self.under_way:
+                self.step(stand_in)
+            first = False
+            if looks is not None:
+                looks(loss, factor)
+
+        watch_backward(look)
 
     def leave(self) -> None:
         """The script begins a loop over a loader, or has ended."""
