@@ -582,10 +582,10 @@ STEPS = {
     "gs = torch.autograd.grad(loss, ps, allow_unused=True)\n"
     "for p, g in zip(ps, gs):\n    p.grad = g\n(loss.detach() * torch.ones((), requires_grad=True))"
     ".backward()\noptimizer.step()\n",
-    "two losses": "loss = loss_of(x, y)\nother = loss_of(x.flip(1), y)\n"
+    "two losses": "loss = loss_of(x, y)\nsecond = loss_of(x.flip(1), y)\n"
     "ps = [p for p in model.parameters() if p.requires_grad]\n"
     "a = torch.autograd.grad(loss, ps, retain_graph=True, allow_unused=True)\n"
-    "b = torch.autograd.grad(other, ps, allow_unused=True)\n"
+    "b = torch.autograd.grad(second, ps, allow_unused=True)\n"
     "for p, g, h in zip(ps, a, b):\n    if g is None or h is None or g.is_complex():\n"
     "        p.grad = g\n        continue\n"
     "    dot = (g * h).sum()\n"

@@ -207,7 +207,7 @@ def survey(module: nn.Module) -> tuple[list[Any], list[Slot], bool]:
         seen.add(id(inner))
         if "_parameters" not in own:  # a compiled script
             return mode, slots, False
-        mode.append(own["training"])
+        mode.append(inner.training)
         if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"]:
             mode.append(sum(len(own[kind]) for kind in _HOOKS))
         if not type(inner).__module__.startswith("torch."):
