@@ -36,7 +36,10 @@ def as_models(models: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
 
 def as_optimizers(
     optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    *,
+    closures: bool = False,
 ) -> list[torch.optim.Optimizer]:
+    """``closures``: the script itself calls ``step``, with a closure if it needs one."""
     found = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
     for optimizer in found:
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -45,7 +48,8 @@ def as_optimizers(
                 "For example: torch.optim.SGD(model.parameters(), lr=0.1)",
             )
         closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
+        needed = closure is not None and closure.default is inspect.Parameter.empty
+        if needed and not closures:
             raise InputError(
                 f"{type(optimizer).__name__} evaluates the loss several times a step (a closure)",
                 "Use an optimizer without a closure, such as SGD or Adam.",

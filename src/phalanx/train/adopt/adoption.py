@@ -126,7 +126,7 @@ class Adoption:
                 raise self._stray(training, optimizer)
             return plain(optimizer, *given, **kwargs)
         if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
-            if self._sees_whole:
+            if self._counts_steps:
                 return self._step_alone(optimizer, plain, closure, **kwargs)
             if self._workers > 1:
                 raise InputError(

@@ -158,7 +158,8 @@ def _prepare(
     buffers: str,
     loss: str,
 ) -> _Script:
-    found, opts, spec = as_models(models), as_optimizers(optimizers), _spec(environment)
+    found, spec = as_models(models), _spec(environment)
+    opts = as_optimizers(optimizers, closures=environment.settings.adopt)
     if environment.workers > 1:
         check_apart(opts)
     move(found, environment.device, channels_last=False)
