@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -95,14 +96,21 @@ class AdoptedTraining:
 
     @property
     def can_be_proved(self) -> bool:
-        """Whether the second worker can have a child: a GPU cannot be used in a fork."""
+        """Whether the second worker can have a child: a GPU cannot be used in a fork, nor can
+        processes that read data for it."""
         environment = self.parts.environment
         cpu = environment.device.type == "cpu" and not torch.cuda.is_initialized()
-        return cpu and not environment.thread and self.parts.resumed is None
+        reads = bool(multiprocessing.active_children())
+        return cpu and not reads and not environment.thread and self.parts.resumed is None
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         return self._optimizers
+
+    @property
+    def sayings(self) -> tuple[Callable[[str], None], Callable[[], list[str]]]:
+        """How something is said of this training, and what its parameters are called."""
+        return self.parts.figures.say_once, self.parameter_names
 
     def parameter_names(self) -> list[str]:
         """Of what the optimizers were given, in their order."""

@@ -9,15 +9,9 @@ exchange. Every other pass over data is an evaluation, of which each worker sees
 from __future__ import annotations
 
 import dataclasses
-import linecache
-import re
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from operator import length_hint
-from traceback import walk_stack
-from types import FrameType
 from typing import Any
 
 import torch
@@ -29,8 +23,14 @@ from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.sync.state.gradients import get_grad
 from phalanx.train.adopt.adopted_training import AdoptedTraining, Drawn
-from phalanx.train.adopt.files.calling_code import OURS
-from phalanx.train.adopt.found_models import describe, models_of, parameters_of, stand_in_for
+from phalanx.train.adopt.files.calling_code import is_peek, script_frame
+from phalanx.train.adopt.found_models import (
+    data_of,
+    describe,
+    models_of,
+    parameters_of,
+    stand_in_for,
+)
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
 from phalanx.train.adopt.loader_pass import LoaderDraws, LoaderPass, is_ours
 from phalanx.train.adopt.random_streams import Streams
@@ -40,11 +40,10 @@ from phalanx.train.loop.assembly import build_worker
 from phalanx.train.start.environment import detect
 from phalanx.train.whole.calls import share_calls
 from phalanx.train.whole.first_steps import FirstSteps
-from phalanx.train.whole.plain_pass import PlainPass, begun
+from phalanx.train.whole.plain_pass import PlainPass
 from phalanx.train.whole.view import sees_whole_batches
 from phalanx.train.whole.whole_engine import WholeEngine
 
-_PEEK = re.compile(r"\bnext\s*\(\s*iter\s*\(")
 _DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
 """``--loss mean``: a mean, or another function, of each worker's part of the batch."""
 _ALONE = "or run the script alone, with python."
@@ -145,7 +144,7 @@ class Adoption:
                 f"Call loss.backward(), {_ALONE}",
             )
         training.parts.steps.step(optimizer)
-        self._first.compare(training.parts.figures.say_once, training.parameter_names)
+        self._first.compare(*training.sayings)
         training.end_if_done()
         return loss
 
@@ -230,7 +229,7 @@ class Adoption:
         if self._sees_whole and self._chosen.resume is None:
             if training is not None:
                 training.leave_pass()
-            drawn: Drawn = PlainPass.of(loader, begun(loader, plain))
+            drawn: Drawn = PlainPass.of(loader, plain)
             return self._train(loader, self._models(optimizers), optimizers, drawn)
         return self._train(loader, self._models(optimizers), optimizers)
 
@@ -240,8 +239,8 @@ class Adoption:
         What turns out to be no training is refused at the end of the pass, and a step that
         belongs to no pass when it is taken.
         """
-        optimizers, frame = self._optimizers(), _script_frame()
-        if not optimizers or not torch.is_grad_enabled() or _is_peek(frame):
+        optimizers, frame = self._optimizers(), script_frame()
+        if not optimizers or not torch.is_grad_enabled() or is_peek(frame):
             return False
         known = library_trains(frame)
         if known is not None:
@@ -299,10 +298,8 @@ class Adoption:
         joins = training is None or not training.is_of(optimizers)
         if training is None or joins:
             self._end()
-            passes = passes_of(_script_frame())
-            data = type(loader.dataset).__name__
-            with suppress(TypeError):  # a stream has no length
-                data = f"{data} of {len(loader.dataset)} samples"  # type: ignore[arg-type]
+            passes = passes_of(script_frame())
+            data = data_of(loader)
             training = self._join(data, models, optimizers, drawn.batch, passes)
             self._training = training
         training.order.drawn_from = drawn_from
@@ -315,8 +312,11 @@ class Adoption:
                 self._rehearses = True
                 training.parts.steps.close()
                 return child
-        if joins and isinstance(drawn, PlainPass) and self._begin_proof(training):
-            return drawn.rest()
+        if isinstance(drawn, PlainPass):
+            alone = joins and self._begin_proof(training)
+            drawn.start()
+            if alone:
+                return drawn.rest()
         return training.through(loader, drawn)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
@@ -379,22 +379,9 @@ class Adoption:
 
     def _end(self) -> None:
         """Training is over: the script has ended, or trains something else."""
-        self._first.end()
         if self._training is not None:
+            if self._first.is_child or not self._training.parts.lifecycle.broken():
+                self._first.end(*self._training.sayings)
             share_calls(None)
             self._training.end()
             self._training = None
-
-
-def _script_frame() -> FrameType | None:
-    """The newest frame that is not of Phalanx."""
-    stack = (frame for frame, _ in walk_stack(sys._getframe(1)))
-    return next((f for f in stack if not f.f_code.co_filename.startswith(OURS)), None)
-
-
-def _is_peek(frame: FrameType | None) -> bool:
-    """Whether it only looks at a first batch, to see what there is: ``next(iter(loader))``."""
-    if frame is None:
-        return False
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
-    return bool(_PEEK.search(line))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader
 
 from phalanx.core import words
 
@@ -58,6 +60,14 @@ def stand_in_for(loss: torch.Tensor) -> torch.optim.Optimizer | None:
             found.append(leaf)
         left += [following for following, _ in node.next_functions]
     return torch.optim.SGD(found[::-1], lr=0.0) if found else None
+
+
+def data_of(loader: DataLoader[Any]) -> str:
+    kind = type(loader.dataset).__name__
+    try:
+        return f"{kind} of {len(loader.dataset)} samples"  # type: ignore[arg-type]
+    except TypeError:  # a stream has no length
+        return kind
 
 
 def describe(

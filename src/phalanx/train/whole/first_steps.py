@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
-from phalanx.train.whole.proof import Proof
+from phalanx.core.errors import PhalanxError
+from phalanx.train.whole.proof import Proof, Verdict
 from phalanx.train.whole.whole_engine import WholeEngine
 
 
@@ -17,7 +19,7 @@ class FirstSteps:
     def __init__(self) -> None:
         self._proof: Proof | None = None
         self._engine: WholeEngine | None = None
-        self.is_child = False
+        self.is_child = self._said = False
 
     def begin(self, engine: WholeEngine, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
         """Whether this is the child from now on."""
@@ -37,15 +39,23 @@ class FirstSteps:
         """After a step of the workers: what was found is said once."""
         if self._proof is None or self._engine is None:
             return
-        verdict = self._engine.pass_on(self._proof.note())
-        if verdict is not None:
-            self._proof = None
-            say_once(verdict.words(names()))
+        self._say(self._engine.pass_on(self._proof.note()), say_once, names)
 
-    def end(self) -> None:
+    def end(self, say_once: Callable[[str], None], names: Callable[[], list[str]]) -> None:
         """The training is over; a child has nothing more to do."""
-        if self._proof is not None:
-            if self.is_child:
-                self._proof.end_alone()
-            self._proof.stop()
-            self._proof = None
+        if self._proof is None or self._engine is None:
+            return
+        if self.is_child:
+            self._proof.end_alone()
+        self._engine.pass_on(self._proof.last())
+        with suppress(PhalanxError):  # another one has failed, and will say so
+            self._engine.collective.sum(torch.zeros(1))
+            self._say(self._engine.pass_on(None), say_once, names)
+        self._proof = None
+
+    def _say(
+        self, found: Verdict | None, say: Callable[[str], None], names: Callable[[], list[str]]
+    ) -> None:
+        if found is not None and not self._said:
+            self._said = True
+            say(found.words(names()))

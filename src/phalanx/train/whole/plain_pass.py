@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -32,25 +33,33 @@ class _Places:
 
 
 class PlainPass(Reader):
-    """Of a loader that has begun. Where its batches are of no one size, each counts as a sample."""
+    """Of a loader. Where its batches are of no one size, each counts as a sample."""
 
     shuffle = background = drop_last = False
 
-    def __init__(self, samples: int, batch: int, batches: Iterator[Any]) -> None:
-        self.batches: Iterator[Any] | None = batches
+    def __init__(self, samples: int, batch: int, begin: Callable[[], Iterator[Any]]) -> None:
+        self._begin = begin
+        self.batches: Iterator[Any] | None = None
         self.batch = batch
         self.order: Any = _Places(samples)
         self.left = False
         """Whether the script has left its loop, perhaps to go on with the same iterator."""
 
     @staticmethod
-    def of(loader: DataLoader[Any], batches: Iterator[Any]) -> PlainPass:
-        return PlainPass(*_size_of(loader), batches)
+    def of(loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> PlainPass:
+        return PlainPass(*_size_of(loader), partial(begun, loader, plain))
 
     @staticmethod
     def of_steps(count: int) -> PlainPass:
         """Steps on batches that the script makes."""
-        return PlainPass(count, 1, itertools.repeat(None, count))
+        steps = PlainPass(count, 1, lambda: itertools.repeat(None, count))
+        steps.start()
+        return steps
+
+    def start(self) -> None:
+        """Not before a child that reads for itself has been forked: processes that read, and what
+        they have put in line, belong to one process."""
+        self.batches = self._begin()
 
     def __len__(self) -> int:
         return len(self.order)

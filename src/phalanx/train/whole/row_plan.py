@@ -111,7 +111,7 @@ def rows_of(leaves: Leaves, plan: RowPlan) -> int | None:
 def candidates(leaves: Leaves) -> Iterator[RowPlan]:
     """Which dimensions may be the rows: the first one of the first tensor, then its second."""
     tensors = [v for v in leaves.values if isinstance(v, Tensor) and v.dim() > 0]
-    if not tensors:
+    if not tensors or any(v.layout != torch.strided or v.is_nested for v in tensors):
         return
     seen: set[RowPlan] = set()
     for dim in range(min(2, tensors[0].dim())):

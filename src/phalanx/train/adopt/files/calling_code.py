@@ -7,6 +7,9 @@ libraries that write where they are asked to, count as the code that called them
 from __future__ import annotations
 
 import functools
+import linecache
+import re
+import sys
 import sysconfig
 from pathlib import Path
 from traceback import walk_stack
@@ -50,3 +53,20 @@ def _kind(file: str) -> Caller | None:
         if folder in file:
             return None if file.rpartition(folder)[2].startswith(_FOR_OTHERS) else "library"
     return None if file.startswith(_STANDARD) else "script"
+
+
+_PEEK = re.compile(r"\bnext\s*\(\s*iter\s*\(")
+
+
+def script_frame() -> FrameType | None:
+    """The newest frame that is not of Phalanx."""
+    stack = (frame for frame, _ in walk_stack(sys._getframe(1)))
+    return next((f for f in stack if not f.f_code.co_filename.startswith(OURS)), None)
+
+
+def is_peek(frame: FrameType | None) -> bool:
+    """Whether it only looks at a first batch, to see what there is: ``next(iter(loader))``."""
+    if frame is None:
+        return False
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+    return bool(_PEEK.search(line))
