@@ -222,6 +222,10 @@ class Stepper:
             self._engine.optimizers.follow_parameters()
         self._reads.watch()
 
+    def leave_scalers(self) -> None:
+        """The script's gradient scalers call its optimizers themselves, as alone."""
+        self._scaling.end()
+
     def close(self) -> None:
         """Training is over; several workers do not step any more."""
         self._over = self._engine.workers > 1

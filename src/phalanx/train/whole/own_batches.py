@@ -38,6 +38,7 @@ class OwnBatches:
     def enter(self) -> None:
         """The script is training, outside of any loop over a loader."""
         if self._pass is None:
+            self._steps.leave_scalers()
             self._count_rows()
             plain = PlainPass.of_steps(self._length)
             self._length = min(MOST, 2 * self._length)
