@@ -95,6 +95,7 @@ FIGURES = {
 }
 LONG = {
     "adopted": "benchmarks.adopted",
+    "views": "benchmarks.views",
     "accuracy": "benchmarks.accuracy",
     "straggler": "benchmarks.straggler",
     "balance": "benchmarks.balance",
