@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from phalanx.launch.worker.script_runner import PEER_LOST_CODE, STOPPED_CODE
 if TYPE_CHECKING:
     from phalanx.launch.launchers.launcher import Launch
 
+_NAMES_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)(:|$)")
 FREE_SOME_SPACE = "Free disk space, then continue from the last checkpoint: phalanx resume"
 _FULL = 1 << 16  # bytes
 _MOST_TOLD = 1 << 20  # bytes
@@ -67,7 +69,9 @@ def explain(rank: int, code: int, paths: RunPaths, launch: Launch | None = None)
         said, hint = told, ""
         if told[-1].startswith("hint: ") and "" in told[1:]:  # advice follows an empty line
             said, hint = told[: -told[::-1].index("") - 1], told[-1].removeprefix("hint: ")
-        return ScriptError(f"{who} failed: {said[-1]} {log}", hint)
+        # What an error says may have several lines; the first of them names its kind.
+        named = (line for line in reversed(said) if _NAMES_ERROR.match(line))
+        return ScriptError(f"{who} failed: {next(named, said[-1])} {log}", hint)
     if code < 0:
         name = signal_name(-code)
         return ScriptError(f"{who} was killed by {name} {log}", _remedy_for(name))

@@ -47,6 +47,14 @@ def test_words(tmp_path: Path) -> None:
     assert advised.remedy == "Set it."
 
 
+def test_an_error_of_several_lines_is_named_by_its_first(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    paths.traceback_of(0).parent.mkdir(parents=True)
+    told = "Traceback\n  File x\nRuntimeError: cannot load\nCheck the pages.\n"
+    paths.traceback_of(0).write_text(told)
+    assert "worker 0 failed: RuntimeError: cannot load (log" in explain(0, 1, paths).cause
+
+
 def test_a_full_disk_is_named_when_the_worker_could_not_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
