@@ -102,7 +102,7 @@ def build_worker(
     poller = CommandPoller(environment, environment.clock, timer, lifecycle)
     engine = _engine(script, resumed, poller, events, profiling, whole=whole)
     trained = _trained(script, engine, resumed, lifecycle)
-    _warm_up(script)
+    _warm_up(script, engine)
     lifecycle.joined(
         precision=script.precision,
         strategy=script.spec.text,
@@ -294,7 +294,7 @@ def _notes(
     return notes
 
 
-def _warm_up(script: _Script) -> None:
+def _warm_up(script: _Script, engine: Engine) -> None:
     """What torch loads on its first backward pass and first step belongs to preparing.
 
     A second or more on a slow machine, and not the same under every strategy: a comparison of
@@ -304,6 +304,7 @@ def _warm_up(script: _Script) -> None:
         return
     weight = torch.ones(1, requires_grad=True)
     (weight * 1.0).backward(torch.ones(1))
-    alone = script.environment.arena is None
-    if alone or any(p.traits.local for p in script.spec.phases):  # the user's own optimizer steps
+    if engine.workers == 1 or any(
+        p.traits.local for p in script.spec.phases
+    ):  # the user's own optimizer steps
         torch.optim.SGD([weight], lr=0.0).step()

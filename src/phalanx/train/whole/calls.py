@@ -313,6 +313,12 @@ def _batch_norm(
         return _plain_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     if calls.rows is None:
         calls.exchanges = True
+        if calls.dry:  # of a single row torch would refuse to make statistics
+            running_mean, running_var = (
+                input.new_zeros(input.shape[1]),
+                input.new_ones(input.shape[1]),
+            )
+            training = False
         return _plain_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     return batch_norm.batch_norm(
         calls.rows, input, running_mean, running_var, weight, bias, momentum, eps

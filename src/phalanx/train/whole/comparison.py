@@ -30,6 +30,8 @@ class CallState:
         """Of the shared call under way."""
         self.exchanges = self.hooked = False
         """Whether what was computed exchanges something in parts; or has its gradients watched."""
+        self.dry = False
+        """Whether a part is only tried, by this worker alone."""
 
     @contextmanager
     def within(self, rows: Rows | None) -> Iterator[None]:
@@ -85,6 +87,7 @@ class Comparison:
 
     def _part(self, plan: RowPlan, slots: Sequence[Slot], *, alone: bool = False) -> Leaves | None:
         state = ModuleState(self._module) if alone else None
+        self._calls.dry = alone
         try:
             values, inner = entered_values(
                 self._rows, _copies(self._leaves.values), plan, slots, changed=_not_zero
@@ -96,6 +99,7 @@ class Comparison:
         except Exception:  # a model that wants its constant batch size
             return None
         finally:
+            self._calls.dry = False
             if state is not None:
                 state.put_back()
 

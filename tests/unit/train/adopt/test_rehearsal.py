@@ -10,6 +10,7 @@ import torch
 from descriptors import many_open
 
 from phalanx.train.adopt import rehearsal
+from phalanx.train.adopt.files import open_files
 
 
 def _seen(
@@ -49,7 +50,7 @@ def test_the_child_reads_open_files_at_places_of_its_own(tmp_path: Path) -> None
         file.seek(50)
         child = os.fork()
         if child == 0:
-            rehearsal._open_files_anew()
+            open_files.open_files_anew()
             os._exit(0 if file.read(10) == bytes(range(50, 60)) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert file.tell() == 50
