@@ -105,6 +105,13 @@ class Request:
             batch=batch,
         )
 
+    def _view(self, plan: Plan) -> View:
+        """All workers have the same; ``whole`` was not tried on GPUs, nor under other launchers."""
+        asked = cast("View", self.options.view)
+        cpus = all(s.device == "cpu" for machine in plan.machines for s in machine.slots)
+        here = self.launcher in ("local", "ssh", "inprocess")
+        return asked if asked != "auto" or (cpus and here) else "parts"
+
     def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
         """One run; each repeat has its own seed, shared by all strategies."""
         from phalanx.launch.launchers.launcher import Job
@@ -132,7 +139,7 @@ class Request:
             module=self.module,
             adopt=self.adopt,
             private_weights=may_write_weights(self.script),
-            view=cast("View", options.view),
+            view=self._view(plan),
             loss=cast("LossKind | None", options.loss),
             keras=self.keras,
         )
