@@ -27,6 +27,7 @@ from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.windows import Gathering, broadcast
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.control import rendezvous as intents
+from phalanx.train.control.command_poller import say_refused
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import Directive, DirectiveSource, Switch
 from phalanx.train.engine.active_phase import ActivePhase
@@ -176,11 +177,10 @@ class WholeEngine(Engine):
         found = self._control.after_stretch(ticket, lockstep_position, lambda: None)
         self.shares = list(self._control.watch.shares)
         position, directive = found
-        if isinstance(directive, Switch):
-            raise InputError(
-                "a training in view whole does not switch its strategy",
-                "Start it with --view parts, or with the switch in its --strategy.",
-            )
+        if isinstance(directive, Switch):  # no reason to end a training
+            if self.copy == 0:
+                say_refused(InputError("it is in view whole", "Start it with --view parts."))
+            directive = None
         return position, directive
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
