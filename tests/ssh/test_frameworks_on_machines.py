@@ -102,7 +102,7 @@ def test_keras_script_of_reference_a_on_three_machines(bench: Bench) -> None:
     assert [machine["name"] for machine in summary["machines"]] == ["m1", "m2", "m3"]
     assert summary["system"] == "tf-mwms"
     assert "Epoch 3/3" in ended.words
-    # As many as the first worker had of each batch, times three: of a last one it may have had more.
+    # Three times what the first worker had of each batch, also of a last one that is no multiple.
     assert summary["epochs"] == 3 and 0 <= summary["samples"] - 3 * IMAGES[0] < 9, "told by fit"
     assert summary["train_loss"] > 0 and 0 <= summary["train_accuracy"] <= 1
 

@@ -139,8 +139,8 @@ def _columns(logs: dict[str, Any]) -> dict[str, float]:
 def _samples_seen(model: Any) -> int | None:
     """As many as the mean of the loss was taken of.
 
-    Of mirrored variables only this worker's are read: a sum has to be asked for by all workers. So a
-    last batch that does not come apart evenly counts up to one sample a worker too many.
+    Of mirrored variables only this worker's are read: a sum has to be asked for by all workers.
+    So a last batch that cannot be divided evenly counts up to one sample a worker too many.
     """
     with suppress(Exception):  # how Keras counts is its own affair
         count = next(metric.count for metric in model.metrics if metric.name == "loss")
