@@ -21,6 +21,8 @@ from phalanx.sync.arena.clock import Clock
 
 FEW = 1 << 13
 """Numbers that every worker adds up by itself: cheaper than one more barrier."""
+FEW_WORKERS = 3
+"""So few add up any count by themselves: sharing the work would move as many bytes."""
 _ROOM = 1 << 16
 HOST = torch.device("cpu")
 
@@ -61,15 +63,25 @@ class WorkerCollective:
 
     def sum(self, flat: Tensor, meaning: int = 0) -> Tensor:
         """The sum of everybody's ``flat``: the same bits on every worker."""
-        count = flat.numel()
-        side, turn = self._side(flat.dtype, count * self._host.workers)
+        total = self.sum_written(
+            flat.dtype, flat.numel(), lambda row: row.copy_(flat.view(-1)), meaning
+        )
+        return total.view(flat.shape)
+
+    def sum_written(
+        self, dtype: torch.dtype, count: int, write: Callable[[Tensor], object], meaning: int = 0
+    ) -> Tensor:
+        """The same of ``count`` numbers that each worker writes straight into the window."""
+        side, turn = self._side(dtype, count * self._host.workers)
         rows = side[: count * self._host.workers].view(self._host.workers, count)
-        rows[self._host.rank].copy_(flat.view(-1))
+        write(rows[self._host.rank])
         self._meet(turn, count, meaning)
-        if count <= FEW and self._arena.hosts is None:
-            total = rows[0] + rows[1] if len(rows) == 2 else rows.sum(0)
-            return total.view(flat.shape)
         here = len(rows)
+        if (count <= FEW or here <= FEW_WORKERS) and self._arena.hosts is None:
+            total = rows[0] + rows[1]
+            for row in rows[2:]:
+                total += row
+            return total
         low, high = (count * (self._host.rank + i) // here for i in (0, 1))
         for row in rows[1:]:
             rows[0, low:high].add_(row[low:high])
@@ -78,7 +90,7 @@ class WorkerCollective:
             if self._between is not None:
                 self.spent.sent += self._between.all_reduce([rows[0]])
             self._barrier()
-        return rows[0].clone().view(flat.shape)
+        return rows[0].clone()
 
     def gather(self, part: Tensor, sizes: Sequence[int], meaning: int = 0) -> Tensor:
         """Everybody's rows, ``sizes`` of them, one after another."""

@@ -67,7 +67,7 @@ class AdoptedTraining:
         engine = parts.trained.engine
         self.own = OwnBatches(parts, loop, models) if engine.workers == 1 else None
         """Steps outside of any pass, where they can be counted."""
-        self.order = OrderState()
+        self.order = OrderState(whole=self.is_whole)
         self.order.left.update(self._saved_order().get("left", {}))
         parts.trained.keepers.update(keepers_of(optimizers))
         parts.trained.keepers[ORDER] = self.order

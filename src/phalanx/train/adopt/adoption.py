@@ -34,14 +34,13 @@ from phalanx.train.adopt.found_models import (
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
 from phalanx.train.adopt.loader_pass import LoaderDraws, LoaderPass, is_ours
 from phalanx.train.adopt.random_streams import Streams
-from phalanx.train.adopt.rehearsal import rehearse
 from phalanx.train.adopt.script_length import passes_of
+from phalanx.train.adopt.view_choice import ViewChoice
 from phalanx.train.loop.assembly import build_worker
-from phalanx.train.start.environment import detect
+from phalanx.train.proof.first_steps import FirstSteps
+from phalanx.train.proof.rehearsal import rehearse
 from phalanx.train.whole.calls import share_calls
-from phalanx.train.whole.first_steps import FirstSteps
 from phalanx.train.whole.plain_pass import PlainPass
-from phalanx.train.whole.view import sees_whole_batches
 from phalanx.train.whole.whole_engine import WholeEngine
 
 _DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
@@ -56,13 +55,16 @@ class Adoption:
         self._training: AdoptedTraining | None = None
         self._joining = self._rehearses = False
         self._draws = LoaderDraws()
-        self._sees_whole = sees_whole_batches(chosen, workers)
-        alone = workers == 1 and chosen.virtual is None and not chosen.explain
-        self._counts_steps = self._sees_whole or (alone and not self.profiles)
-        """Whether a training whose batches come from no loader can be followed."""
+        self._view = ViewChoice(chosen, workers)
+        self._alone = workers == 1 and chosen.virtual is None and not chosen.explain
         self._stand_in: torch.optim.Optimizer | None = None
         self._first = FirstSteps()
         self.streams = Streams()
+
+    @property
+    def _counts_steps(self) -> bool:
+        """Whether a training whose batches come from no loader can be followed."""
+        return self._view.whole or (self._alone and not self.profiles)
 
     @property
     def profiles(self) -> bool:
@@ -77,7 +79,7 @@ class Adoption:
 
     def before_training(self, _loss: torch.Tensor, _factor: torch.Tensor | None) -> None:
         """The script calls ``backward`` outside of a training."""
-        if self._first.is_child:
+        if self._first.is_child or self._view.trial is not None:
             return
         if self._counts_steps and not self._optimizers():
             self._stand_in = stand_in_for(_loss)
@@ -106,6 +108,8 @@ class Adoption:
         **kwargs: Any,
     ) -> Any:
         training = self._training
+        if self._view.trial is not None:
+            return self._view.trial.step(plain, optimizer, closure, **kwargs)
         if self._rehearses:
             return closure() if closure is not None else None
         if self._first.is_child:
@@ -220,18 +224,22 @@ class Adoption:
         """In place of ``iter(loader)``."""
         if is_ours(loader) or self._rehearses or self._first.is_child:
             return plain()
+        if self._view.trial is not None:
+            return self._view.trial.other_pass(loader, plain)
         if not self.trains_on(loader):
             return self._whole(self._draws.as_alone(loader, plain), loader)
         training = self._training
         if training is not None and training.is_within_another(loader):
             return plain()
         optimizers = self._optimizers()
-        if self._sees_whole and self._chosen.resume is None:
+        models = self._models(optimizers)
+        if training is None and (child := self._view.choose(loader, plain, models)):
+            return child
+        if self._view.whole and self._chosen.resume is None:
             if training is not None:
                 training.leave_pass()
-            drawn: Drawn = PlainPass.of(loader, plain)
-            return self._train(loader, self._models(optimizers), optimizers, drawn)
-        return self._train(loader, self._models(optimizers), optimizers)
+            return self._train(loader, models, optimizers, PlainPass.of(loader, plain))
+        return self._train(loader, models, optimizers)
 
     def trains_on(self, loader: DataLoader[Any]) -> bool:
         """Whether the script is about to train on what it reads, as far as that can be seen.
@@ -357,12 +365,15 @@ class Adoption:
         passes: int | None,
     ) -> AdoptedTraining:
         device = parameters_of(optimizers)[0].device
-        environment = dataclasses.replace(detect(), device=device)
-        whole = self._sees_whole
+        environment = dataclasses.replace(self._view.environment(), device=device)
+        whole = self._view.whole
         parts, loop = build_worker(
             environment, models, optimizers, buffers="auto", loss=_DECLARED[self._chosen.loss],
             trial=None, seeds=self.streams,
-            notes=describe(models, optimizers, data, batch, passes, self._workers, whole=whole),
+            notes=describe(
+                models, optimizers, data, batch, passes, self._workers,
+                whole=whole, slower=self._view.slower,
+            ),
             whole=whole,
         )  # fmt: skip
         loop.adopt(self._chosen.epochs or passes)

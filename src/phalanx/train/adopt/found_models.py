@@ -79,8 +79,10 @@ def describe(
     workers: int,
     *,
     whole: bool,
+    slower: float | None = None,
 ) -> list[str]:
-    """What was found, for the first lines of a run."""
+    """What was found, for the first lines of a run; ``slower``: view ``parts`` was chosen, because
+    a step would take so many times as long in view ``whole``."""
     sizes = [
         f"{type(m).__name__} ({words.count(sum(p.numel() for p in m.parameters()))} parameters)"
         for m in models
@@ -91,6 +93,11 @@ def describe(
     length = "" if epochs is None else f", {epochs} epochs"
     size = "" if batch is None else f", global batch {batch}"
     found = [f"adopted: {', '.join(sizes)}; {', '.join(kinds)}; {data}{size}{length}"]
+    if slower is not None:
+        found.append(
+            f"view parts: each worker sees its part of a batch, because a step in view whole would "
+            f"take {slower:.1f} times as long; --view whole shows the script all of each batch"
+        )
     normed = any(isinstance(part, _BatchNorm) for m in models for part in m.modules())
     if normed and workers > 1 and not whole:
         found.append("batch norm: statistics of each worker's part of a batch, averaged per epoch")

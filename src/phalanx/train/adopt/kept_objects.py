@@ -21,7 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 from phalanx.core.errors import InputError
 from phalanx.train.checkpoint.kept_state import Keeper, pack
 
-ORDER = "order"
+ORDER, WHOLE = "order", "whole"
 _KINDS = (LRScheduler, GradScaler, AveragedModel)
 _made = threading.local()
 
@@ -41,16 +41,17 @@ def _new(kind: type, *_args: Any, **_kwargs: Any) -> Any:
 
 
 class OrderState:
-    """Torch's numbers at the moment when the order of the pass in hand was drawn, and the passes
-    that the script left early."""
+    """Torch's numbers at the moment when the order of the pass in hand was drawn, the passes that
+    the script left early, and which view of a batch it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
         self.drawn_from = torch.get_rng_state()
         self.left: dict[int, int] = {}
         """By the number of the pass: after how many batches."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"drawn_from": self.drawn_from, "left": self.left}
+        return {"drawn_from": self.drawn_from, "left": self.left, WHOLE: self._whole}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Too late here: it is needed before the order is drawn."""

@@ -118,7 +118,7 @@ class SharedCalls(CallState):
             self._note(rows or _most_rows(leaves), None)
             return self._whole(module, args, kwargs)
         shared = self._rows(rows)
-        if kind.calls >= 2 * kind.compared:
+        if kind.calls >= 4 * kind.compared:
             kind.compared = kind.calls
             if Comparison(self, module, leaves, shared).plan(plan, slots) != plan:
                 raise _changed(module)

@@ -193,17 +193,20 @@ def _add_up(
     for index, value in enumerate(like):
         kinds.setdefault(value.dtype, []).append(index)
     for dtype, indices in kinds.items():
-        sizes = [like[i].numel() for i in indices]
-        flat = torch.zeros(sum(sizes) + len(indices), dtype=dtype)
-        *places, marks = flat.split([*sizes, len(indices)])
-        for number, (index, place) in enumerate(zip(indices, places, strict=True)):
-            if (given := partial[index]) is not None:
-                place.view(given.shape).copy_(given)
-                marks[number] = 1.0
-        total = collective.sum(flat, _GRADIENTS)
-        *places, marks = total.split([*sizes, len(indices)])
-        there = marks.tolist()
-        for number, (index, place) in enumerate(zip(indices, places, strict=True)):
-            if there[number]:
+        sizes = [*(like[i].numel() for i in indices), len(indices)]
+
+        def write(row: Tensor, indices: list[int] = indices, sizes: list[int] = sizes) -> None:
+            *places, marks = row.split(sizes)
+            marks.copy_(torch.tensor([partial[i] is not None for i in indices]))
+            for index, place in zip(indices, places, strict=True):
+                if (given := partial[index]) is None:
+                    place.zero_()
+                else:
+                    place.view(given.shape).copy_(given)
+
+        total = collective.sum_written(dtype, sum(sizes), write, _GRADIENTS)
+        *places, marks = total.split(sizes)
+        for index, place, there in zip(indices, places, marks.tolist(), strict=True):
+            if there:
                 found[index] = place.view(like[index].shape).to(like[index].device)
     return found

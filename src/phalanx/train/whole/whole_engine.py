@@ -36,8 +36,8 @@ from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured
 from phalanx.train.engine.sample_leases import EngineListener, claims_for
+from phalanx.train.proof.proof import Verdict
 from phalanx.train.whole.calls import SharedCalls
-from phalanx.train.whole.proof import Verdict
 from phalanx.train.whole.row_plan import rows_in
 
 if TYPE_CHECKING:

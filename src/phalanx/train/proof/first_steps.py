@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from phalanx.core.errors import PhalanxError
-from phalanx.train.whole.proof import Proof, Verdict
+from phalanx.train.proof.proof import Proof, Verdict
 from phalanx.train.whole.whole_engine import WholeEngine
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from descriptors import many_open
 
-from phalanx.train.adopt import rehearsal
 from phalanx.train.adopt.files import open_files
+from phalanx.train.proof import rehearsal
 
 
 def _seen(

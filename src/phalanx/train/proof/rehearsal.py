@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader
 
 from phalanx.agent.system import readable
 from phalanx.core.errors import InputError
-from phalanx.train.adopt.files.open_files import open_files_anew
 from phalanx.train.guards.loss_kind import LossWatch, SumLossError
+from phalanx.train.proof.child import become_child
 
 SECONDS = 20
 """That the child may take; the others wait for it."""
@@ -88,12 +88,7 @@ class _Rehearsal(Iterator[Any]):
         models: Sequence[nn.Module],
         answer: int,
     ) -> None:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(2 * SECONDS)  # also if the worker is gone
-        torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
-        open_files_anew()
-        for stream in (0, 1, 2):
-            os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+        become_child(2 * SECONDS)
         self._answer, self._watch = answer, LossWatch()
         self._parameters = [p for model in models for p in model.parameters()]
         _make_repeatable(models, self._parameters)

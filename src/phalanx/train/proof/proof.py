@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.train.adopt.files.open_files import open_files_anew
 from phalanx.train.adopt.side_effects import keep_files_of_child_apart
+from phalanx.train.proof.child import become_child
 from phalanx.train.whole.calls import AS_ALONE
 
 STEPS, SECONDS = AS_ALONE, 5.0
@@ -100,13 +100,7 @@ class Proof:
         self.child = os.fork()
         if self.child:
             return False
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.alarm(int(4 * SECONDS))  # also if the worker is gone
-        torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
-        open_files_anew()
-        for stream in (0, 1, 2):
-            os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+        become_child(4 * SECONDS)
         self._folder = keep_files_of_child_apart()
         return True
 

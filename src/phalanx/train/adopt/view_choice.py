@@ -1,0 +1,75 @@
+"""Which view of a batch an adopted script gets, decided before its worker joins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.utils.data import DataLoader
+
+from phalanx.core.settings import RunSettings
+from phalanx.core.spec import parse_spec
+from phalanx.train.adopt.kept_objects import ORDER, WHOLE
+from phalanx.train.checkpoint.checkpoint_manifest import read_manifest
+from phalanx.train.start.environment import Environment, detect
+from phalanx.train.whole.view_trial import ViewTrial, can_be_tried, try_views
+
+_LOCKSTEP = ("allreduce", "bsp")
+
+
+class ViewChoice:
+    def __init__(self, chosen: RunSettings, workers: int) -> None:
+        self._open = chosen.view == "auto"
+        self.whole = _sees_whole_batches(chosen, workers)
+        """Each worker runs the script on whole batches, and only calls of models are shared out."""
+        self.slower: float | None = None
+        """How many times as long a step would take in view ``whole``, if that decided it."""
+        self.trial: ViewTrial | None = None
+        """In the child that tries which view suits the script."""
+        self._environment: Environment | None = None
+        if self.whole and self._open and chosen.resume is not None:
+            self._open = False
+            self.whole = _was_whole(Path(chosen.resume))
+
+    def environment(self) -> Environment:
+        """Where this worker runs: found out once for each training."""
+        found, self._environment = self._environment or detect(), None
+        return found
+
+    def choose(
+        self,
+        loader: DataLoader[Any],
+        plain: Callable[[], Iterator[Any]],
+        models: Sequence[nn.Module],
+    ) -> Iterator[Any] | None:
+        """Collective, before the first training: in a child of a worker its trial."""
+        if not self.whole or not self._open or not can_be_tried(models, loader):
+            return None
+        self._open = False
+        self._environment = detect()
+        if self._environment.arena is None or self._environment.thread:
+            return None
+        found = try_views(self._environment.arena, models, loader, plain)
+        if isinstance(found, ViewTrial):
+            self.trial = found
+            return iter(found)
+        self.slower, self.whole = found, found is None
+        return None
+
+
+def _sees_whole_batches(chosen: RunSettings, workers: int) -> bool:
+    """That needs workers that step together all the time, with gradients as they are."""
+    if workers == 1 or not chosen.adopt or chosen.view == "parts" or chosen.loss is not None:
+        return False
+    if chosen.virtual is not None or chosen.profile is not None or chosen.explain:
+        return False
+    phases = parse_spec(chosen.strategy).phases
+    return len(phases) == 1 and phases[0].name in _LOCKSTEP and not phases[0].codec
+
+
+def _was_whole(checkpoint: Path) -> bool:
+    """As the run that is resumed was."""
+    kept = read_manifest(checkpoint).other.get("state", {}).get(ORDER, {})
+    return bool(kept.get(WHOLE, True))

@@ -1,0 +1,1 @@
+"""Whether several workers train what one process does: tried beside the training, in a child."""

@@ -1,0 +1,196 @@
+"""Which view of a batch suits a script, where ``--view auto`` leaves it open: tried before joining.
+
+In view ``whole`` each worker reads all of a batch, computes its loss and runs the optimizer; only
+calls of models are shared out. A child of the second worker goes through a few batches alone and
+takes the time of each of these. View ``parts`` is chosen where ``whole`` would take more than a
+tenth longer, and where training by parts is faster than one process at all.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader, IterableDataset
+
+from phalanx.agent.system import readable
+from phalanx.sync.arena.arena import Arena
+from phalanx.train.adopt.side_effects import keep_files_of_child_apart
+from phalanx.train.proof.child import become_child
+from phalanx.train.whole.plain_pass import begun
+
+BATCHES, SECONDS = 5, 3.0
+"""That the child goes through, the first of them to warm up, and may take."""
+WORTH = 1.1
+"""How many times as long a step has to take in view ``whole`` for ``parts`` to be chosen."""
+_MEETING, _SHARING, _BYTES_A_SECOND = 0.6e-3, 0.4e-3, 1.5e9
+"""Seconds that a step takes longer because workers meet, and because it shares out calls; and what
+they add up in a second. In steps so long that a network counts, none of this does."""
+
+
+@dataclass(frozen=True)
+class BatchTimes:
+    """Seconds of one batch in one process, and in which part of it they were spent."""
+
+    whole: float
+    reading: float
+    calls: float
+    backward: float
+    update: float
+
+    def in_view_whole(self, workers: int, exchange: float) -> float:
+        """The estimate for ``workers`` equal ones, of which each computes the whole loss."""
+        shared = self.calls + self._backward_of_calls
+        return self.whole - shared + shared / workers + exchange + _SHARING
+
+    def in_view_parts(self, workers: int, exchange: float) -> float:
+        return self.whole / workers + exchange
+
+    @property
+    def _backward_of_calls(self) -> float:
+        """A loss takes about twice as long on its way back; what is left is the models'."""
+        other = self.whole - self.reading - self.calls - self.backward - self.update
+        return max(0.0, self.backward - 2 * max(0.0, other))
+
+
+def slower_whole(times: BatchTimes, workers: int, parameters: int) -> float | None:
+    """How many times as long view ``whole`` takes as ``parts``, where that view is to be chosen."""
+    exchange = _MEETING + 8 * parameters / _BYTES_A_SECOND
+    whole, parts = (view(workers, exchange) for view in (times.in_view_whole, times.in_view_parts))
+    return whole / parts if whole > WORTH * parts and parts < 0.9 * times.whole else None
+
+
+def can_be_tried(models: Sequence[nn.Module], loader: DataLoader[Any]) -> bool:
+    """View ``parts`` would change the statistics of batch norm, and does not share out data that
+    have no length; and no GPU survives a fork."""
+    normed = any(isinstance(part, _BatchNorm) for m in models for part in m.modules())
+    shared = not isinstance(loader.dataset, IterableDataset) and loader.batch_sampler is not None
+    busy = torch.cuda.is_initialized() or bool(multiprocessing.active_children())
+    return shared and not normed and not busy
+
+
+class ViewTrial:
+    """The child's way through the script's own loop."""
+
+    def __init__(self, answer: int, loader: DataLoader[Any], batches: Iterator[Any]) -> None:
+        self._answer, self._loader, self._batches = answer, loader, batches
+        self._folder = keep_files_of_child_apart()
+        self._spent = dict.fromkeys((f.name for f in fields(BatchTimes)), 0.0)
+        self._times: list[BatchTimes] = []
+        self._began = self._asked = time.perf_counter()
+        self._nested = False
+        plain_call = nn.Module.__call__
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._nested or next(module.parameters(), None) is None:
+                return plain_call(module, *args, **kwargs)
+            self._nested = True
+            try:
+                return self.timed("calls", plain_call, module, *args, **kwargs)
+            finally:
+                self._nested = False
+
+        plain_backward = torch.autograd.backward
+        setattr(nn.Module, "__call__", call)  # noqa: B010
+        setattr(  # noqa: B010
+            torch.autograd,
+            "backward",
+            lambda *args, **kwargs: self.timed("backward", plain_backward, *args, **kwargs),
+        )
+
+    def timed(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._spent[name] += time.perf_counter() - began
+
+    def step(self, plain: Callable[..., Any], optimizer: Any, closure: Any, **kwargs: Any) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.timed("update", plain, optimizer, **kwargs)
+        return loss
+
+    def other_pass(
+        self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]
+    ) -> Iterator[Any]:
+        """The script goes through other data, or has left its loop and begins it again."""
+        if loader is self._loader:
+            self._end()
+        return plain()
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            while True:
+                batch = self.timed("reading", next, self._batches)
+                yield batch
+                self._note()
+        except StopIteration:
+            self._end()
+
+    def _note(self) -> None:
+        """A batch is over, and the next one is asked for."""
+        now = time.perf_counter()
+        self._spent["whole"] = now - self._asked
+        self._times.append(BatchTimes(**self._spent))
+        self._spent = dict.fromkeys(self._spent, 0.0)
+        if len(self._times) == BATCHES or now - self._began > SECONDS:
+            self._end()
+        self._asked = time.perf_counter()
+
+    def _end(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        counted = self._times[1:] or self._times
+        found = astuple(min(counted, key=lambda times: times.whole)) if counted else ()
+        os.write(self._answer, msgspec.json.encode(found))
+        os._exit(0)
+
+
+def try_views(
+    arena: Arena,
+    models: Sequence[nn.Module],
+    loader: DataLoader[Any],
+    plain: Callable[[], Iterator[Any]],
+) -> ViewTrial | float | None:
+    """Collective. In the child its trial. In the workers how many times as long view
+    ``whole`` would take as ``parts``; ``None``, if it is to be used."""
+    told = arena.region("view", 1, torch.float64)
+    if arena.rank == 1:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            become_child(4 * SECONDS)
+            return ViewTrial(writing, loader, begun(loader, plain))
+        os.close(writing)
+        parameters = sum(p.numel() for model in models for p in model.parameters())
+        times = _answer_of(child, reading)
+        ratio = None if times is None else slower_whole(times, arena.workers, parameters)
+        told[0] = ratio or 0.0
+    arena.barrier()
+    return float(told[0]) or None
+
+
+def _answer_of(child: int, reading: int) -> BatchTimes | None:
+    """``None`` if the child could not tell: it failed, or took too long."""
+    try:
+        told = os.read(reading, 1000) if readable([reading], 2 * SECONDS) else b""
+    finally:
+        os.close(reading)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    found = msgspec.json.decode(told, type=list[float]) if told else []
+    return BatchTimes(*found) if found else None
