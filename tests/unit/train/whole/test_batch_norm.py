@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,13 @@ class _Alone:
 
     def sum(self, flat: Tensor, meaning: int = 0) -> Tensor:
         return flat.clone()
+
+    def sum_written(
+        self, dtype: torch.dtype, count: int, write: Callable[[Tensor], object], meaning: int = 0
+    ) -> Tensor:
+        row = torch.empty(count, dtype=dtype)
+        write(row)
+        return row
 
 
 @pytest.mark.parametrize("affine", [True, False])
