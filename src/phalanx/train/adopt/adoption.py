@@ -116,11 +116,10 @@ class Adoption:
         if self._first.is_child and training is not None:
             with training.parts.steps.ours:  # an optimizer may have another one inside
                 return self._first.alone(plain, optimizer, *given, **kwargs)
-        makes = bool(given or kwargs) and self._counts_steps
         known = training is not None and training.knows(optimizer) and training.awaits_step
-        if training is None or not known or makes:
-            if self._counts_steps:  # its gradients are those of all
-                return self._step_alone(optimizer, plain, *given, **kwargs)
+        if self._counts_steps and (given or kwargs or not known):  # its gradients are those of all
+            return self._step_alone(optimizer, plain, *given, **kwargs)
+        if training is None or not known:
             idle = closure is None and all(get_grad(p) is None for p in parameters_of([optimizer]))
             if idle and training is not None:
                 return None  # without gradients there is nothing to do
@@ -154,8 +153,7 @@ class Adoption:
     def _step_alone(
         self, optimizer: torch.optim.Optimizer, plain: Callable[..., Any], *given: Any, **kw: Any
     ) -> Any:
-        """A step that belongs to no pass over a loader, with gradients that all workers have; one
-        with a closure, or of an optimizer made later, is made by the script, and counted."""
+        """Outside of a pass; or made by the script (a closure, an optimizer made later)."""
         training = self._training or self._train_own_batches()
         if self._first.is_child and self._training is not None:  # since now
             return self.step(optimizer, plain, *given, **kw)
@@ -164,8 +162,6 @@ class Adoption:
         knows, found = training.knows(optimizer), None
         made = bool(given or kw) or not knows or training.under_way
         if made:
-            if not training.under_way:
-                training.own.enter()
             with training.parts.steps.ours:
                 found = plain(optimizer, *given, **kw)
         if training.under_way:
