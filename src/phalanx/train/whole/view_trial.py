@@ -3,7 +3,7 @@
 In view ``whole`` each worker reads all of a batch, computes its loss and runs the optimizer; only
 calls of models are shared out. A child of the second worker goes through a few batches alone and
 takes the time of each of these. View ``parts`` is chosen where ``whole`` would take more than a
-tenth longer, and where training by parts is faster than one process at all.
+tenth longer, and a step is long enough for that to matter.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ BATCHES, SECONDS = 5, 3.0
 """That the child goes through, the first of them to warm up, and may take."""
 WORTH = 1.1
 """How many times as long a step has to take in view ``whole`` for ``parts`` to be chosen."""
-_MEETING, _SHARING, _BYTES_A_SECOND = 0.6e-3, 0.4e-3, 1.5e9
+SHORT = 2e-3
+"""Seconds of a step of one process that several workers can hardly make shorter."""
+_MEETING, _SHARING, _BYTES_A_SECOND = 0.3e-3, 1.5e-3, 2e9
 """Seconds that a step takes longer because workers meet, and because it shares out calls; and what
-they add up in a second. In steps so long that a network counts, none of this does."""
+they add up in a second: as measured on two cores. In long steps none of this counts."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def slower_whole(times: BatchTimes, workers: int, parameters: int) -> float | No
     """How many times as long view ``whole`` takes as ``parts``, where that view is to be chosen."""
     exchange = _MEETING + 8 * parameters / _BYTES_A_SECOND
     whole, parts = (view(workers, exchange) for view in (times.in_view_whole, times.in_view_parts))
-    return whole / parts if whole > WORTH * parts and parts < 0.9 * times.whole else None
+    return whole / parts if whole > WORTH * parts and times.whole > SHORT else None
 
 
 def can_be_tried(models: Sequence[nn.Module], loader: DataLoader[Any]) -> bool:
