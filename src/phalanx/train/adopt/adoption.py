@@ -112,14 +112,14 @@ class Adoption:
             return self._view.trial.step(plain, optimizer, closure, **kwargs)
         if self._rehearses:
             return closure() if closure is not None else None
-        if self._first.is_child:
-            return self._first.alone(
-                plain, optimizer, *(() if closure is None else (closure,)), **kwargs
-            )
-        if training is None or not training.knows(optimizer) or not training.awaits_step:
-            given = () if closure is None else (closure,)
-            if self._counts_steps:  # its gradients are those of all
-                return self._step_alone(optimizer, plain, *given, **kwargs)
+        given = () if closure is None else (closure,)
+        if self._first.is_child and training is not None:
+            with training.parts.steps.ours:  # an optimizer may have another one inside
+                return self._first.alone(plain, optimizer, *given, **kwargs)
+        known = training is not None and training.knows(optimizer) and training.awaits_step
+        if self._counts_steps and (given or kwargs or not known):  # its gradients are those of all
+            return self._step_alone(optimizer, plain, *given, **kwargs)
+        if training is None or not known:
             idle = closure is None and all(get_grad(p) is None for p in parameters_of([optimizer]))
             if idle and training is not None:
                 return None  # without gradients there is nothing to do
@@ -129,8 +129,6 @@ class Adoption:
                 raise self._stray(training, optimizer)
             return plain(optimizer, *given, **kwargs)
         if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
-            if self._counts_steps:
-                return self._step_alone(optimizer, plain, closure, **kwargs)
             if self._workers > 1:
                 raise InputError(
                     "LBFGS needs several evaluations per step, which workers cannot share",
@@ -155,19 +153,23 @@ class Adoption:
     def _step_alone(
         self, optimizer: torch.optim.Optimizer, plain: Callable[..., Any], *given: Any, **kw: Any
     ) -> Any:
-        """A step that belongs to no pass over a loader, with gradients that all workers have."""
-        training = self._training
-        if training is None:
-            training = self._train_own_batches()
-        knows = training is not None and training.knows(optimizer)
+        """Outside of a pass; or made by the script (a closure, an optimizer made later)."""
+        training = self._training or self._train_own_batches()
+        if self._first.is_child and self._training is not None:  # since now
+            return self.step(optimizer, plain, *given, **kw)
         if training is None or training.own is None or training.parts.lifecycle.over:
             return plain(optimizer, *given, **kw)
-        if given or kw or not knows or training.under_way:
+        knows, found = training.knows(optimizer), None
+        made = bool(given or kw) or not knows or training.under_way
+        if made:
             with training.parts.steps.ours:
-                return plain(optimizer, *given, **kw)
-        training.own.step(optimizer)
-        self._first.compare(training.parts.figures.say_once, training.parameter_names)
-        return None
+                found = plain(optimizer, *given, **kw)
+        if training.under_way:
+            training.parts.steps.note(optimizer if knows else None)
+        else:
+            training.own.step(optimizer, made=made)
+        self._first.compare(*training.sayings)
+        return found
 
     def _train_own_batches(self) -> AdoptedTraining | None:
         """Joins a training whose batches come from no loader; ``None`` if there is nothing yet."""

@@ -159,6 +159,15 @@ class Stepper:
             set_grad(parameter, gradient)
         self._clip = clip
 
+    def note(self, known: torch.optim.Optimizer | None = None) -> None:
+        """The script has made a step itself, which counts as one of this training."""
+        self._exchange.worked(*self._stopwatch.worked())
+        ready = self._stopwatch.clock.now()
+        self._engine.look()
+        self._stopwatch.stepped(ready, self._exchange.note())
+        if known is not None:
+            self._weight.stepped(self._index(known))
+
     def _index(self, optimizer: torch.optim.Optimizer) -> int:
         for i, known in enumerate(self._optimizers):
             if known is optimizer:
