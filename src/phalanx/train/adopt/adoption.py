@@ -37,7 +37,7 @@ from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.script_length import passes_of
 from phalanx.train.adopt.view_choice import ViewChoice
 from phalanx.train.loop.assembly import build_worker
-from phalanx.train.proof.first_steps import FirstSteps
+from phalanx.train.proof.checks import Checks
 from phalanx.train.proof.rehearsal import rehearse
 from phalanx.train.whole.calls import share_calls
 from phalanx.train.whole.plain_pass import PlainPass
@@ -58,7 +58,7 @@ class Adoption:
         self._view = ViewChoice(chosen, workers)
         self._alone = workers == 1 and chosen.virtual is None and not chosen.explain
         self._stand_in: torch.optim.Optimizer | None = None
-        self._first = FirstSteps()
+        self._checks = Checks(chosen)
         self.streams = Streams()
 
     @property
@@ -79,7 +79,7 @@ class Adoption:
 
     def before_training(self, _loss: torch.Tensor, _factor: torch.Tensor | None) -> None:
         """The script calls ``backward`` outside of a training."""
-        if self._first.is_child or self._view.trial is not None:
+        if self._checks.is_child or self._view.trial is not None:
             return
         if self._counts_steps and not self._optimizers():
             self._stand_in = stand_in_for(_loss)
@@ -112,10 +112,10 @@ class Adoption:
             return self._view.trial.step(plain, optimizer, closure, **kwargs)
         if self._rehearses:
             return closure() if closure is not None else None
-        if self._first.is_child:
-            return self._first.alone(
-                plain, optimizer, *(() if closure is None else (closure,)), **kwargs
-            )
+        if self._checks.is_child:
+            found = plain(optimizer, *(() if closure is None else (closure,)), **kwargs)
+            self._checks.stepped_alone(optimizer)
+            return found
         if training is None or not training.knows(optimizer) or not training.awaits_step:
             given = () if closure is None else (closure,)
             if self._counts_steps:  # its gradients are those of all
@@ -148,8 +148,8 @@ class Adoption:
                 f"Call loss.backward(), {_ALONE}",
             )
         training.parts.steps.step(optimizer)
-        self._first.compare(*training.sayings)
-        training.end_if_done()
+        if not (training.is_whole and self._checks.fork()):
+            training.end_if_done()
         return loss
 
     def _step_alone(
@@ -166,7 +166,7 @@ class Adoption:
             with training.parts.steps.ours:
                 return plain(optimizer, *given, **kw)
         training.own.step(optimizer)
-        self._first.compare(training.parts.figures.say_once, training.parameter_names)
+        self._checks.fork()
         return None
 
     def _train_own_batches(self) -> AdoptedTraining | None:
@@ -186,21 +186,11 @@ class Adoption:
         if self._chosen.epochs:
             say_once = self._training.parts.figures.say_once
             say_once("--epochs has no effect: the script has no epochs")
-        if self._begin_proof(self._training):
+        if not self._stand_in and self._training.is_checked() and self._checks.fork():
             return None
         if self._training.own is not None:
             self._training.own.enter()
         return self._training
-
-    def _begin_proof(self, training: AdoptedTraining) -> bool:
-        """Whether this is the child that does the first steps alone."""
-        engine = training.parts.trained.engine
-        if not isinstance(engine, WholeEngine) or not training.can_be_proved or self._stand_in:
-            return False
-        if self._first.begin(engine, training.optimizers):
-            share_calls(None)
-            training.parts.steps.close()
-        return self._first.is_child
 
     def _stray(
         self, training: AdoptedTraining | None, optimizer: torch.optim.Optimizer
@@ -222,8 +212,10 @@ class Adoption:
 
     def iterate(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """In place of ``iter(loader)``."""
-        if is_ours(loader) or self._rehearses or self._first.is_child:
+        if is_ours(loader) or self._rehearses:
             return plain()
+        if self._checks.is_child:
+            return self._go_on(loader, plain)
         if self._view.trial is not None:
             return self._view.trial.other_pass(loader, plain)
         if not self.trains_on(loader):
@@ -240,6 +232,14 @@ class Adoption:
                 training.leave_pass()
             return self._train(loader, models, optimizers, PlainPass.of(loader, plain))
         return self._train(loader, models, optimizers)
+
+    def _go_on(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        training = self._training
+        if training is None or training.is_whole:
+            return plain()
+        if not self.trains_on(loader):
+            return self._in_common(self._draws.as_alone(loader, plain))
+        return training.alone_again(loader, self._draws.order_of(loader))
 
     def trains_on(self, loader: DataLoader[Any]) -> bool:
         """Whether the script is about to train on what it reads, as far as that can be seen.
@@ -313,15 +313,16 @@ class Adoption:
         training.order.drawn_from = drawn_from
         if not any(model.training for model in models):
             training.in_eval_mode.add(loader)
-        rehearses = joins and training.can_rehearse and self._chosen.loss is None
-        if rehearses and isinstance(drawn, LoaderPass):
+        checked = joins and training.is_checked()
+        rehearses = joins and not checked and training.can_rehearse and self._chosen.loss is None
+        if rehearses and self._chosen.check and isinstance(drawn, LoaderPass):
             child = rehearse(loader, drawn.order, drawn.batch, models)
             if child is not None:
                 self._rehearses = True
                 training.parts.steps.close()
                 return child
         if isinstance(drawn, PlainPass):
-            alone = joins and self._begin_proof(training)
+            alone = checked and self._checks.fork()
             drawn.start()
             if alone:
                 return drawn.rest()
@@ -385,14 +386,15 @@ class Adoption:
             engine.go_on_from((parts.resumed.private or {}) if parts.resumed else {})
             share_calls(engine.shared_calls(parts.figures.say_once))
         return AdoptedTraining(
-            parts, loop, models, optimizers, known, self._chosen.seed, self.streams
+            parts, loop, models, optimizers, known, self._chosen.seed, self.streams, self._checks
         )
 
     def _end(self) -> None:
         """Training is over: the script has ended, or trains something else."""
         if self._training is not None:
-            if self._first.is_child or not self._training.parts.lifecycle.broken():
-                self._first.end(*self._training.sayings)
             share_calls(None)
-            self._training.end()
-            self._training = None
+            training, self._training = self._training, None
+            try:
+                training.end()
+            except InputError as error:  # of a check, which had not ended before
+                training.parts.lifecycle.fail(str(error))
