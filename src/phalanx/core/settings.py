@@ -158,6 +158,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The run only measures what the script costs, for so many seconds: it saves nothing."""
     view: View = "auto"
     """What an adopted script sees of a batch in lockstep: all of it, or this worker's part."""
+    check: int = 12
+    """First steps of an adopted training that are compared with those of one process; 0: none."""
     loss: LossKind | None = None
     """What an adopted script makes of a batch; ``None``: as its losses look."""
     module: str | None = None

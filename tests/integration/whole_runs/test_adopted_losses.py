@@ -65,18 +65,22 @@ def _weights(out: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "words", "more"),
     [
-        ("pairs", "from that of its parts"),
-        pytest.param("padded", "from that of its parts", marks=pytest.mark.slow),
-        pytest.param("hook", "from that of its parts", marks=pytest.mark.slow),
-        pytest.param("sum", "--loss sum", marks=pytest.mark.slow),
+        ("pairs", "step 1 differs from that of one process", ()),
+        pytest.param("padded", "differs from that of one process", (), marks=pytest.mark.slow),
+        pytest.param("hook", "differs from that of one process", (), marks=pytest.mark.slow),
+        pytest.param("sum", "differs from that of one process", (), marks=pytest.mark.slow),
+        ("pairs", "from that of its parts", ("--strategy", "async")),
+        pytest.param("sum", "--loss sum", ("--strategy", "async"), marks=pytest.mark.slow),
     ],
 )
-def test_what_does_not_come_apart_is_refused(tmp_path: Path, kind: str, words: str) -> None:
+def test_what_does_not_come_apart_is_refused(
+    tmp_path: Path, kind: str, words: str, more: tuple[str, ...]
+) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     ended = phalanx(
-        "run", "train.py", "--workers", "2", "--view", "parts", "--", kind, cwd=tmp_path
+        "run", "train.py", "--workers", "2", "--view", "parts", *more, "--", kind, cwd=tmp_path
     )
     assert ended.returncode == 2
     assert words in " ".join(ended.stderr.split()), ended.stderr

@@ -155,6 +155,14 @@ ViewName = Annotated[
         help="What a script without Phalanx sees of a batch: whole, or its part. Default: auto.",
     ),
 ]
+CheckSteps = Annotated[
+    str,
+    typer.Option(
+        "--check",
+        metavar="N",
+        help="First steps of a script without Phalanx to compare with one process; or off.",
+    ),
+]
 LossKind = Annotated[
     str | None,
     typer.Option(
@@ -247,6 +255,7 @@ class RunOptions:
     balance: Balance = "auto"
     on_nonfinite: OnNonfinite = "skip"
     view: ViewName = "auto"
+    check: CheckSteps = "12"
     loss: LossKind = None
     slow: Slow = None
     rate: Rate = None

@@ -11,6 +11,7 @@ from phalanx.cli.request.values import (
     CheckpointTimes,
     check_adopted,
     check_at_least,
+    read_check,
     read_checkpoints,
     read_rate,
     read_size,
@@ -140,6 +141,7 @@ class Request:
             adopt=self.adopt,
             private_weights=may_write_weights(self.script),
             view=self._view(plan),
+            check=read_check(self.options.check),
             loss=cast("LossKind | None", options.loss),
             keras=self.keras,
         )
@@ -204,6 +206,7 @@ def check(
     if options.seed >= MOST_SEED:
         raise InputError(f"--seed {options.seed} is too large", f"Use a seed below {MOST_SEED}.")
     _check_choices(options)
+    read_check(options.check)
     if module and not joins:
         raise InputError("-m cannot be used with --framework", "Give the script's path.")
     named = None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 RATE_UNITS = {"": 1.0, "bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 SLOWEST = 0.001
 LEAST_RATE, MOST_RATE = 1e3, 1e15  # bits per second
+MOST_CHECKED = 1000  # steps
 SHORTEST, LONGEST = 1e-9, 3.2e7  # seconds
 MINUTES = {"min": 1.0, "h": 60.0}
 TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -98,6 +99,16 @@ def read_duration(
         bounds = f"{'0, or ' * zero}from 1 ns to a year"
         raise InputError(f"{option} {text}: the time must be {bounds}", example)
     return found
+
+
+def read_check(text: str) -> int:
+    """``12`` steps, or ``off``."""
+    if text != "off" and not (text.isdecimal() and 1 <= int(text) <= MOST_CHECKED):
+        raise InputError(
+            f"--check must be a number of steps up to {MOST_CHECKED}, or off, not '{text}'",
+            "For example: --check 12",
+        )
+    return 0 if text == "off" else int(text)
 
 
 def read_checkpoints(text: str, keep: int) -> CheckpointTimes:

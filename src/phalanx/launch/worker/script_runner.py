@@ -71,7 +71,7 @@ def _run(main: ModuleType, traceback_file: Path) -> int:
         finally:
             if os.getpid() != process:  # forked by the script: it is no worker
                 sys.stdout.flush()
-                os._exit(0)
+                os._exit(0 if sys.exc_info()[0] is None else SCRIPT_FAILED)
     except SystemExit as ending:
         if ending.code is None:
             return 0

@@ -139,6 +139,15 @@ class Replica:
             self._stop()
             self._stop = None
 
+    def leave(self) -> None:
+        """Of a forked process: the parameters are its own, where the script has them, and nobody
+        listens to them."""
+        self._stop = None
+        self.stop_listening()
+        for own in self.parameters:
+            for parameter in own:
+                parameter.data = parameter.data.clone()
+
     def drop_gradients(self) -> None:
         for parameters in self.parameters:
             for parameter in parameters:

@@ -6,8 +6,9 @@ import multiprocessing
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ from phalanx.train.adopt.script_length import has_left_a_loop, needs_equal_batch
 from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
+from phalanx.train.proof.alone import AlonePass, CheckedPass
+from phalanx.train.proof.checks import Checks
 from phalanx.train.whole.own_batches import OwnBatches
 from phalanx.train.whole.plain_pass import PlainPass
 
@@ -51,8 +54,9 @@ class AdoptedTraining:
         passes: int | None,
         seed: int,
         streams: Streams,
+        checks: Checks,
     ) -> None:
-        self.parts, self.models, self._streams = parts, models, streams
+        self.parts, self.models, self._streams, self._checks = parts, models, streams, checks
         self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
         self._checked = weakref.WeakSet[DataLoader[Any]]()
         """Loaders whose data are those of all workers; a script may make one in each epoch."""
@@ -107,11 +111,6 @@ class AdoptedTraining:
     def optimizers(self) -> list[torch.optim.Optimizer]:
         return self._optimizers
 
-    @property
-    def sayings(self) -> tuple[Callable[[str], None], Callable[[], list[str]]]:
-        """How something is said of this training, and what its parameters are called."""
-        return self.parts.figures.say_once, self.parameter_names
-
     def parameter_names(self) -> list[str]:
         """Of what the optimizers were given, in their order."""
         known = {id(p): n for m in self.models for n, p in m.named_parameters()}
@@ -124,6 +123,26 @@ class AdoptedTraining:
         cpu = environment.device.type == "cpu" and not torch.cuda.is_initialized()
         apart = environment.rank == 1 and not environment.thread and not self.is_whole
         return apart and cpu
+
+    def is_checked(self) -> bool:
+        """Whether some of its steps are done by one process as well."""
+        return self._checks.begin(self.parts, self.models, self.optimizers, self)
+
+    def go_alone(self) -> None:
+        """In a child: the pass in hand is never ended, as far as the workers' team goes."""
+        self._kept = self._pass and self._pass()
+
+    def alone(self, loader: DataLoader[Any], drawn: Drawn, given: int) -> Iterator[Any]:
+        """In a child: the rest of a pass."""
+        if isinstance(drawn, PlainPass):
+            return drawn.rest()
+        reader = read_by_number(loader, self._seed, alone=True)
+        return AlonePass(reader, drawn, self._passes - 1, given, self._checks, self._streams)
+
+    def alone_again(self, loader: DataLoader[Any], drawn: Drawn) -> Iterator[Any]:
+        """In a child: another pass."""
+        self._passes += 1
+        return self.alone(loader, drawn, 0)
 
     @property
     def under_way(self) -> bool:
@@ -171,7 +190,7 @@ class AdoptedTraining:
         begun = AdoptedPass(self, batches, drawn, counted=counted)
         self._pass = weakref.ref(begun)
         self._streams.enter_pass()
-        return begun
+        return CheckedPass(begun, self._checks, partial(self.alone, loader, drawn))
 
     def is_within_another(self, loader: DataLoader[Any]) -> bool:
         """Whether the script goes through ``loader`` inside the loop over another one."""
@@ -249,7 +268,9 @@ class AdoptedTraining:
 
     def end(self) -> None:
         lifecycle = self.parts.lifecycle
-        if lifecycle.over or lifecycle.broken():
+        over = lifecycle.over or lifecycle.broken()
+        self._checks.end(broken=over)
+        if over:
             return
         self.leave_pass()
         try:

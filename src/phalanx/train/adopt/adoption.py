@@ -25,11 +25,13 @@ from phalanx.sync.state.gradients import get_grad
 from phalanx.train.adopt.adopted_training import AdoptedTraining, Drawn
 from phalanx.train.adopt.files.calling_code import is_peek, script_frame
 from phalanx.train.adopt.found_models import (
+    ALONE,
     data_of,
     describe,
     models_of,
     parameters_of,
     stand_in_for,
+    stray_step,
 )
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
 from phalanx.train.adopt.loader_pass import LoaderDraws, LoaderPass, is_ours
@@ -37,7 +39,7 @@ from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.script_length import passes_of
 from phalanx.train.adopt.view_choice import ViewChoice
 from phalanx.train.loop.assembly import build_worker
-from phalanx.train.proof.first_steps import FirstSteps
+from phalanx.train.proof.checks import Checks
 from phalanx.train.proof.rehearsal import rehearse
 from phalanx.train.whole.calls import share_calls
 from phalanx.train.whole.plain_pass import PlainPass
@@ -45,7 +47,6 @@ from phalanx.train.whole.whole_engine import WholeEngine
 
 _DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
 """``--loss mean``: a mean, or another function, of each worker's part of the batch."""
-_ALONE = "or run the script alone, with python."
 
 
 class Adoption:
@@ -58,7 +59,7 @@ class Adoption:
         self._view = ViewChoice(chosen, workers)
         self._alone = workers == 1 and chosen.virtual is None and not chosen.explain
         self._stand_in: torch.optim.Optimizer | None = None
-        self._first = FirstSteps()
+        self._checks = Checks(chosen)
         self.streams = Streams()
 
     @property
@@ -79,14 +80,14 @@ class Adoption:
 
     def before_training(self, _loss: torch.Tensor, _factor: torch.Tensor | None) -> None:
         """The script calls ``backward`` outside of a training."""
-        if self._first.is_child or self._view.trial is not None:
+        if self._checks.is_child or self._view.trial is not None:
             return
         if self._counts_steps and not self._optimizers():
             self._stand_in = stand_in_for(_loss)
         if self._workers > 1 and not self._optimizers():
             raise InputError(
                 "the script computes gradients, but has made no optimizer of torch.optim",
-                f"Phalanx cannot see how the parameters are updated: use an optimizer, {_ALONE}",
+                f"Phalanx cannot see how the parameters are updated: use an optimizer, {ALONE}",
             )
         if self._training is None:
             training = self._train_own_batches()
@@ -113,9 +114,11 @@ class Adoption:
         if self._rehearses:
             return closure() if closure is not None else None
         given = () if closure is None else (closure,)
-        if self._first.is_child and training is not None:
+        if self._checks.is_child and training is not None:
             with training.parts.steps.ours:  # an optimizer may have another one inside
-                return self._first.alone(plain, optimizer, *given, **kwargs)
+                found = plain(optimizer, *given, **kwargs)
+            self._checks.stepped_alone(optimizer)
+            return found
         known = training is not None and training.knows(optimizer) and training.awaits_step
         if self._counts_steps and (given or kwargs or not known):  # its gradients are those of all
             return self._step_alone(optimizer, plain, *given, **kwargs)
@@ -126,15 +129,15 @@ class Adoption:
             # A profile is of what several workers are to do, and such a loop may have no end.
             shared = self._workers > 1 or (self.profiles and training is None)
             if shared and not idle:
-                raise self._stray(training, optimizer)
+                raise stray_step(optimizer, inside=training is not None and training.awaits_step)
             return plain(optimizer, *given, **kwargs)
         if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
-            if self._workers > 1:
-                raise InputError(
-                    "LBFGS needs several evaluations per step, which workers cannot share",
-                    f"Use another optimizer, {_ALONE}",
-                )
-            return plain(optimizer, closure)
+            if self._workers == 1:
+                return plain(optimizer, closure)
+            raise InputError(
+                "LBFGS needs several evaluations per step, which workers cannot share",
+                f"Use another optimizer, {ALONE}",
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -143,11 +146,11 @@ class Adoption:
             raise InputError(
                 "the script called optimizer.step() without backward(): its gradients (from "
                 "torch.autograd.grad?) are only of each worker's part of the batch",
-                f"Call loss.backward(), {_ALONE}",
+                f"Call loss.backward(), {ALONE}",
             )
         training.parts.steps.step(optimizer)
-        self._first.compare(*training.sayings)
-        training.end_if_done()
+        if not (training.is_whole and self._checks.fork()):
+            training.end_if_done()
         return loss
 
     def _step_alone(
@@ -155,7 +158,7 @@ class Adoption:
     ) -> Any:
         """Outside of a pass; or made by the script (a closure, an optimizer made later)."""
         training = self._training or self._train_own_batches()
-        if self._first.is_child and self._training is not None:  # since now
+        if self._checks.is_child:  # since now
             return self.step(optimizer, plain, *given, **kw)
         if training is None or training.own is None or training.parts.lifecycle.over:
             return plain(optimizer, *given, **kw)
@@ -168,7 +171,7 @@ class Adoption:
             training.parts.steps.note(optimizer if knows else None)
         else:
             training.own.step(optimizer, made=made)
-        self._first.compare(*training.sayings)
+        self._checks.fork()
         return found
 
     def _train_own_batches(self) -> AdoptedTraining | None:
@@ -188,44 +191,20 @@ class Adoption:
         if self._chosen.epochs:
             say_once = self._training.parts.figures.say_once
             say_once("--epochs has no effect: the script has no epochs")
-        if self._begin_proof(self._training):
+        if not self._stand_in and self._training.is_checked() and self._checks.fork():
             return None
         if self._training.own is not None:
             self._training.own.enter()
         return self._training
 
-    def _begin_proof(self, training: AdoptedTraining) -> bool:
-        """Whether this is the child that does the first steps alone."""
-        engine = training.parts.trained.engine
-        if not isinstance(engine, WholeEngine) or not training.can_be_proved or self._stand_in:
-            return False
-        if self._first.begin(engine, training.optimizers):
-            share_calls(None)
-            training.parts.steps.close()
-        return self._first.is_child
-
-    def _stray(
-        self, training: AdoptedTraining | None, optimizer: torch.optim.Optimizer
-    ) -> InputError:
-        if training is None or not training.awaits_step:
-            return InputError(
-                "the script called optimizer.step() on a batch that Phalanx cannot share out: it "
-                "does not come from a training loop over a DataLoader",
-                "Call model.train() before the loop; without a DataLoader use phalanx.join and "
-                f"run.step(weight=…), {_ALONE}",
-            )
-        return InputError(
-            f"the script made an optimizer ({type(optimizer).__name__}) inside the loop over its "
-            "data",
-            "Make it before the loop over the DataLoader.",
-        )
-
     # -- passes ------------------------------------------------------------------------------
 
     def iterate(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """In place of ``iter(loader)``."""
-        if is_ours(loader) or self._rehearses or self._first.is_child:
+        if is_ours(loader) or self._rehearses:
             return plain()
+        if self._checks.is_child:
+            return self._go_on(loader, plain)
         if self._view.trial is not None:
             return self._view.trial.other_pass(loader, plain)
         if not self.trains_on(loader):
@@ -242,6 +221,14 @@ class Adoption:
                 training.leave_pass()
             return self._train(loader, models, optimizers, PlainPass.of(loader, plain))
         return self._train(loader, models, optimizers)
+
+    def _go_on(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        training = self._training
+        if training is None or training.is_whole:
+            return plain()
+        if not self.trains_on(loader):
+            return self._in_common(self._draws.as_alone(loader, plain))
+        return training.alone_again(loader, self._draws.order_of(loader))
 
     def trains_on(self, loader: DataLoader[Any]) -> bool:
         """Whether the script is about to train on what it reads, as far as that can be seen.
@@ -315,15 +302,16 @@ class Adoption:
         training.order.drawn_from = drawn_from
         if not any(model.training for model in models):
             training.in_eval_mode.add(loader)
-        rehearses = joins and training.can_rehearse and self._chosen.loss is None
-        if rehearses and isinstance(drawn, LoaderPass):
+        checked = joins and training.is_checked()
+        rehearses = joins and not checked and training.can_rehearse and self._chosen.loss is None
+        if rehearses and self._chosen.check and isinstance(drawn, LoaderPass):
             child = rehearse(loader, drawn.order, drawn.batch, models)
             if child is not None:
                 self._rehearses = True
                 training.parts.steps.close()
                 return child
         if isinstance(drawn, PlainPass):
-            alone = joins and self._begin_proof(training)
+            alone = checked and self._checks.fork()
             drawn.start()
             if alone:
                 return drawn.rest()
@@ -387,14 +375,15 @@ class Adoption:
             engine.go_on_from((parts.resumed.private or {}) if parts.resumed else {})
             share_calls(engine.shared_calls(parts.figures.say_once))
         return AdoptedTraining(
-            parts, loop, models, optimizers, known, self._chosen.seed, self.streams
+            parts, loop, models, optimizers, known, self._chosen.seed, self.streams, self._checks
         )
 
     def _end(self) -> None:
         """Training is over: the script has ended, or trains something else."""
         if self._training is not None:
-            if self._first.is_child or not self._training.parts.lifecycle.broken():
-                self._first.end(*self._training.sayings)
             share_calls(None)
-            self._training.end()
-            self._training = None
+            training, self._training = self._training, None
+            try:
+                training.end()
+            except InputError as error:  # of a check, which had not ended before
+                training.parts.lifecycle.fail(str(error))

@@ -8,7 +8,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -176,6 +176,8 @@ class ComparedOrders:
             )
 
 
-def read_by_number(loader: DataLoader[Any], seed: int) -> Reader:
-    """Reads the loader's samples by number, as it would put them together."""
-    return reader_of(loader.dataset, options_of(loader), seed=seed)
+def read_by_number(loader: DataLoader[Any], seed: int, *, alone: bool = False) -> Reader:
+    """Reads the loader's samples by number, as it would put them together; ``alone``: itself."""
+    options = options_of(loader)
+    options = replace(options, processes=0, persistent=None) if alone else options
+    return reader_of(loader.dataset, options, seed=seed)

@@ -182,6 +182,16 @@ class Engine:
     def note_weights(self) -> None:
         """The weights are as they should be: it was not the script that has changed them."""
 
+    # -- a child that goes on alone ----------------------------------------------------------
+
+    @property
+    def holds_optimizers(self) -> bool:
+        """Whether this worker can give the script's optimizers their state at any time."""
+        return True
+
+    def leave_shared_memory(self) -> None:
+        """Of a process that was forked from this worker: what it trains becomes its own."""
+
     # -- the end -----------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> bool:

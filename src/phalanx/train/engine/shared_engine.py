@@ -254,6 +254,16 @@ class SharedEngine(Engine):
         self.barrier()  # from here on the state may change again
         return captured
 
+    # -- a child that goes on alone ----------------------------------------------------------
+
+    @property
+    def holds_optimizers(self) -> bool:
+        return all(shared.elementwise for shared in self._phases.shared)
+
+    def leave_shared_memory(self) -> None:
+        for replica in self._phases.replicas:
+            replica.leave()
+
     # -- the end -----------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> bool:

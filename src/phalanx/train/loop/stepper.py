@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -50,6 +51,8 @@ class Stepper:
         self._not_finite: NotFinite | None = None
         self.keeps_gradients = False
         """Whether gradients are there after a step, until the script zeroes them."""
+        self.watchers: list[Callable[[], None]] = []
+        """Called after each step."""
         self.refused: InputError | RunStopped | None = None
         """A script may have caught it, and gone on, or could not be reached by it."""
         timed = engine.workers > 1 or engine.timed
@@ -158,6 +161,8 @@ class Stepper:
         for parameter, gradient in kept:
             set_grad(parameter, gradient)
         self._clip = clip
+        for stepped in self.watchers:
+            stepped()
 
     def note(self, known: torch.optim.Optimizer | None = None) -> None:
         """The script has made a step itself, which counts as one of this training."""
@@ -167,6 +172,8 @@ class Stepper:
         self._stopwatch.stepped(ready, self._exchange.note())
         if known is not None:
             self._weight.stepped(self._index(known))
+        for stepped in self.watchers:
+            stepped()
 
     def _index(self, optimizer: torch.optim.Optimizer) -> int:
         for i, known in enumerate(self._optimizers):

@@ -1,9 +1,8 @@
-"""Whether several workers do what one process does: tried on the first steps of a training.
+"""Whether several workers do what one process does: tried on some steps of a training.
 
 A child of the second worker, whose files are kept apart, goes on with the script alone, as plain
 Python would, for some steps. Weights and learning rates after each of its steps are compared with
-those of the workers. Meanwhile the workers draw the random numbers of one process, so that dropout
-is the same too.
+those of the workers.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,14 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phalanx.agent.system import readable
 from phalanx.train.adopt.side_effects import keep_files_of_child_apart
 from phalanx.train.proof.child import become_child
-from phalanx.train.whole.calls import AS_ALONE
 
-STEPS, SECONDS = AS_ALONE, 5.0
-"""That the child makes, and may take."""
-PATIENCE = 3.0
-"""Seconds that it is waited for at the end of a short training."""
+SECONDS = 5.0
+"""That the child may take."""
+PATIENCE = 4 * SECONDS
+"""Seconds that it is waited for at the end of a short training: until it has ended."""
 _VALUES = 256
 """Of a parameter, that are compared."""
 _TOLERANCE, _OTHERWISE = 1e-6, 2e-2
@@ -38,39 +37,52 @@ far they have moved."""
 _STILL = 1e-7
 """A parameter that has moved less, of its size, has not been trained."""
 _GOING, _DONE = 0.0, 1.0
+HOLDS, WEIGHTS, RATE, ENDED, NOISE = range(1, 6)
 
 
 @dataclass(frozen=True)
 class Verdict:
+    kind: int
     steps: int
+    """That were compared."""
     worst: float
-    step: int = 0
-    """Where it differs by too much: the step, and the parameter, or a negative group of rates."""
     place: int = 0
+    """The parameter, or the group of rates, that differs."""
+    before: int = 0
+    """Steps of the training until then."""
 
     @property
     def holds(self) -> bool:
-        return self.step == 0
+        return self.kind in (HOLDS, NOISE)
 
     def words(self, names: Sequence[str]) -> str:
+        if self.kind == NOISE and not self.steps:
+            return (
+                "not checked against one process: random numbers that are drawn in the loop "
+                "(dropout, noise) are each worker's own"
+            )
         if self.holds:
             found = f"{self.worst:.0e}" if self.worst else "none"
             return f"checked against one process: {self.steps} steps, worst difference {found}"
+        step = self.before + self.steps + 1
+        if self.kind == ENDED:
+            return f"one process ends its training before step {step}, and the workers go on"
         what = (
-            f"the learning rate of parameter group {-1 - self.place}"
-            if self.place < 0
+            f"the learning rate of parameter group {self.place}"
+            if self.kind == RATE
             else f"the weights by {self.worst:.1%} of their movement, {names[self.place]} most"
         )
-        return (
-            f"step {self.step} differs from that of one process: {what}; something in the script "
-            "is random on each worker, or depends on the time. With --workers 1 it trains as alone"
-        )
+        return f"step {step} differs from that of one process: {what}"
 
 
 class Proof:
     """What the weights were after each step, here and in a child that trains alone."""
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], *, forks: bool) -> None:
+    def __init__(
+        self, optimizers: Sequence[torch.optim.Optimizer], length: int, before: int = 0
+    ) -> None:
+        """Of ``length`` steps, after so many ``before`` of the training."""
+        self._length, self.before = length, before
         self._optimizers = list(optimizers)
         self._parameters = [p for o in optimizers for g in o.param_groups for p in g["params"]]
         self._groups = sum(len(o.param_groups) for o in optimizers)
@@ -84,98 +96,126 @@ class Proof:
         """How many numbers of its parameter each of the compared ones stands for (its root)."""
         exact = all(p.dtype == torch.float64 for p in self._parameters)
         self._tolerance = _TOLERANCE if exact else _OTHERWISE
-        width = int(self._ends[-1]) + self._groups
-        self._mine: list[np.ndarray] = [self._values()] if forks else []
-        self._shared = mmap.mmap(-1, 8 * (2 + STEPS * width)) if forks else None
-        if self._shared is not None:
-            cells = np.frombuffer(self._shared, np.float64)
-            self._head, self._rows = cells[:2], cells[2:].reshape(STEPS, width)
+        width = int(self._ends[-1]) + self._groups + 1
+        self._mine: list[np.ndarray] = [self._values()]
+        cells = np.frombuffer(mmap.mmap(-1, 8 * (3 + length * width)), np.float64)
+        self._head, self._rows = cells[:3], cells[3:].reshape(length, width)
         self.steps = 0
         self.child: int | None = None
+        self._code: int | None = None
         self._folder: str | None = None
-        self._began = time.process_time()
+        self._began = 0.0
 
-    def fork(self) -> bool:
-        """Whether this is the child, which goes on alone."""
+    @property
+    def spent(self) -> float:
+        """Seconds that the child has computed."""
+        return float(self._head[2])
+
+    def is_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it updates a parameter that is compared."""
+        known = {id(p) for p in self._parameters}
+        return any(id(p) in known for group in optimizer.param_groups for p in group["params"])
+
+    def fork(self, leave_shared_memory: Callable[[], None]) -> bool:
+        """Whether this is the child, which goes on alone. The worker waits until what it shares
+        with others has been copied."""
+        reading, writing = os.pipe()
         self.child = os.fork()
         if self.child:
+            os.close(writing)
+            if not readable([reading], SECONDS):
+                self.stop()
+            os.close(reading)
             return False
         become_child(4 * SECONDS)
+        os.close(reading)
+        self._began = time.process_time()
         self._folder = keep_files_of_child_apart()
+        leave_shared_memory()
+        os.close(writing)
         return True
 
     # -- in the child ------------------------------------------------------------------------
 
-    def note_alone(self) -> None:
-        """After a step of the child, which ends with its last one."""
-        if self.steps < STEPS:
-            self._rows[self.steps] = self._values()
-            self.steps += 1
-            self._head[1] = self.steps
-        if self.steps == STEPS or time.process_time() - self._began > SECONDS:
+    def note_alone(self, *, noise: bool) -> None:
+        """After a step of the child, which ends with its last one; ``noise``: random numbers of
+        its own were drawn for it."""
+        self._rows[self.steps] = self._values(noise)
+        self.steps += 1
+        self._head[1:] = self.steps, time.process_time() - self._began
+        if self.steps == self._length or self._head[2] > SECONDS:
             self.end_alone()
 
     def end_alone(self) -> None:
-        self._head[0] = _DONE
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+        self._head[0] = _DONE
         os._exit(0)
 
     # -- in the workers ----------------------------------------------------------------------
 
     def note(self) -> Verdict | None:
         """After a step of the workers; what was found, once the child has ended."""
-        if self._shared is not None and self.steps < STEPS:
+        if self.steps < self._length:
             self._mine.append(self._values())
         self.steps += 1
-        if self.child is None or not self._has_ended() or self.steps < self._head[1]:
+        if self.child is None or (self.steps > self._length and self.steps % 16):
             return None
-        self.child = None
-        return self._compared(int(self._head[1]))
+        return self._found() if self._has_ended() else None
 
     def _has_ended(self) -> bool:
-        assert self.child is not None
-        if self._head[0] == _GOING and self.steps % 16 > 0 and self.steps > STEPS:
-            return False
-        with suppress(ChildProcessError):  # it was reaped the last time
-            os.waitpid(self.child, os.WNOHANG)
-        return self._head[0] == _DONE or not _is_there(self.child)
+        if self._code is None and self.child is not None:
+            with suppress(ChildProcessError):
+                found, status = os.waitpid(self.child, os.WNOHANG)
+                self._code = os.waitstatus_to_exitcode(status) if found else None
+        return self._code is not None
+
+    def _found(self) -> Verdict | None:
+        """``None``: the workers have not come as far as the child."""
+        steps = int(self._head[1])
+        early = self._head[0] != _DONE and self._code == 0  # it came to the end of the script
+        if self.steps < steps + early:
+            return None
+        self.child, found = None, self._compared(steps)
+        if early and found.kind == HOLDS:
+            return Verdict(ENDED, steps, found.worst, 0, self.before)
+        return found if steps else None
 
     def last(self) -> Verdict | None:
         """The training is over, perhaps before the child has ended."""
+        if self.child is None:
+            return None
         until = time.monotonic() + PATIENCE
-        while self.child is not None and time.monotonic() < until:
-            if self._has_ended():
-                self.child, steps = None, min(int(self._head[1]), len(self._mine) - 1)
-                return self._compared(steps) if steps else None
+        while not self._has_ended() and time.monotonic() < until:
             time.sleep(0.01)
-        self._stop()
-        return None
+        self.stop()
+        steps = min(int(self._head[1]), len(self._mine) - 1)
+        return self._compared(steps) if steps else None
 
-    def _stop(self) -> None:
-        if self.child is not None:
+    def stop(self) -> None:
+        if self.child is not None and not self._has_ended():
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(self.child, signal.SIGKILL)
                 os.waitpid(self.child, 0)
-            self.child = None
+        self.child = None
 
     def _compared(self, steps: int) -> Verdict:
-        worst, first = 0.0, self._mine[0]
+        worst, first, end = 0.0, self._mine[0], int(self._ends[-1])
         for step in range(steps):
             here, alone = self._mine[step + 1], self._rows[step]
-            rates = np.abs(here - alone)[int(self._ends[-1]) :]
-            known = np.abs(alone)[int(self._ends[-1]) :]
-            for group in np.flatnonzero(rates > 1e-6 * known + 1e-30):
-                return Verdict(steps, float(rates[group]), step + 1, -1 - int(group))
-            values = slice(0, int(self._ends[-1]))
-            off = self._distance(here[values], alone[values], first[values])
+            if alone[-1]:
+                return Verdict(NOISE, step, worst, 0, self.before)
+            rates = np.abs(here - alone)[end:]
+            for group in np.flatnonzero(rates > 1e-6 * np.abs(alone)[end:] + 1e-30):
+                return Verdict(RATE, step, float(rates[group]), int(group), self.before)
+            off = self._distance(here[:end], alone[:end], first[:end])
             # Rounding grows with each step: Adam moves what has no gradient as far as the rest.
             if not off <= min(0.5, self._tolerance * 2.0**step):
-                apart = np.abs((here - alone)[values]) * self._sizes
+                apart = np.abs((here - alone)[:end]) * self._sizes
                 place = int(np.searchsorted(self._ends, int(apart.argmax()), side="right")) - 1
-                return Verdict(steps, off, step + 1, place)
+                return Verdict(WEIGHTS, step, off, place, self.before)
             worst = max(worst, off)
-        return Verdict(steps, worst)
+        return Verdict(HOLDS, steps, worst, 0, self.before)
 
     def _distance(self, here: np.ndarray, alone: np.ndarray, before: np.ndarray) -> float:
         """Of two results, as a share of how far the second one has moved.
@@ -189,8 +229,8 @@ class Proof:
             return 0.0 if off <= 10 * _STILL * size else math.inf
         return off / moved
 
-    def _values(self) -> np.ndarray:
-        """A few values of each parameter, and the learning rates."""
+    def _values(self, noise: bool = False) -> np.ndarray:
+        """A few values of each parameter, the learning rates, and whether there was noise."""
         with torch.no_grad():
             found = [
                 torch.view_as_real(v).flatten()[::2] if v.is_complex() else v
@@ -200,15 +240,7 @@ class Proof:
             rates = [float(g["lr"]) for o in self._optimizers for g in o.param_groups]
             rates = [*rates, *[0.0] * self._groups][: self._groups]
             values = torch.cat([v.double() for v in found]).numpy() if found else np.zeros(0)
-        return np.concatenate([values, rates])
-
-
-def _is_there(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        return np.concatenate([values, rates, [float(noise)]])
 
 
 def _places(parameter: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured
 from phalanx.train.engine.sample_leases import EngineListener, claims_for
-from phalanx.train.proof.proof import Verdict
-from phalanx.train.whole.calls import SharedCalls
+from phalanx.train.proof.check_plan import CheckPlan
+from phalanx.train.whole.calls import SharedCalls, share_calls
 from phalanx.train.whole.row_plan import rows_in
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class WholeEngine(Engine):
         self.collective = WorkerCollective(arena, clock, self._control.rendezvous.someone_left)
         self._calls: SharedCalls | None = None
         self._saved: State = {}
-        self._told = arena.region("whole.proof", 5, torch.float64).numpy()
+        self._plan, self._steps = CheckPlan(chosen.check, chosen.seed), 0
         self._gathering: Gathering | None = None
         self.shares = list(self._control.use_shares())
         emulation = emulation_of(chosen, arena.rank, arena)
@@ -82,7 +82,9 @@ class WholeEngine(Engine):
 
     def shared_calls(self, say_once: Callable[[str], None]) -> SharedCalls:
         calls = self._calls = SharedCalls(self.collective, lambda: self.shares, say_once)
+        calls.alone_left = self._plan.length(0)
         if self._saved:
+            self._steps = int(self._saved["whole.steps"])
             calls.alone_left = int(self._saved["whole.left"])
             stream = self._saved["whole.stream"]
             calls.own_stream = stream if stream.numel() else None
@@ -92,16 +94,8 @@ class WholeEngine(Engine):
         """The random numbers inside calls are those of a run that was interrupted."""
         self._saved = private if "whole.left" in private else {}
 
-    def pass_on(self, verdict: Verdict | None) -> Verdict | None:
-        """From the worker that found it to the others, who ask after each step."""
-        if verdict is not None:
-            told = (verdict.steps, verdict.worst, verdict.step, verdict.place)
-            self._told[1:] = told
-            self._told[0] = 1.0
-        if not self._told[0]:
-            return None
-        _, steps, worst, step, place = self._told.tolist()
-        return Verdict(int(steps), worst, int(step), int(place))
+    def leave_shared_memory(self) -> None:
+        share_calls(None)
 
     def rows_since_step(self) -> int:
         """Of the batch that the script has made, this worker's."""
@@ -200,11 +194,14 @@ class WholeEngine(Engine):
         if calls is None:
             return {}
         stream = torch.empty(0, dtype=torch.uint8) if calls.own_stream is None else calls.own_stream
-        return {"whole.left": torch.tensor(calls.alone_left), "whole.stream": stream.clone()}
+        counts = {"whole.left": calls.alone_left, "whole.steps": self._steps}
+        return {n: torch.tensor(v) for n, v in counts.items()} | {"whole.stream": stream.clone()}
 
     def stepped(self) -> None:
-        if self._calls is not None and self._calls.alone_left:
-            self._calls.alone_left -= 1
+        self._steps += 1
+        if self._calls is not None:
+            left = max(0, self._calls.alone_left - 1)
+            self._calls.alone_left = self._plan.length(self._steps) or left
 
     # -- the end -----------------------------------------------------------------------------
 

@@ -1,0 +1,25 @@
+"""Which steps of a training are done by one process as well: alike on all workers, by the seed."""
+
+from __future__ import annotations
+
+from random import Random
+
+LATER = 3
+"""Steps of a check that is not the first one."""
+
+
+class CheckPlan:
+    """The first steps, and later some at random, which come ever further apart."""
+
+    def __init__(self, first: int, seed: int) -> None:
+        """``first``: of the first check; with 0 there is none."""
+        self._first, self._begins, self._random = first, 0, Random(seed)
+
+    def length(self, step: int) -> int:
+        """Of the check that begins after so many steps, asked for in turn; 0: none does."""
+        while self._begins < step:
+            self._begins += self._first + int((self._begins + 8) * self._random.uniform(0.3, 1.0))
+            if not self._first:
+                return 0
+        begins = self._first and self._begins == step
+        return 0 if not begins else min(LATER, self._first) if step else self._first

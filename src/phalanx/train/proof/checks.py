@@ -1,0 +1,198 @@
+"""A training is checked against one process: at its first steps, and at some later ones."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import astuple
+from typing import Protocol
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from phalanx.core.errors import InputError, PhalanxError
+from phalanx.core.settings import RunSettings
+from phalanx.core.spec import parse_spec
+from phalanx.train.control import rendezvous as intents
+from phalanx.train.loop.stretches import WorkerParts
+from phalanx.train.proof.check_plan import CheckPlan
+from phalanx.train.proof.proof import SECONDS, Proof, Verdict
+
+_SHARE = 0.02
+"""Of the time of a training, that checks may take once they have taken more than ``SECONDS``."""
+_LOCKSTEP = ("allreduce", "bsp")
+_WHOLE = (
+    "; something in the script is random on each worker, or depends on the time. With --workers 1 "
+    "it trains as alone"
+)
+_PARTS = (
+    "Each worker sees its part of a batch, and something means more than a part to the script: run "
+    "it with --view whole, or declare its loss, --loss mean or sum. --check off trains it as it is."
+)
+
+
+def trains_as_one(chosen: RunSettings) -> bool:
+    """Whether workers step together all the time, with gradients as they are."""
+    phases = parse_spec(chosen.strategy).phases
+    plain = len(phases) == 1 and phases[0].name in _LOCKSTEP and not phases[0].codec
+    return plain and chosen.virtual is None and chosen.profile is None and not chosen.explain
+
+
+def hindrance(models: Sequence[nn.Module]) -> str | None:
+    """What of ``models`` makes workers that see parts of a batch differ from one process."""
+    for module in (module for model in models for module in model.modules() if module.training):
+        if isinstance(module, _BatchNorm):
+            return "batch norm sees a part of each batch"
+        if isinstance(module, _DropoutNd) and module.p > 0:
+            return "dropout is each worker's own"
+    return None
+
+
+class Forked(Protocol):
+    """A training, some of whose steps are done alone by a child."""
+
+    @property
+    def can_be_proved(self) -> bool: ...
+
+    def go_alone(self) -> None: ...
+
+    def parameter_names(self) -> list[str]: ...
+
+
+class Checks:
+    """Of a worker, or of the child that goes on alone."""
+
+    def __init__(self, chosen: RunSettings) -> None:
+        self._chosen = chosen
+        self.is_child = False
+        self._parts: WorkerParts | None = None
+        """Of the training that is checked."""
+        self._proof: Proof | None = None
+        self._spent, self._noise = 0.0, False
+        self._given: torch.Tensor | None = None
+        """How torch's random numbers were when the child was given a batch of its own."""
+        self._due = self._steps = self._heard = 0
+
+    def begin(
+        self,
+        parts: WorkerParts,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        training: Forked,
+    ) -> bool:
+        """Whether this training is checked. Collective where the workers train as one."""
+        engine, chosen = parts.trained.engine, self._chosen
+        self._parts = self._proof = None
+        one = engine.copies > 1 or (engine.workers > 1 and chosen.loss != "mean")
+        if not chosen.check or not one or parts.resumed is not None or not trains_as_one(chosen):
+            return False
+        if engine.copies == 1 and (why := hindrance(models)):
+            parts.figures.say_once(f"not checked against one process: {why}")
+            return False
+        self._told = engine.region("proof", 6, torch.float64).numpy()
+        self._parts, self._optimizers, self._training = parts, list(optimizers), training
+        self._plan = CheckPlan(chosen.check, chosen.seed)
+        self._can_fork = training.can_be_proved and engine.rank + engine.copy == 1
+        self._began, self._steps, self._heard = time.monotonic(), 0, 0
+        self._due = self._plan.length(0)
+        parts.steps.watchers.append(self._stepped)
+        return True
+
+    # -- between two steps -------------------------------------------------------------------
+
+    def fork(self) -> bool:
+        """Whether this is a child from now on, which goes on alone."""
+        parts = self._parts
+        if not self._due or self.is_child or parts is None or parts.trained.weight.pending:
+            return False
+        length, self._due = self._due, 0
+        if not self._can_fork or not self._has_time() or not self._is_forkable(parts):
+            return False
+        proof = self._proof = Proof(self._optimizers, length, self._steps)
+        engine, states = parts.trained.engine, [dict(o.state) for o in self._optimizers]
+        for index in range(len(states) if self._steps else 0):
+            engine.optimizers.write(index)
+        self.is_child = proof.fork(engine.leave_shared_memory)
+        if self.is_child:
+            parts.steps.close()
+            self._training.go_alone()
+            return True
+        for optimizer, state in zip(self._optimizers, states, strict=True):
+            optimizer.state.clear()
+            optimizer.state.update(state)
+        return False
+
+    def _has_time(self) -> bool:
+        if self._proof is not None:
+            if self._proof.child is not None:
+                return False
+            self._spent += self._proof.spent
+        return self._spent < max(SECONDS, _SHARE * (time.monotonic() - self._began))
+
+    def _is_forkable(self, parts: WorkerParts) -> bool:
+        """Processes that read for this one would read for its child too."""
+        engine = parts.trained.engine
+        if not self._steps:
+            return True
+        reads = engine.copies > 1 and bool(multiprocessing.active_children())
+        return engine.holds_optimizers and not reads
+
+    def _stepped(self) -> None:
+        self._steps += 1
+        self._due = self._plan.length(self._steps) or self._due
+        self._tell(self._proof.note() if self._proof is not None else None)
+
+    def given(self) -> None:
+        """The child gets its next batch."""
+        self._note_noise()
+        self._given = torch.get_rng_state()
+
+    def _note_noise(self) -> None:
+        drawn = self._given is not None and not torch.equal(self._given, torch.get_rng_state())
+        self._noise = self._noise or drawn
+
+    def stepped_alone(self, optimizer: torch.optim.Optimizer) -> None:
+        """A step of the child."""
+        assert self._proof is not None
+        if not self._proof.is_of(optimizer):
+            self._proof.end_alone()  # of another training
+        self._note_noise()
+        self._proof.note_alone(noise=self._noise)
+
+    # -- what was found ----------------------------------------------------------------------
+
+    def _tell(self, found: Verdict | None) -> None:
+        """From the worker that found it to the others, who ask after each step."""
+        assert self._parts is not None
+        whole, told = self._parts.trained.engine.copies > 1, self._told
+        if found is not None and not found.holds and not whole:
+            error = InputError(found.words(self._training.parameter_names()), _PARTS)
+            self._parts.steps.refused = error
+            raise error
+        if found is not None and (not found.holds or not found.before):
+            told[1:] = astuple(found)
+            told[0] += 1
+        if told[0] > self._heard:
+            self._heard = int(told[0])
+            kind, steps, worst, place, before = told[1:].tolist()
+            heard = Verdict(int(kind), int(steps), worst, int(place), int(before))
+            line = heard.words(self._training.parameter_names())
+            self._parts.figures.say_once(line if heard.holds else line + _WHOLE)
+
+    def end(self, *, broken: bool) -> None:
+        """The training is over; a child has nothing more to do. Collective, unless it failed."""
+        proof, self._proof = self._proof, None
+        if self.is_child and proof is not None:
+            proof.end_alone()
+        if broken and proof is not None:
+            proof.stop()
+        if self._parts is not None and not broken:
+            self._tell(proof.last() if proof is not None else None)
+            with suppress(PhalanxError):  # another one has failed, and will say so
+                self._parts.trained.engine.meet(intents.FINISH)
+                self._tell(None)
+        self._parts = None
