@@ -131,3 +131,30 @@ def test_what_cannot_be_right_is_said(tmp_path: Path, forward: str, given: str, 
     script.write_text(HEAD + LOOP.replace("FORWARD", forward).replace("INPUT", given))
     with pytest.raises(InputError, match=said):
         adopted(script, 2, tmp_path / "run", strategy="allreduce", view="whole")
+
+
+LATER = """
+losses, rates = [], []
+state = {"step": 0}
+loader = DataLoader(TensorDataset(x_all), batch_size=4)
+for number in range(2):  # the second one is made, and traced, while the first one trains
+    made = nn.Sequential(nn.Linear(6, 3), nn.Tanh()).double()
+    model = torch.jit.trace(made, torch.zeros(2, 6, dtype=torch.float64)) if number else made
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (x,) in loader:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        state["step"] += 1
+        losses.append(float(loss))
+RESULT = {"weights": model.state_dict(), "losses": losses, "rates": rates, "steps": state["step"]}
+"""
+
+
+def test_a_model_that_is_traced_meanwhile(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + LATER)
+    wanted = alone(script)
+    for ended in adopted(script, 2, tmp_path / "run", strategy="allreduce", view="whole"):
+        _assert_same(ended.result, wanted, 1e-10)
