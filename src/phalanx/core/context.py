@@ -47,13 +47,20 @@ def current() -> WorkerContext | None:
     return getattr(_local, "context", None)
 
 
-def call_at_end(call: Callable[[], None]) -> None:
-    """When the script has ended: of the worker in this thread, or of this process."""
-    context = current()
+def call_at_end(call: Callable[[], None]) -> Callable[[], None]:
+    """When the script has ended: of the worker in this thread, or of this process. Calling what
+    is returned forgets it, with what it holds."""
+    wanted, context = [call], current()
+
+    def call_if_wanted() -> None:
+        for each in wanted:
+            each()
+
     if context is None:
-        atexit.register(_unless_stopped, call)
+        atexit.register(_unless_stopped, call_if_wanted)
     else:
-        context.at_end.append(call)
+        context.at_end.append(call_if_wanted)
+    return wanted.clear
 
 
 def _unless_stopped(call: Callable[[], None]) -> None:

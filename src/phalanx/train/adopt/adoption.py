@@ -9,6 +9,7 @@ exchange. Every other pass over data is an evaluation, of which each worker sees
 from __future__ import annotations
 
 import dataclasses
+import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from operator import length_hint
@@ -54,7 +55,8 @@ class Adoption:
         self._chosen, self._workers = chosen, workers
         self._made: list[weakref.ref[torch.optim.Optimizer]] = []
         self._training: AdoptedTraining | None = None
-        self._joining = self._rehearses = False
+        self._joining = self._rehearses = self._made_since = False
+        self._settled = 0
         self._draws = LoaderDraws()
         self._view = ViewChoice(chosen, workers)
         self._alone = workers == 1 and chosen.virtual is None and not chosen.explain
@@ -77,6 +79,7 @@ class Adoption:
         if not self._joining:
             look_for_libraries()
             self._made.append(weakref.ref(optimizer))
+            self._made_since = True
 
     def before_training(self, _loss: torch.Tensor, _factor: torch.Tensor | None) -> None:
         """The script calls ``backward`` outside of a training."""
@@ -212,6 +215,11 @@ class Adoption:
         training = self._training
         if training is not None and training.is_within_another(loader):
             return plain()
+        if training is not None and self._made_since:
+            training.leave_pass()
+            self._end()  # it would keep the optimizers that the script has dropped
+            training, self._settled = None, 0
+        self._made_since = False
         optimizers = self._optimizers()
         models = self._models(optimizers)
         if training is None and (child := self._view.choose(loader, plain, models)):
@@ -320,8 +328,14 @@ class Adoption:
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         """Those that can train something, in the order in which they were made.
 
-        Of two that have a parameter in common the newer one counts.
+        Of two that have a parameter in common the newer one counts. Workers collect their garbage
+        at different times, and one that the script has dropped must be gone on all of them.
         """
+        if len(self._made) > self._settled:
+            if self._made[1:]:
+                gc.collect()
+            self._made = [ref for ref in self._made if ref() is not None]
+            self._settled = len(self._made)
         found: list[torch.optim.Optimizer] = []
         taken: set[int] = set()
         for optimizer in reversed([o for ref in self._made if (o := ref()) is not None]):

@@ -36,8 +36,7 @@ class TrainingLoop:
         """Steps on batches that the script itself has made, among others."""
         self._began = False
         self._stretches = Stretches(parts)
-        if parts.environment.launched:
-            call_at_end(self._at_exit)
+        self._forget_exit = call_at_end(self._at_exit) if parts.environment.launched else None
 
     @property
     def reached(self) -> int:
@@ -258,6 +257,8 @@ class TrainingLoop:
     def finish(self, *, collective: bool = True) -> None:
         """Training is over: the model has its final weights in ordinary tensors."""
         parts, lifecycle = self._parts, self._lifecycle
+        if self._forget_exit is not None:
+            self._forget_exit()
         if lifecycle.over:
             return
         parts.evaluator.end_epoch(NEVER - 1)
