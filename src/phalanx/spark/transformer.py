@@ -176,8 +176,8 @@ def _described(
     if isinstance(error, InputError):
         return f"{error.cause}. {error.remedy}"
     if trained is not None and shape != trained:
-        there, then = numbers(shape), numbers(trained)
-        return f"column {features!r} has {there} numbers a row; the model was trained on {then}"
+        there = f"column {features!r} has {numbers(shape)} numbers a row"
+        return f"{there}; the model was trained on {numbers(trained)}"
     traceback.print_exc()
     said = (str(error).splitlines() or [""])[0]
     return f"the model failed: {type(error).__name__}: {said} (more is in the executor's log)"

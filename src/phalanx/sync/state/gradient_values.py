@@ -51,9 +51,8 @@ def are_sound(tensors: Sequence[Tensor]) -> bool:
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
-    return math.isfinite(squares(tensors)) or all(
-        bool(t.isfinite().all()) for t in map(_values, tensors)
-    )
+    finite = math.isfinite(squares(tensors))
+    return finite or all(bool(_values(t).isfinite().all()) for t in tensors)
 
 
 def clip_factor(squared_norm: float, limit: float) -> float:
