@@ -93,6 +93,22 @@ def test_three_hundred_of_features(
 
 
 HEAD = text_of(script_of(0)).split("losses, rates")[0]
+SPARSE = """
+losses, rates = [], []
+bag, line = nn.Embedding(9, 4, sparse=True), nn.Linear(4, 1)
+optimizers = OPTIMIZERS
+for epoch in range(3):
+    for (x,) in DataLoader(TensorDataset(torch.arange(48).reshape(16, 3) % 9), batch_size=4):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = line(bag(x).mean(1)).add(1.0).pow(2).mean()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(float(loss))
+RESULT = {"losses": losses, "rates": [], "steps": len(losses),
+    "weights": {**dict(bag.state_dict()), "line": line.weight.detach()}}
+"""
 LOOP = """
 losses, rates = [], []
 class Net(nn.Module):
@@ -158,3 +174,18 @@ def test_a_model_that_is_traced_meanwhile(tmp_path: Path) -> None:
     wanted = alone(script)
     for ended in adopted(script, 2, tmp_path / "run", strategy="allreduce", view="whole"):
         _assert_same(ended.result, wanted, 1e-10)
+
+
+@pytest.mark.parametrize(
+    "optimizers",
+    [
+        "[torch.optim.SparseAdam(bag.parameters(), lr=0.1), torch.optim.Adam(line.parameters())]",
+        "[torch.optim.SGD([*bag.parameters(), *line.parameters()], lr=0.1)]",
+    ],
+)
+def test_sparse_gradients(tmp_path: Path, optimizers: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(HEAD + SPARSE.replace("OPTIMIZERS", optimizers), encoding="utf-8")
+    wanted = alone(path)
+    for ended in adopted(path, 2, tmp_path / "run", strategy="allreduce", view="whole"):
+        _assert_same(ended.result, wanted, 1e-6)

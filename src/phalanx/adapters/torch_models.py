@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from phalanx.core.errors import InputError, MachineError
+
+PAIRS = ":complex128"
 
 
 class Mirror(nn.Module):
@@ -102,12 +104,27 @@ def state_of(models: Sequence[nn.Module]) -> dict[str, Tensor]:
     return state
 
 
+def as_pairs(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without complex128, which safetensors cannot hold: pairs of float64, named as such."""
+    found = dict(state)
+    for name in [name for name, value in state.items() if value.dtype == torch.complex128]:
+        found[name + PAIRS] = torch.view_as_real(found.pop(name).resolve_conj())
+    return found
+
+
+def from_pairs(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    found = dict(state)
+    for name in [name for name in state if name.endswith(PAIRS)]:
+        found[name.removesuffix(PAIRS)] = torch.view_as_complex(found.pop(name))
+    return found
+
+
 def save_state(state: dict[str, Tensor], path: Path) -> None:
     """A plain ``state_dict`` as safetensors, written whole or not at all.
 
     Tied tensors are written once per name: the file can be loaded without knowing about them.
     """
-    state = {k: v.cpu().clone().contiguous() for k, v in state.items()}
+    state = {k: v.cpu().clone().contiguous() for k, v in as_pairs(state).items()}
     temporary = path.with_suffix(".partial")
     try:
         save_file(state, temporary)

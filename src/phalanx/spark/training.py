@@ -12,6 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 import phalanx
+from phalanx.adapters.torch_models import as_pairs
 from phalanx.core.errors import InputError
 from phalanx.data.blocks.arrow import ArrowReader
 from phalanx.data.blocks.block import Block, Columns
@@ -133,7 +134,7 @@ class TorchTrainee:
         return int(found[0].numel())
 
     def weights(self) -> bytes:
-        found = self.model.state_dict().items()
+        found = as_pairs(self.model.state_dict()).items()
         return save({name: value.cpu().contiguous().clone() for name, value in found})
 
 

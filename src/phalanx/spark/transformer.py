@@ -27,6 +27,7 @@ from pyspark.sql.functions import raise_error, when
 from pyspark.sql.types import ArrayType, DoubleType, StringType, StructField, StructType
 from safetensors.torch import load
 
+from phalanx.adapters.torch_models import from_pairs
 from phalanx.core.errors import InputError
 from phalanx.data.blocks.arrow import to_columns
 from phalanx.spark.building import (
@@ -175,8 +176,8 @@ def _described(
     if isinstance(error, InputError):
         return f"{error.cause}. {error.remedy}"
     if trained is not None and shape != trained:
-        there, then = numbers(shape), numbers(trained)
-        return f"column {features!r} has {there} numbers a row; the model was trained on {then}"
+        there = f"column {features!r} has {numbers(shape)} numbers a row"
+        return f"{there}; the model was trained on {numbers(trained)}"
     traceback.print_exc()
     said = (str(error).splitlines() or [""])[0]
     return f"the model failed: {type(error).__name__}: {said} (more is in the executor's log)"
@@ -200,7 +201,7 @@ def _model(source: ModelSource, weights: bytes) -> Any:
 def _made(source: ModelSource, weights: bytes) -> Any:
     if source.model is not None:
         model = torch_model(source)
-        model.load_state_dict(load(weights))
+        model.load_state_dict(from_pairs(load(weights)))
         return model
     with TemporaryDirectory(prefix="phalanx-") as folder:
         (Path(folder) / KERAS).write_bytes(weights)

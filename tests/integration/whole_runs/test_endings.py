@@ -18,6 +18,18 @@ model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
 phalanx.fit(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
             loss=nn.functional.cross_entropy, train=(x, y), test=(x, y), epochs=100000, batch=20)
 """
+LEAVES = """
+import os, pathlib, torch, phalanx
+model = torch.nn.Linear(4, 1)
+run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for epoch in run.epochs(2):
+    for (x,) in run.batches((torch.ones(8, 4),), batch=4):
+        run.backward(model(x).mean())
+        run.step()
+    break
+model = pathlib.Path(os.environ["PHALANX_RUN"]) / "model.safetensors"
+(model / "in the way").mkdir(parents=True)
+"""
 STRATEGIES = ["allreduce", pytest.param("async", marks=pytest.mark.slow)]
 """Slow: test_stop_saves and the contract's test_lost_workers show the same of async in less."""
 
@@ -85,6 +97,15 @@ def test_a_script_that_raises_shows_its_traceback_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # test_controller shows it of scripts without torch
+def test_a_model_that_cannot_be_written_after_the_script_is_no_success(tmp_path: Path) -> None:
+    """The script leaves its loop early: what is left to do follows when it has ended."""
+    script = _script(tmp_path, LEAVES)
+    ended = phalanx("run", script, cwd=tmp_path)
+    assert ended.returncode == 1, ended.stderr
+    (line,) = [n for n in ended.stderr.splitlines() if n.startswith("error:")]
+    assert "model.safetensors" in line
+
+
 def test_one_rank_that_raises_is_named(tmp_path: Path) -> None:
     text = ENDLESS.replace(
         "phalanx.fit(", "import os\nif os.environ['PHALANX_RANK'] == '1': 1 / 0\nphalanx.fit("

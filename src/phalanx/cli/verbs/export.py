@@ -124,9 +124,10 @@ def _from_checkpoint(paths: RunPaths, number: int | None, out: Output) -> Weight
     def save(target: Path) -> None:
         from safetensors.torch import save_file
 
+        from phalanx.adapters.torch_models import as_pairs
         from phalanx.train.checkpoint.named_tensors import state_dict
 
-        save_file(state_dict(folder, manifest), target)
+        save_file(as_pairs(state_dict(folder, manifest)), target)
 
     words = f"checkpoint {manifest.number} of {run_of(folder)} ({where(manifest)})"
     return WeightsSource(words, folder, save)

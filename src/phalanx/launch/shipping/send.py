@@ -134,13 +134,7 @@ class Shipment:
         self._progress(total, total, name)
 
     async def lay_out(self) -> str:
-        answer = await self._link.ask(
-            "lay_out",
-            timeout=_seconds(len(self._manifest.entries), self._size),
-            doing=lambda: f"unpacking {self._what}",
-            kind=self._kind,
-            manifest=self._manifest.digest,
-        )
+        answer = await self._ask("lay_out", "unpacking")
         return read_answer(self._link, answer, Laid).path
 
     def garbled(self, number: int) -> MachineError:
@@ -150,16 +144,15 @@ class Shipment:
             "If it changed while it was sent, start again.",
         )
 
+    async def _ask(self, name: str, doing: str, **fields: Any) -> dict[str, Any]:
+        return await self._link.ask(
+            name, timeout=_seconds(len(self._manifest.entries), self._size),
+            doing=lambda: f"{doing} {self._what}", kind=self._kind,
+            manifest=self._manifest.digest, **fields,
+        )  # fmt: skip
+
     async def _have(self, first: int) -> Have:
-        answer = await self._link.ask(
-            "have",
-            timeout=_seconds(len(self._manifest.entries), self._size),
-            doing=lambda: f"checking {self._what}",
-            kind=self._kind,
-            manifest=self._manifest.digest,
-            size=len(self._manifest.content),
-            first=first,
-        )
+        answer = await self._ask("have", "checking", size=len(self._manifest.content), first=first)
         found = read_answer(self._link, answer, Have)
         entries = self._manifest.entries
         if all(0 <= n < len(entries) and 0 <= at <= entries[n].size for n, at in found.missing):

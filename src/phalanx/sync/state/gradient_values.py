@@ -20,12 +20,18 @@ _LARGEST = (2.0**64, 2.0**512)
 
 def squares(tensors: Sequence[Tensor]) -> float:
     """Finite only if all squares are; their sum may overflow although they are."""
+    tensors = [_values(tensor) for tensor in tensors]
     if not tensors:
         return 0.0
     if tensors[0].device.type == "cpu":
         return sum(_squares(tensor) for tensor in tensors)
-    norms = torch._foreach_norm(list(tensors))  # one wait for the device, however many there are
+    norms = torch._foreach_norm(tensors)  # one wait for the device, however many there are
     return float(torch.stack([norm.float() for norm in norms]).sum())
+
+
+def _values(tensor: Tensor) -> Tensor:
+    """What a sparse tensor holds: it has no norm of its own."""
+    return tensor if tensor.layout is torch.strided else tensor.coalesce().values()
 
 
 def _squares(tensor: Tensor) -> float:
@@ -40,12 +46,13 @@ def _squares(tensor: Tensor) -> float:
 def are_sound(tensors: Sequence[Tensor]) -> bool:
     """Whether all numbers and their squares are finite. Half types are squared in float32."""
     return math.isfinite(squares(tensors)) or all(
-        bool((t.abs() < _LARGEST[t.dtype in _WIDE]).all()) for t in tensors
+        bool((t.abs() < _LARGEST[t.dtype in _WIDE]).all()) for t in map(_values, tensors)
     )
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
-    return math.isfinite(squares(tensors)) or all(bool(t.isfinite().all()) for t in tensors)
+    finite = math.isfinite(squares(tensors))
+    return finite or all(bool(_values(t).isfinite().all()) for t in tensors)
 
 
 def clip_factor(squared_norm: float, limit: float) -> float:

@@ -225,8 +225,8 @@ class Collector:
                 gradient = gradient.detach()
             if gradient.layout != torch.strided:
                 raise InputError(
-                    "a gradient is sparse, which no strategy can exchange",
-                    "Make the layer dense, for example nn.Embedding(…, sparse=False).",
+                    "a gradient is sparse, and this strategy exchanges dense ones",
+                    "Use --view whole, or a dense layer: nn.Embedding(…, sparse=False).",
                 )
             if whole is not None:
                 targets.append(whole)

@@ -8,18 +8,16 @@ pull: the model reads the store itself, also while others update it, as in Recht
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from phalanx.rules.ledger import Applied
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.push_thread import make_pusher
 from phalanx.sync.store.shared_store import make_store
-from phalanx.sync.strategies.shared_strategy import SharedStrategy
+from phalanx.sync.strategies.shared_strategy import StoreStrategy
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 
 
-class Asynchronous(SharedStrategy):
+class Asynchronous(StoreStrategy):
     """``overlap=yes`` pushes while the next step computes, after Wang et al., "OSP" (2019)."""
 
     def __init__(
@@ -84,23 +82,12 @@ class Asynchronous(SharedStrategy):
             return
         self._store.push_buffers(self._buffers, used, self._rate_factor, timing, self._staged)
 
-    def refresh(self) -> None:
-        self._store.pull(self._staged)
-
-    def snapshot(self, flats: list[Tensor]) -> None:
-        self._store.pull(flats)
-
     def rest(self) -> None:
         self._settle()
 
     def drain(self) -> None:
         self.rest()
         super().drain()
-        self._store.settle()
-
-    def write_optimizer(self) -> None:
-        with self._store.holding_slots():
-            super().write_optimizer()
 
     def export_private(self) -> State:
         return self._buffers.sender.export_state()

@@ -12,11 +12,12 @@ import torch
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.shared_store import make_store
+from phalanx.sync.strategies.shared_strategy import StoreStrategy
 from phalanx.sync.strategies.strategy import StrategyContext, Timing
 from phalanx.sync.strategies.team_strategy import TeamStrategy
 
 
-class Groups(TeamStrategy):
+class Groups(StoreStrategy, TeamStrategy):
     """The engine forms the groups (``size``, ``by``); ``context.team`` is this worker's."""
 
     def __init__(
@@ -64,20 +65,6 @@ class Groups(TeamStrategy):
         self._store.pull_reduced(self._reducer, self._staged)
         timing.settle = now() - pushed
         return timing
-
-    def refresh(self) -> None:
-        self._store.pull(self._staged)
-
-    def snapshot(self, flats: list[torch.Tensor]) -> None:
-        self._store.pull(flats)
-
-    def drain(self) -> None:
-        super().drain()
-        self._store.settle()
-
-    def write_optimizer(self) -> None:
-        with self._store.holding_slots():
-            super().write_optimizer()
 
     def export_private(self) -> State:
         return self._reducer.sender.export_state() | self._store.export_private()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.strategies.strategy import Strategy, StrategyContext
+
+if TYPE_CHECKING:
+    from phalanx.sync.store.remote.remote_store import RemoteStore
+    from phalanx.sync.store.shared_store import SharedStore
 
 
 class SharedStrategy(Strategy):
@@ -63,3 +69,23 @@ class SharedStrategy(Strategy):
     def write_optimizer(self) -> None:
         if self._shared.elementwise:
             self._shared.write_optimizer()
+
+
+class StoreStrategy(SharedStrategy):
+    """Parameters and the state of the optimizer are the store's."""
+
+    _store: SharedStore | RemoteStore
+
+    def refresh(self) -> None:
+        self._store.pull(self._staged)
+
+    def snapshot(self, flats: list[torch.Tensor]) -> None:
+        self._store.pull(flats)
+
+    def drain(self) -> None:
+        super().drain()
+        self._store.settle()
+
+    def write_optimizer(self) -> None:
+        with self._store.holding_slots():
+            super().write_optimizer()

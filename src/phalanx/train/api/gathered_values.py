@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from phalanx.adapters.torch_models import as_pairs, from_pairs
 from phalanx.core.errors import InputError
 from phalanx.data.structure import plain
 from phalanx.train.checkpoint.kept_state import pack, unpack
@@ -81,10 +82,10 @@ def _encoded(value: Any) -> bytes:
             "Give numbers, texts, tensors, or lists and dictionaries of them.",
         ) from None
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    return save(tensors, {"value": json.dumps(structure)})
+    return save(as_pairs(tensors), {"value": json.dumps(structure)})
 
 
 def _decoded(found: bytes) -> Any:
     length = int.from_bytes(found[:8], "little")
     header = json.loads(found[8 : 8 + length])
-    return unpack(json.loads(header["__metadata__"]["value"]), load(found))
+    return unpack(json.loads(header["__metadata__"]["value"]), from_pairs(load(found)))

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from phalanx.adapters.torch_models import as_pairs, from_pairs
 from phalanx.core.errors import InputError
 from phalanx.train.checkpoint.checkpoint_manifest import (
     SHARED,
@@ -59,6 +60,7 @@ def write_tensors(
 
 def file_parts(tensors: Mapping[str, Tensor]) -> list[memoryview]:
     """What such a file consists of, without a copy of the tensors."""
+    tensors = as_pairs(tensors)
     # Widest first, so that every tensor begins at a multiple of its element's size.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     return [_header(names, tensors), *(_raw(tensors[name]) for name in names)]
@@ -95,7 +97,7 @@ def load(checkpoint: Path, manifest: CheckpointManifest, rank: int | None) -> di
     try:
         with safe_open(checkpoint / name, framework="pt") as file:
             # Copies: what is mapped would end the process if the file were cut short.
-            return {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+            return from_pairs({key: file.get_tensor(key).clone() for key in file.keys()})  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         cause = f"{checkpoint.name}/{name} cannot be read ({error})"
         raise InputError(cause, "Resume from another checkpoint.") from error

@@ -291,5 +291,9 @@ class TrainingLoop:
     def _at_exit(self) -> None:
         """A script that left its loop early, and then ended well, is finished."""
         if not self._lifecycle.over and not self._lifecycle.broken():
-            with suppress(PeerLost):  # those it would inform are gone already
+            try:
                 self.finish(collective=False)
+            except PeerLost:
+                pass  # those it would inform are gone already
+            except Exception as error:
+                self._lifecycle.fail(str(error))

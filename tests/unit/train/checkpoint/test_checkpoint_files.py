@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from phalanx.adapters.torch_models import from_pairs, save_state
 from phalanx.core.errors import InputError
 from phalanx.sync.state.layout import make_layout, trainable
 from phalanx.train.checkpoint import (
@@ -71,6 +72,19 @@ def test_what_is_written_is_what_safetensors_reads(tensors: dict[str, Tensor]) -
         assert found[name].dtype == value.dtype
         assert found[name].shape == value.shape
         assert torch.equal(found[name].to(torch.complex64), value.to(torch.complex64))
+
+
+def test_wide_complex_numbers_are_pairs_in_the_files_and_come_back(tmp_path: Path) -> None:
+    value = torch.randn(3, 2, dtype=torch.complex128)
+    tensors = {"w": value, "turned": value.t().conj(), "x": torch.ones(2)}
+    for path in (tmp_path / "by us", tmp_path / "by them"):
+        if path.name == "by us":
+            files.write_tensors(path, tensors)
+        else:
+            save_state(tensors, path)
+        found = load_file(path)
+        assert found["w:complex128"].shape == (3, 2, 2)
+        assert_same(from_pairs(found), {name: v.resolve_conj() for name, v in tensors.items()})
 
 
 def test_files_longer_than_a_chunk_are_whole(tmp_path: Path) -> None:
