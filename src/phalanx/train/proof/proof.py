@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from phalanx.train.adopt.side_effects import keep_files_of_child_apart
-from phalanx.train.proof.child import become_child
+from phalanx.train.proof.child import become_child, fork
 from phalanx.train.whole.calls import AS_ALONE
 
 STEPS, SECONDS = AS_ALONE, 5.0
@@ -97,7 +97,7 @@ class Proof:
 
     def fork(self) -> bool:
         """Whether this is the child, which goes on alone."""
-        self.child = os.fork()
+        self.child = fork()
         if self.child:
             return False
         become_child(4 * SECONDS)
