@@ -10,6 +10,7 @@ import pytest
 import torch
 from commands import phalanx
 
+TWO = ("--workers", "2", "--balance", "off")
 SCRIPT = """
 import pathlib, sys, time
 import torch
@@ -39,9 +40,9 @@ for epoch in range(2):
         loss.backward()
         optimizer.step()
         open("steps", "a").write(f"{len(x)} ")
-    if sys.argv[1] == "fails" and epoch == 0 and not pathlib.Path("failed").exists():
-        open("failed", "w").close()
-        raise SystemExit("failed as it was to")
+        if sys.argv[1] == "fails" and epoch == 1 and not pathlib.Path("failed").exists():
+            open("failed", "w").close()
+            raise SystemExit("failed as it was to")
 torch.save(model.state_dict(), "weights.pt")
 """
 
@@ -52,7 +53,7 @@ def test_the_view_that_pays_is_chosen(tmp_path: Path, busy: str, parts: bool) ->
     script.write_text(SCRIPT)
     alone.mkdir()
     subprocess.run([sys.executable, str(script), busy], cwd=alone, check=True, timeout=60)
-    ended = phalanx("run", str(script), "--workers", "2", "--", busy, cwd=tmp_path)
+    ended = phalanx("run", str(script), *TWO, "--", busy, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert ("view parts: " in ended.stdout + ended.stderr) is parts
     found, wanted = (torch.load(f / "weights.pt") for f in (tmp_path, alone))
@@ -66,7 +67,7 @@ def test_the_view_that_pays_is_chosen(tmp_path: Path, busy: str, parts: bool) ->
 def test_a_resumed_run_keeps_its_view(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    run = ["run", str(script), "--workers", "2", "--checkpoint-every", "1"]
+    run = ["run", str(script), *TWO, "--checkpoint-every", "1"]
     failed = phalanx(*run, "--", "fails", cwd=tmp_path)
     assert failed.returncode != 0
     assert "view parts: " in failed.stdout + failed.stderr

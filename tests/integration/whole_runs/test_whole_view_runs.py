@@ -15,10 +15,14 @@ from phalanx.observe.summary.summary import summarise
 
 pytestmark = pytest.mark.runs
 HEAD = """
+import random
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
+random.seed(0)
+np.random.seed(0)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3)).double()
 """
@@ -80,7 +84,15 @@ for step in range(20):
 LATER = """
 optimizer = torch.optim.Adam(model[0].parameters(), lr=0.01)
 x = torch.randn(48, 6, dtype=torch.float64)
-loader = DataLoader(torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long()), 12, shuffle=True)
+
+class Drawn(Dataset):
+    def __len__(self):
+        return 48
+    def __getitem__(self, i):
+        kind = random.randrange(3)
+        return torch.full((6,), kind + np.random.rand(), dtype=torch.float64), kind
+
+loader = DataLoader(Drawn(), batch_size=12)
 for epoch in range(3):
     for number, (a, b) in enumerate(loader):
         if (epoch, number) == (0, 2):

@@ -356,41 +356,38 @@ class Adoption:
     ) -> AdoptedTraining:
         self._joining = True
         try:
-            return self._joined(data, models, optimizers, batch, passes)
+            device = parameters_of(optimizers)[0].device
+            environment = dataclasses.replace(self._view.environment(), device=device)
+            whole = self._view.whole
+            parts, loop = build_worker(
+                environment, models, optimizers, buffers="auto", loss=_DECLARED[self._chosen.loss],
+                trial=None, seeds=self.streams,
+                notes=describe(
+                    models, optimizers, data, batch, passes, self._workers,
+                    whole=whole, slower=self._view.slower,
+                ),
+                whole=whole,
+            )  # fmt: skip
+            loop.adopt(self._chosen.epochs or passes)
+            call_at_end(self._end)
+            # What a script does after its last pass is measured as well, or shared out.
+            known = None if self.profiles or whole else passes
+            engine = parts.trained.engine
+            if isinstance(engine, WholeEngine):
+                engine.go_on_from((parts.resumed.private or {}) if parts.resumed else {})
+                share_calls(engine.shared_calls(parts.figures.say_once))
+            return AdoptedTraining(
+                parts,
+                loop,
+                models,
+                optimizers,
+                known,
+                self._chosen.seed,
+                self.streams,
+                self._checks,
+            )
         finally:
             self._joining = False
-
-    def _joined(
-        self,
-        data: str,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        batch: int | None,
-        passes: int | None,
-    ) -> AdoptedTraining:
-        device = parameters_of(optimizers)[0].device
-        environment = dataclasses.replace(self._view.environment(), device=device)
-        whole = self._view.whole
-        parts, loop = build_worker(
-            environment, models, optimizers, buffers="auto", loss=_DECLARED[self._chosen.loss],
-            trial=None, seeds=self.streams,
-            notes=describe(
-                models, optimizers, data, batch, passes, self._workers,
-                whole=whole, slower=self._view.slower,
-            ),
-            whole=whole,
-        )  # fmt: skip
-        loop.adopt(self._chosen.epochs or passes)
-        call_at_end(self._end)
-        # What a script does after its last pass is measured as well, or shared out.
-        known = None if self.profiles or whole else passes
-        engine = parts.trained.engine
-        if isinstance(engine, WholeEngine):
-            engine.go_on_from((parts.resumed.private or {}) if parts.resumed else {})
-            share_calls(engine.shared_calls(parts.figures.say_once))
-        return AdoptedTraining(
-            parts, loop, models, optimizers, known, self._chosen.seed, self.streams, self._checks
-        )
 
     def _end(self) -> None:
         """Training is over: the script has ended, or trains something else."""

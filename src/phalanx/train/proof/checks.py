@@ -195,4 +195,6 @@ class Checks:
             with suppress(PhalanxError):  # another one has failed, and will say so
                 self._parts.trained.engine.meet(intents.FINISH)
                 self._tell(None)
+        if self._parts is not None:
+            del self._training, self._optimizers  # the script may have dropped them
         self._parts = None

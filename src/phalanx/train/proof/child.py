@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 
 import torch
 
 from phalanx.train.adopt.files.open_files import open_files_anew
+
+
+def fork() -> int:
+    """As ``os.fork``; but Python seeds ``random`` anew in a child, and here it goes on."""
+    state, child = random.getstate(), os.fork()
+    if not child:
+        random.setstate(state)
+    return child
 
 
 def become_child(seconds: float) -> None:

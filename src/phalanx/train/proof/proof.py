@@ -23,7 +23,7 @@ from torch import Tensor
 
 from phalanx.agent.system import readable
 from phalanx.train.adopt.side_effects import keep_files_of_child_apart
-from phalanx.train.proof.child import become_child
+from phalanx.train.proof.child import become_child, fork
 
 SECONDS = 5.0
 """That the child may take."""
@@ -120,7 +120,7 @@ class Proof:
         """Whether this is the child, which goes on alone. The worker waits until what it shares
         with others has been copied."""
         reading, writing = os.pipe()
-        self.child = os.fork()
+        self.child = fork()
         if self.child:
             os.close(writing)
             if not readable([reading], SECONDS):

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from phalanx.agent.system import readable
 from phalanx.core.errors import InputError
 from phalanx.train.guards.loss_kind import LossWatch, SumLossError
-from phalanx.train.proof.child import become_child
+from phalanx.train.proof.child import become_child, fork
 
 SECONDS = 20
 """That the child may take; the others wait for it."""
@@ -48,7 +48,7 @@ def rehearse(
     if not batches or sum(p.numel() for m in models for p in m.parameters()) > MOST_PARAMETERS:
         return None
     reading, writing = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         os.close(reading)
         return _Rehearsal(loader, batches, models, writing)

@@ -293,7 +293,7 @@ def share_calls(calls: SharedCalls | None) -> None:
 
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     calls = _sharing.calls
-    if calls is None or calls.inside or torch.jit.is_tracing():
+    if calls is None or calls.inside or torch._C._get_tracing_state():
         return _plain_call(self, *args, **kwargs)
     return calls.call(self, args, kwargs)
 

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from phalanx.agent.system import readable
 from phalanx.sync.arena.arena import Arena
 from phalanx.train.adopt.side_effects import keep_files_of_child_apart
-from phalanx.train.proof.child import become_child
+from phalanx.train.proof.child import become_child, fork
 from phalanx.train.whole.plain_pass import begun
 
 BATCHES, SECONDS = 5, 3.0
@@ -180,7 +180,7 @@ def try_views(
     told, meeting = arena.region("view", 1, torch.float64), _meeting(arena)
     if arena.rank == 1:
         reading, writing = os.pipe()
-        child = os.fork()
+        child = fork()
         if child == 0:
             os.close(reading)
             become_child(PATIENCE)
