@@ -397,4 +397,4 @@ class Adoption:
             try:
                 training.end()
             except InputError as error:  # of a check, which had not ended before
-                training.parts.lifecycle.fail(str(error))
+                training.parts.lifecycle.fail(str(error), error.exit_code)

@@ -127,11 +127,13 @@ class Checks:
         return False
 
     def _has_time(self) -> bool:
-        if self._proof is not None:
-            if self._proof.child is not None:
-                return False
-            self._spent += self._proof.spent
-        return self._spent < max(SECONDS, _SHARE * (time.monotonic() - self._began))
+        """Waits for the check before, as long as there is time."""
+        now, proof = time.monotonic(), self._proof
+        most = max(SECONDS, _SHARE * (now - self._began))
+        if proof is not None:
+            self._tell(proof.wait(most - self._spent))
+            self._spent += time.monotonic() - now + proof.spent
+        return self._spent < most and (proof is None or proof.child is None)
 
     def _is_forkable(self, parts: WorkerParts) -> bool:
         """Processes that read for this one would read for its child too."""

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from phalanx.agent.system import readable
+from phalanx.sync.state.light_optimizers import step_without_compiler
 from phalanx.train.adopt.side_effects import keep_files_of_child_apart
 from phalanx.train.proof.child import become_child
 
@@ -127,6 +128,7 @@ class Proof:
         self._began = time.process_time()
         self._folder = keep_files_of_child_apart()
         leave_shared_memory()
+        step_without_compiler()
         os.close(writing)
         return True
 
@@ -176,15 +178,19 @@ class Proof:
             return Verdict(ENDED, steps, found.worst, 0, self.before)
         return found if steps else None
 
+    def wait(self, seconds: float) -> Verdict | None:
+        """Until the child has ended, at most so long."""
+        until = time.monotonic() + seconds
+        while self.child is not None and not self._has_ended() and time.monotonic() < until:
+            time.sleep(0.005)
+        return self._found() if self.child is not None and self._has_ended() else None
+
     def last(self) -> Verdict | None:
         """The training is over, perhaps before the child has ended."""
-        if self.child is None:
-            return None
-        until = time.monotonic() + PATIENCE
-        while not self._has_ended() and time.monotonic() < until:
-            time.sleep(0.01)
+        if found := self.wait(PATIENCE):
+            return found
+        steps = min(int(self._head[1]), len(self._mine) - 1) if self.child is not None else 0
         self.stop()
-        steps = min(int(self._head[1]), len(self._mine) - 1)
         return self._compared(steps) if steps else None
 
     def stop(self) -> None:
