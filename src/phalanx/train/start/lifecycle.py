@@ -34,7 +34,7 @@ class Lifecycle:
     """Emits the events around training: joined, the phases, finished."""
 
     def __init__(self, environment: Environment, writer: EventWriter, clock: Clock) -> None:
-        self.over = self._failed = 0
+        self.over, self._failed = False, 0
         self.training: int = getattr(_told, "trainings", 0)
         """The number of this training among those of the script, from 0."""
         _told.trainings = self.training + 1
