@@ -94,7 +94,9 @@ class Test(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self.images, self.labels = as_floats(x).numpy(), y.numpy()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        logs.update(evaluate(self.model.get_weights(), self.images, self.labels))
+        weights = [one for layer in self.model.layers for one in (layer.kernel, layer.bias)]
+        whole = [tf.convert_to_tensor(one).numpy() for one in weights]  # of all servers
+        logs.update(evaluate(whole, self.images, self.labels))
 
 
 def train(strategy: Any, rate: float, data: Any, steps: int, tests: bool = True) -> None:
@@ -129,7 +131,11 @@ def train_with_servers() -> None:
             protocol="grpc",
             config=config,
         ).join()
-    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    # Each layer's weights are cut: TensorFlow puts the parts on the servers in turn.
+    cut = tf.distribute.experimental.partitioners.MinSizePartitioner(
+        min_shard_bytes=1024, max_shards=len(CLUSTER["ps"])
+    )
+    strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=cut)
     share = BATCH // WORKERS
     steps = -(-SAMPLES // share)
     data = tf.keras.utils.experimental.DatasetCreator(lambda _: make_batches(share))

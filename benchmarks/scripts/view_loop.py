@@ -1,14 +1,19 @@
-"""A plain loop over a ``DataLoader`` with a chosen model; prints seconds a step, and of a test."""
+"""A plain loop over a ``DataLoader`` with a chosen model; prints seconds a step, and of a test.
+
+Started by ``torchrun`` it is the same loop with ``DistributedDataParallel``, each of whose
+processes tests the model on all samples.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def block(inside: int, out: int) -> nn.Sequential:
@@ -52,6 +57,11 @@ def main() -> None:
     samples = 128 * chosen.steps
     data = TensorDataset(torch.randn(samples, *shape), torch.randint(0, 10, (samples,)))
     loader = DataLoader(data, batch_size=128, shuffle=True)
+    if "RANK" in os.environ:
+        torch.distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
+        part = 128 // torch.distributed.get_world_size()
+        loader = DataLoader(data, batch_size=part, sampler=DistributedSampler(data))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loss, seconds, evaluated = nn.CrossEntropyLoss(), [], []
     for _ in range(chosen.epochs):

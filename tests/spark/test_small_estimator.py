@@ -91,6 +91,26 @@ def test_rows_that_a_model_cannot_take_are_one_line(
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (
+            ("array_append(features, 1f) as features", "label"),
+            "5 in 'features', 1 in 'label'.*15x5",
+        ),
+        (("features", "array(label, label) as label"), "4 in 'features', 2 in 'label'"),
+        (("features", "label + 9 as label"), "Target .* is out of bounds"),
+    ],
+)
+def test_rows_that_a_model_cannot_train_on_are_one_line(
+    frame: Any, made: tuple[str, str], words: str
+) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        _estimator().fit(frame.selectExpr(*made))
+    assert len(caught.value.cause.splitlines()) == 1
+    assert caught.value.remedy.startswith("Give rows as the model was made for")
+
+
 def test_no_rows_have_no_predictions(fitted: Any, frame: Any) -> None:
     assert fitted.transform(frame.coalesce(1).where("label > 5")).collect() == []
 

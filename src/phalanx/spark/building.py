@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+import re
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +31,7 @@ OPTIMIZERS = {
     if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
 }
 
+_SHAPES = re.compile(r"shape|size|dimension|channels|out of bounds|\dD\b")
 _trusted: set[str] = set()
 
 
@@ -138,6 +141,23 @@ def check_numbers(name: str, column: Any) -> None:
             f"column {name!r} has rows of different lengths, or no numbers",
             "Give all rows as many numbers: array<float>, or a vector.",
         )
+
+
+def numbers(shape: Sequence[int] | None) -> str:
+    return " x ".join(map(str, shape or [1]))
+
+
+def check_misfit(error: Exception, source: ModelSource, x: Tensor, y: Tensor) -> None:
+    """Raises a line instead of the frames of a library, if ``error`` is about shapes."""
+    said = (str(error).splitlines() or [""])[0]
+    if type(error) in (RuntimeError, ValueError, IndexError) and _SHAPES.search(said):
+        traceback.print_exc()
+        there = f"{numbers(x.shape[1:])} in {source.features!r}, {numbers(y.shape[1:])}"
+        raise InputError(
+            f"the model, or its loss, does not take these rows ({there} in {source.label!r}): "
+            f"{said.rstrip('.')} (more is in the executor's log)",
+            "Give rows as the model was made for, or make it for these (model_options=).",
+        ) from None
 
 
 def keras_model(file: Path) -> Any:

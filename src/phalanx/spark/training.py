@@ -19,6 +19,7 @@ from phalanx.data.blocks.block_data import BlockData
 from phalanx.data.blocks.read import WINDOW_BYTES
 from phalanx.spark.building import (
     as_inputs,
+    check_misfit,
     check_numbers,
     keras_model,
     loss_of,
@@ -39,7 +40,11 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
         seen, total = 0, 0.0
         for features, y in waited.over(run.batches(data, batch=training.batch)):
             x = as_inputs(features, trainee.model)
-            loss, counted = trainee.step(x, y), run.samples
+            try:
+                loss, counted = trainee.step(x, y), run.samples
+            except Exception as error:
+                check_misfit(error, source, x, y)
+                raise
             seen, total, samples = seen + counted, total + loss * counted, samples + counted
     seconds = time.monotonic() - began
     # Not of a batch: a run that goes on from its last checkpoint has none.

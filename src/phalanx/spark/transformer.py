@@ -35,6 +35,7 @@ from phalanx.spark.building import (
     check_numbers,
     check_trusted,
     keras_model,
+    numbers,
     torch_model,
 )
 from phalanx.spark.messages import KERAS, ModelSource, WorkerFigures
@@ -174,7 +175,7 @@ def _described(
     if isinstance(error, InputError):
         return f"{error.cause}. {error.remedy}"
     if trained is not None and shape != trained:
-        there, then = (" x ".join(map(str, each)) or "1" for each in (shape or [], trained))
+        there, then = numbers(shape), numbers(trained)
         return f"column {features!r} has {there} numbers a row; the model was trained on {then}"
     traceback.print_exc()
     said = (str(error).splitlines() or [""])[0]

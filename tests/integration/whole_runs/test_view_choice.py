@@ -22,7 +22,7 @@ class Net(nn.Module):
         self.inner = nn.Linear(6, 3)
     def forward(self, x):
         if sys.argv[1] == "model":
-            time.sleep(0.001 * len(x))
+            time.sleep(0.005 * len(x))
         return self.inner(x)
 
 torch.manual_seed(0)

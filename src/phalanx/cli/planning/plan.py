@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,9 @@ from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
+    from phalanx.plan.choice.decide import Choice
 
+_WISHES = ("objective", "deadline", "budget", "max_accuracy_loss", "quick", "machines", "json")
 NOT_HERE = (
     "batch_per_worker", "repeat", "balance", "on_nonfinite", "slow", "rate", "keep", "detach",
     "name", "dry_run", "launcher", "slurm", "ray_address", "master",
@@ -81,9 +84,24 @@ def plan(
                 "Leave out --quick, --objective, --deadline, --budget and --max-accuracy-loss.",
             )
         choice = choose_by_runs(request, foreign, checked, out)
-    if wishes == Wishes():
-        given = {"--framework": framework, "--pool": options.pool}
-        words = "".join(f" {name} {value}" for name, value in given.items() if value)
-        out.say(f"follow it: phalanx run {script}{words} --machines auto --strategy auto", "dim")
+    again = foreign is None and wishes == Wishes() and not quick
+    out.say(f"follow it: {_command(ctx, options, None if again else choice, not foreign)}", "dim")
     out.result(msgspec.to_builtins(choice))
     return 0
+
+
+def _command(ctx: typer.Context, options: o.RunOptions, choice: Choice | None, ours: bool) -> str:
+    """``run`` with all that was asked here and is no wish, and with ``choice``; ``None``: it plans
+    again, from what was measured now, and keeps the prediction."""
+    words = ["phalanx", "run", str(ctx.params["script"])]
+    for option in (each for each in ctx.command.params if each.name not in (*_WISHES, "script")):
+        source, value = ctx.get_parameter_source(option.name or ""), ctx.params[option.name or ""]
+        if source is not None and source.name == "COMMANDLINE":
+            words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    if choice is None:
+        words += ["--machines", options.machines if options.machines != "all" else "auto"]
+        words += ["--strategy", "auto"]
+    else:
+        words += ["--machines", ",".join(choice.chosen.machines)] if options.pool else []
+        words += ["--strategy", choice.chosen.strategy] if ours else []
+    return shlex.join([*words, *(["--", *ctx.obj.words] if ctx.obj.words else [])])

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 def refuse_beside_explain(framework: str | None, options: RunOptions) -> None:
+    from phalanx.launch.frameworks.framework import KERAS_NAMES
+
     for option, given in (
-        ("--framework", framework),
+        ("--framework", framework not in (None, *KERAS_NAMES)),
         ("--dry-run", options.dry_run),
         ("--detach", options.detach),
     ):

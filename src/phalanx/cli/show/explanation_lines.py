@@ -35,7 +35,7 @@ def lines(found: Explanation, script: Path) -> Iterator[str]:
     yield from _entry("epochs", passes)
     yield from _entry("loss", _LOSSES.get(found.loss, str(found.loss)))
     yield from _entry("schedulers", ", ".join(found.schedulers) or "none found")
-    yield from _entry("evaluation", "every worker sees the whole evaluation set")
+    yield from _entry("evaluation", found.evaluation)
     for number, difference in enumerate(found.differences):
         yield from _entry("" if number else "not as alone", difference)
     for number, refused in enumerate(found.refused):

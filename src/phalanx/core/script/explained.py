@@ -93,6 +93,7 @@ class Explanation(msgspec.Struct, kw_only=True):
     loss: str | None = None
     """``mean``, ``sum``, ``weighted mean``, ``other``; ``None``: no backward pass was seen."""
     schedulers: list[str] = []
+    evaluation: str = "every worker sees the whole evaluation set"
     differences: list[str] = []
     """What is not exactly as with one worker."""
     refused: list[str] = []

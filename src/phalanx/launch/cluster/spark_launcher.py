@@ -31,7 +31,7 @@ from phalanx.launch.launchers.launcher import Job
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.listener import Listener
 
-_ANSWER, _LEAVING = 20.0, 5.0
+_ANSWER, _LEAVING = 12.0, 5.0
 """Seconds: a seat answers at once, or is lost; the tasks end when they are not needed any more."""
 
 

@@ -89,6 +89,11 @@ class Absences:
         task = asyncio.create_task(self._bring_back(member, error, lose))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # Of a machine that is back at once after this computer slept there is nothing to tell.
+        pause = max(0.0, self._slept + SETTLED - time.monotonic())
+        words = f"{error.cause}; trying for {self.seconds:.0f} s to reach it again"
+        word = asyncio.get_running_loop().call_later(pause, self._say, words)
+        task.add_done_callback(lambda _: word.cancel())
 
     async def end(self) -> None:
         for task in self._tasks:
@@ -99,8 +104,6 @@ class Absences:
         self, member: MachineSession, error: MachineError, lose: Callable[[MachineError], None]
     ) -> None:
         began = time.monotonic()
-        if began - self._slept > SETTLED:  # else this computer was away, and not the machine
-            self._say(f"{error.cause}; trying for {self.seconds:.0f} s to reach it again")
         while time.monotonic() - began < self.seconds:
             try:
                 back = await member.reconnect(ATTEMPT_SECONDS)

@@ -48,7 +48,7 @@ class Relay:
         """Pass on what is new; of ranks that are ``away`` with their machine nothing can be."""
         before, self._polled = self._polled, time.monotonic()
         if self._polled - before > OWN_GAP:
-            self._silence.excuse()
+            self._silence.slept(self._polled - before)
         self._silence.excuse(away)
         self._pass_on(self._output.poll(), self._events.poll())
         for text in self._silence.news():

@@ -53,7 +53,6 @@ class Silence:
         self._names: dict[int, str] = {}
         self._heard: dict[int, float] = {}
         self._silent: dict[int, float] = {}
-        self._limits: dict[int, float] = {}  # of those that have shown that they need long
         self._stepped = self._began
         self._longest_pause = 0.0
 
@@ -73,14 +72,17 @@ class Silence:
         elif event.rank in self._names:
             self._heard[event.rank] = self._clock()
 
-    def excuse(self, ranks: Collection[int] | None = None) -> None:
-        """Counts the silence of these ``ranks``, or of all, from now on: nothing could arrive."""
-        for rank in list(self._heard) if ranks is None else self._heard.keys() & set(ranks):
+    def excuse(self, ranks: Collection[int]) -> None:
+        """Counts their silence from now on: what is said of their machine stands for them."""
+        for rank in self._heard.keys() & set(ranks):
             self._heard[rank] = self._clock()
-            if ranks is not None:  # what is said of their machine stands for them
-                self._silent.pop(rank, None)
-        if ranks is None:
-            self._stepped = self._clock()
+            self._silent.pop(rank, None)
+
+    def slept(self, seconds: float) -> None:
+        """Nobody listened for so long: that is no silence of anybody, nor its end."""
+        for known in (self._heard, self._silent):
+            known.update({rank: at + seconds for rank, at in known.items()})
+        self._stepped += seconds
 
     def stands_still(self) -> bool:
         """Whether no worker has made a step for longer than this run ever needed for one."""
@@ -96,7 +98,7 @@ class Silence:
             yield f"the run has waited {now - self._began:.0f} s for {names} to start training"
         for rank, heard in self._heard.items():
             since = self._silent.get(rank)
-            if since is None and now - heard >= self._limits.get(rank, LIMIT):
+            if since is None and now - heard >= LIMIT:
                 self._silent[rank] = heard
                 yield (
                     f"{self._names[rank]} has sent nothing for {now - heard:.0f} s: it may be "
@@ -105,7 +107,6 @@ class Silence:
                 )
             elif since is not None and heard > since:
                 del self._silent[rank]
-                self._limits[rank] = AS_SHOWN * (heard - since)
                 yield f"{self._names[rank]} responds again after {heard - since:.0f} s"
 
     def _forget(self, rank: int) -> None:

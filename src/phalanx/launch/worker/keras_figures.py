@@ -66,7 +66,8 @@ def _figures(base: Any) -> Any:
                 self.on_test_begin()
             if not self.told:  # not sooner: a model may be built by its first batch
                 self.told = True
-                _tell(parameters=self.model.count_params(), epochs=self.params.get("epochs"))
+                _tell(parameters=self.model.count_params(), epochs=self.params.get("epochs"),
+                      since_seconds=time.perf_counter() - self.began)  # fmt: skip
             self.done = {} if logs is None else logs
 
         def on_train_end(self, logs: Any = None) -> None:

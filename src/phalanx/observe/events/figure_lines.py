@@ -4,7 +4,8 @@ The first process of the run tells them for all. A line with ``epoch`` (from 0) 
 ``seconds`` and ``samples`` of its training, and any other numbers (``train_loss``,
 ``test_accuracy``, …). A line without it, before the first epoch, says what is trained:
 ``parameters``, ``batch`` (the global one), ``workers``, ``epochs``, ``samples`` (an epoch's), and
-how long it took to read and to prepare the data: ``read_seconds``, ``prepare_seconds``.
+how long it took to read and to prepare the data: ``read_seconds``, ``prepare_seconds``; if training
+has begun by then, how long ago: ``since_seconds``.
 Here they become the events that a script with ``phalanx.fit`` would have written.
 """
 
@@ -113,7 +114,9 @@ class FigureLines:
         if self._joined:
             return
         self._joined = True
-        now, wall = time.monotonic(), time.time()
+        since = values.get("since_seconds") or values.get("seconds") or 0.0
+        since = min(max(since, 0.0), time.monotonic() - self._began)
+        now, wall = time.monotonic() - since, time.time() - since
         notes = [] if values else [UNKNOWN]
         workers = _whole(values, "workers") or self._told.workers
         for rank, machine in enumerate(self._told.machines):

@@ -9,6 +9,7 @@ so a slow one costs only what it does not do itself.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ SLOWER = 1.5
 LAST = 1.5
 """A straggler comes last so many times as often as chance would have it."""
 ENOUGH_STEPS = 3
+WARM_UP, MEASURED = 16, 32
+"""Of the busiest worker: its first steps, in which models are compared and checked as well, say
+nothing; so many after them do."""
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,16 +69,18 @@ class _Tally:
 
 def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) -> Straggler | None:
     """The clear straggler, or ``None``; from the moment ``balanced`` on shares were unequal."""
-    paces, tally = _paces(phases, balanced), _Tally()
-    if len(paces) < 2:
+    warm = _warm(phases)
+    paces, tally = _paces(phases, balanced, warm), _Tally()
+    if len(paces) < 2 or warm == math.inf:
         return None
     slowest = max(paces, key=lambda rank: paces[rank])
     for phase in phases:
         if phase.waiting is WaitRule.LOCKSTEP:
             for row in _meetings(phase):
-                tally.add(row)
+                if all(step.began >= warm for step in row):
+                    tally.add(row)
         elif phase.waiting is WaitRule.BOUNDED:
-            tally.cost[slowest] += _waited(phase, slowest)
+            tally.cost[slowest] += _waited(phase, slowest, warm)
     rules = {phase.waiting for phase in phases if any(phase.steps)}
     strictest = (WaitRule.LOCKSTEP, WaitRule.BOUNDED, WaitRule.NOBODY)
     waiting = next((rule for rule in strictest if rule in rules), WaitRule.NOBODY).value
@@ -82,7 +88,9 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
     for rank in (last, slowest):
         # The others' time, in steps and rounds.
         rows = (rows for phase in phases for rows in (*phase.steps, *phase.rounds))
-        spent = sum(row.seconds for part in rows for row in part if row.rank != rank)
+        spent = sum(
+            row.seconds for part in rows for row in part if row.rank != rank and row.began >= warm
+        )
         others = [pace for other, pace in paces.items() if other != rank]
         found = Straggler(
             rank=rank,
@@ -101,22 +109,33 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
     return None
 
 
-def _paces(phases: Sequence[PhaseSteps], balanced: float | None) -> dict[int, float]:
+def _warm(phases: Sequence[PhaseSteps]) -> float:
+    """When the first steps were over; never, if there were not enough after them."""
+    counts = zip(*(phase.steps for phase in phases), strict=False)
+    busiest = max(([s for part in own for s in part] for own in counts), key=len, default=[])
+    return busiest[WARM_UP].began if len(busiest) >= WARM_UP + MEASURED else math.inf
+
+
+def _paces(phases: Sequence[PhaseSteps], balanced: float | None, warm: float) -> dict[int, float]:
     """Seconds of input and compute per sample, by rank: a typical step's.
 
     At equal shares, if there were any: with few samples a step is mostly what every step costs.
     """
-    found: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    found: dict[int, list[tuple[WorkerStep, float]]] = defaultdict(list)
     for step in (step for phase in phases for steps in phase.steps for step in steps):
         if step.samples:
-            pace = (step.input + step.compute) / step.samples
-            found[step.rank].append((step.ended, pace))
-    equal = {
-        r: [pace for end, pace in rows if end <= (balanced or end)] for r, rows in found.items()
-    }
-    if any(len(rows) < ENOUGH_STEPS for rows in equal.values()):
-        equal = {rank: [pace for _, pace in rows] for rank, rows in found.items()}
-    return {rank: pace for rank in sorted(equal) if (pace := median(equal[rank])) > 0.0}
+            found[step.rank].append((step, (step.input + step.compute) / step.samples))
+    if balanced is None:
+        balanced = math.inf
+    kept: dict[int, list[float]] = {}
+    for begun, ended in ((warm, balanced), (0.0, balanced), (warm, math.inf)):
+        kept = {
+            rank: [pace for s, pace in rows if s.began >= begun and s.ended <= ended]
+            for rank, rows in found.items()
+        }
+        if all(len(paces) >= ENOUGH_STEPS for paces in kept.values()):
+            break
+    return {rank: p for rank in sorted(kept) if kept[rank] and (p := median(kept[rank])) > 0.0}
 
 
 def _meetings(phase: PhaseSteps) -> Iterator[tuple[WorkerStep, ...]]:
@@ -141,5 +160,6 @@ def _by_epoch(rows: Sequence[WorkerStep]) -> dict[int, list[WorkerStep]]:
     return dict(found)
 
 
-def _waited(phase: PhaseSteps, slowest: int) -> float:
-    return sum(step.wait for steps in phase.steps for step in steps if step.rank != slowest)
+def _waited(phase: PhaseSteps, slowest: int, warm: float) -> float:
+    rows = (step for steps in phase.steps for step in steps if step.began >= warm)
+    return sum(step.wait for step in rows if step.rank != slowest)

@@ -44,6 +44,12 @@ class PlanRecord(msgspec.Struct, kw_only=True):
 class WorkerRecord(msgspec.Struct, kw_only=True):
     rank: int = 0
     machine: str = ""
+    role: str = ""
+
+    @property
+    def trains(self) -> bool:
+        """Not a parameter server, and not TensorFlow's chief or evaluator."""
+        return self.role in ("", "worker")
 
 
 class LaunchRecord(msgspec.Struct, kw_only=True):
@@ -129,6 +135,10 @@ class RunFiles:
     settings: RunSettings | None
     ranks: list[RankLog]
     samples: dict[str, list[MachineSample]]
+
+    @property
+    def helpers(self) -> set[int]:
+        return {worker.rank for worker in self.launch.workers if not worker.trains}
 
     @property
     def joined(self) -> list[Joined]:

@@ -68,6 +68,7 @@ def summarise_files(
     _add_settings(summary, run)
     _add_machines(summary, run)
     _add_outcome(summary, run, generation)
+    ranks = [log for log in ranks if log.rank not in run.helpers]
     add_steps(summary, ranks, split_phases(ranks, run.strategy or ""))
     add_shares(summary, ranks)
     if run.launch.ours:  # another system's processes do not count what they send
@@ -108,8 +109,8 @@ def _add_settings(summary: Summary, run: RunFiles) -> None:
 
 
 def _add_machines(summary: Summary, run: RunFiles) -> None:
-    training = run.plan.workers or 0  # ranks from there on are parameter servers
-    workers = {m.name: sum(s.rank < training for s in m.slots) for m in run.plan.machines}
+    training = set(range(run.plan.workers or 0)) - run.helpers  # servers of ours come after it
+    workers = {m.name: sum(s.rank in training for s in m.slots) for m in run.plan.machines}
     if not workers:
         workers = dict(Counter(worker.machine for worker in run.launch.workers))
     workers = workers or dict(Counter(joined.machine for joined in run.joined))

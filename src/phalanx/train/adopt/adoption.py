@@ -25,11 +25,13 @@ from phalanx.sync.state.gradients import get_grad
 from phalanx.train.adopt.adopted_training import AdoptedTraining, Drawn
 from phalanx.train.adopt.files.calling_code import is_peek, script_frame
 from phalanx.train.adopt.found_models import (
+    ALONE,
     data_of,
     describe,
     models_of,
     parameters_of,
     stand_in_for,
+    stray_step,
 )
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
 from phalanx.train.adopt.loader_pass import LoaderDraws, LoaderPass, is_ours
@@ -45,7 +47,6 @@ from phalanx.train.whole.whole_engine import WholeEngine
 
 _DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
 """``--loss mean``: a mean, or another function, of each worker's part of the batch."""
-_ALONE = "or run the script alone, with python."
 
 
 class Adoption:
@@ -86,7 +87,7 @@ class Adoption:
         if self._workers > 1 and not self._optimizers():
             raise InputError(
                 "the script computes gradients, but has made no optimizer of torch.optim",
-                f"Phalanx cannot see how the parameters are updated: use an optimizer, {_ALONE}",
+                f"Phalanx cannot see how the parameters are updated: use an optimizer, {ALONE}",
             )
         if self._training is None:
             training = self._train_own_batches()
@@ -112,31 +113,31 @@ class Adoption:
             return self._view.trial.step(plain, optimizer, closure, **kwargs)
         if self._rehearses:
             return closure() if closure is not None else None
-        if self._checks.is_child:
-            found = plain(optimizer, *(() if closure is None else (closure,)), **kwargs)
+        given = () if closure is None else (closure,)
+        if self._checks.is_child and training is not None:
+            with training.parts.steps.ours:  # an optimizer may have another one inside
+                found = plain(optimizer, *given, **kwargs)
             self._checks.stepped_alone(optimizer)
             return found
-        if training is None or not training.knows(optimizer) or not training.awaits_step:
-            given = () if closure is None else (closure,)
-            if self._counts_steps:  # its gradients are those of all
-                return self._step_alone(optimizer, plain, *given, **kwargs)
+        known = training is not None and training.knows(optimizer) and training.awaits_step
+        if self._counts_steps and (given or kwargs or not known):  # its gradients are those of all
+            return self._step_alone(optimizer, plain, *given, **kwargs)
+        if training is None or not known:
             idle = closure is None and all(get_grad(p) is None for p in parameters_of([optimizer]))
             if idle and training is not None:
                 return None  # without gradients there is nothing to do
             # A profile is of what several workers are to do, and such a loop may have no end.
             shared = self._workers > 1 or (self.profiles and training is None)
             if shared and not idle:
-                raise self._stray(training, optimizer)
+                raise stray_step(optimizer, inside=training is not None and training.awaits_step)
             return plain(optimizer, *given, **kwargs)
         if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
-            if self._counts_steps:
-                return self._step_alone(optimizer, plain, closure, **kwargs)
-            if self._workers > 1:
-                raise InputError(
-                    "LBFGS needs several evaluations per step, which workers cannot share",
-                    f"Use another optimizer, {_ALONE}",
-                )
-            return plain(optimizer, closure)
+            if self._workers == 1:
+                return plain(optimizer, closure)
+            raise InputError(
+                "LBFGS needs several evaluations per step, which workers cannot share",
+                f"Use another optimizer, {ALONE}",
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -145,7 +146,7 @@ class Adoption:
             raise InputError(
                 "the script called optimizer.step() without backward(): its gradients (from "
                 "torch.autograd.grad?) are only of each worker's part of the batch",
-                f"Call loss.backward(), {_ALONE}",
+                f"Call loss.backward(), {ALONE}",
             )
         training.parts.steps.step(optimizer)
         if not (training.is_whole and self._checks.fork()):
@@ -155,19 +156,23 @@ class Adoption:
     def _step_alone(
         self, optimizer: torch.optim.Optimizer, plain: Callable[..., Any], *given: Any, **kw: Any
     ) -> Any:
-        """A step that belongs to no pass over a loader, with gradients that all workers have."""
-        training = self._training
-        if training is None:
-            training = self._train_own_batches()
-        knows = training is not None and training.knows(optimizer)
+        """Outside of a pass; or made by the script (a closure, an optimizer made later)."""
+        training = self._training or self._train_own_batches()
+        if self._checks.is_child:  # since now
+            return self.step(optimizer, plain, *given, **kw)
         if training is None or training.own is None or training.parts.lifecycle.over:
             return plain(optimizer, *given, **kw)
-        if given or kw or not knows or training.under_way:
+        knows, found = training.knows(optimizer), None
+        made = bool(given or kw) or not knows or training.under_way
+        if made:
             with training.parts.steps.ours:
-                return plain(optimizer, *given, **kw)
-        training.own.step(optimizer)
+                found = plain(optimizer, *given, **kw)
+        if training.under_way:
+            training.parts.steps.note(optimizer if knows else None)
+        else:
+            training.own.step(optimizer, made=made)
         self._checks.fork()
-        return None
+        return found
 
     def _train_own_batches(self) -> AdoptedTraining | None:
         """Joins a training whose batches come from no loader; ``None`` if there is nothing yet."""
@@ -191,22 +196,6 @@ class Adoption:
         if self._training.own is not None:
             self._training.own.enter()
         return self._training
-
-    def _stray(
-        self, training: AdoptedTraining | None, optimizer: torch.optim.Optimizer
-    ) -> InputError:
-        if training is None or not training.awaits_step:
-            return InputError(
-                "the script called optimizer.step() on a batch that Phalanx cannot share out: it "
-                "does not come from a training loop over a DataLoader",
-                "Call model.train() before the loop; without a DataLoader use phalanx.join and "
-                f"run.step(weight=…), {_ALONE}",
-            )
-        return InputError(
-            f"the script made an optimizer ({type(optimizer).__name__}) inside the loop over its "
-            "data",
-            "Make it before the loop over the DataLoader.",
-        )
 
     # -- passes ------------------------------------------------------------------------------
 

@@ -12,6 +12,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from phalanx.core import words
+from phalanx.core.errors import InputError
+
+ALONE = "or run the script alone, with python."
 
 
 class Leftover(nn.Module):
@@ -102,3 +105,19 @@ def describe(
     if normed and workers > 1 and not whole:
         found.append("batch norm: statistics of each worker's part of a batch, averaged per epoch")
     return found
+
+
+def stray_step(optimizer: torch.optim.Optimizer, *, inside: bool) -> InputError:
+    """A step that cannot be shared out; ``inside``: of a loop over a ``DataLoader``."""
+    if inside:
+        return InputError(
+            f"the script made an optimizer ({type(optimizer).__name__}) inside the loop over its "
+            "data",
+            "Make it before the loop over the DataLoader.",
+        )
+    return InputError(
+        "the script called optimizer.step() on a batch that Phalanx cannot share out: it "
+        "does not come from a training loop over a DataLoader",
+        "Call model.train() before the loop; without a DataLoader use phalanx.join and "
+        f"run.step(weight=…), {ALONE}",
+    )

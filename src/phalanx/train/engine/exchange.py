@@ -62,6 +62,10 @@ class Exchange:
         alone = self._alone[index] if judge or self._on_gpu is None else self._on_gpu
         return alone.exchange(scale, clip)
 
+    def note(self) -> Timing:
+        """The script has made a step itself."""
+        return Timing()
+
     def settle(self) -> list[Timing]:
         """Of the steps that were not judged yet."""
         return [] if self._on_gpu is None else self._on_gpu.settle()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +40,10 @@ def adopt_fit(keras: ModuleType) -> None:
         from phalanx.train.adopt.hooks import hand_over
         from phalanx.train.keras.fitting import shared_fit
 
+        if RunSettings.from_json(os.environ.get(settings.SETTINGS, "{}")).explain:
+            from phalanx.train.keras.explaining import explain_fit
+
+            explain_fit(self, plain.__get__(self), *args, **kwargs)
         hand_over("model.fit of Keras")
         return shared_fit(self, plain.__get__(self), *args, **kwargs)
 
@@ -58,3 +63,20 @@ def seed_tensorflow(tensorflow: Any) -> None:
     """As Python, NumPy and torch are: all workers shuffle alike."""
     if settings.SETTINGS in os.environ:
         tensorflow.random.set_seed(RunSettings.from_json(os.environ[settings.SETTINGS]).seed)
+
+
+def join(model: Any) -> None:
+    """``phalanx.keras.join``: ``model.fit`` then trains on all the workers of the run; alone, it
+    trains here as ever."""
+    from phalanx.train.keras.fitting import shared_fit
+    from phalanx.train.start.environment import detect
+
+    if (hooks := sys.modules.get("phalanx.train.adopt.hooks")) is not None:
+        hooks.end_adoption()
+    environment = detect()
+    if not environment.launched and environment.workers == 1:
+        return  # plain Python
+    if (tensorflow := sys.modules.get("tensorflow")) is not None:
+        seed_tensorflow(tensorflow)
+    plain = type(model).fit.__get__(model)
+    object.__setattr__(model, "fit", functools.partial(shared_fit, model, plain))

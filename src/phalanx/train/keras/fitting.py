@@ -58,7 +58,7 @@ class SharedFit:
         if environment.thread and environment.workers > 1:
             raise InputError(
                 "Keras models cannot train in threads (--launcher inprocess, phalanx simulate)",
-                "Use phalanx run without --launcher inprocess.",
+                "Use phalanx run without --launcher inprocess, or phalanx simulate --time-only.",
             )
         check_options(environment, model)
         check_clipping(model.optimizer, environment)

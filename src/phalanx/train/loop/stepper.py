@@ -164,6 +164,17 @@ class Stepper:
         for stepped in self.watchers:
             stepped()
 
+    def note(self, known: torch.optim.Optimizer | None = None) -> None:
+        """The script has made a step itself, which counts as one of this training."""
+        self._exchange.worked(*self._stopwatch.worked())
+        ready = self._stopwatch.clock.now()
+        self._engine.look()
+        self._stopwatch.stepped(ready, self._exchange.note())
+        if known is not None:
+            self._weight.stepped(self._index(known))
+        for stepped in self.watchers:
+            stepped()
+
     def _index(self, optimizer: torch.optim.Optimizer) -> int:
         for i, known in enumerate(self._optimizers):
             if known is optimizer:

@@ -160,7 +160,7 @@ class Checks:
     def stepped_alone(self, optimizer: torch.optim.Optimizer) -> None:
         """A step of the child."""
         assert self._proof is not None
-        if not any(known is optimizer for known in self._optimizers):
+        if not self._proof.is_of(optimizer):
             self._proof.end_alone()  # of another training
         self._note_noise()
         self._proof.note_alone(noise=self._noise)

@@ -61,14 +61,18 @@ class OwnBatches:
 
         register_module_forward_pre_hook(count)
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
+    def step(self, optimizer: torch.optim.Optimizer, *, made: bool = False) -> None:
+        """``made``: by the script itself, and only to be counted."""
         self.enter()
         assert self._pass is not None
         engine = self._engine
         rows = engine.rows_since_step() if isinstance(engine, WholeEngine) else self._rows
         self._stopwatch.recount(rows)
         self._rows = 0
-        self._steps.step(optimizer)
+        if made:
+            self._steps.note()
+        else:
+            self._steps.step(optimizer)
         if isinstance(engine, WholeEngine) and not self._loop.own_steps:
             engine.align()  # this step was computed before the workers had joined
         self._loop.own_steps += 1
@@ -78,13 +82,13 @@ class OwnBatches:
 
     def follow_losses(self, stand_in: torch.optim.Optimizer) -> None:
         """The script updates its parameters itself: a step ends where the next loss goes back."""
-        looks, first = watch_backward(None), True
+        looks, counted = watch_backward(None), self._loop.own_steps
 
         def look(loss: torch.Tensor, factor: torch.Tensor | None) -> None:
-            nonlocal first
-            if not first and self.under_way:
-                self.step(stand_in)
-            first = False
+            nonlocal counted
+            if counted == self._loop.own_steps and self.under_way:
+                self.step(stand_in)  # unless an optimizer that was made meanwhile has done one
+            counted = self._loop.own_steps
             if looks is not None:
                 looks(loss, factor)
 

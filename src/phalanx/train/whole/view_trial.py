@@ -3,7 +3,7 @@
 In view ``whole`` each worker reads all of a batch, computes its loss and runs the optimizer; only
 calls of models are shared out. A child of the second worker goes through a few batches alone and
 takes the time of each of these. View ``parts`` is chosen where ``whole`` would take more than a
-tenth longer, and where training by parts is faster than one process at all.
+tenth longer, and a step is long enough for that to matter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
@@ -30,44 +30,51 @@ from phalanx.train.proof.child import become_child
 from phalanx.train.whole.plain_pass import begun
 
 BATCHES, SECONDS = 5, 3.0
-"""That the child goes through, the first of them to warm up, and may take."""
+"""That the child goes through after a first one to warm up, and may take for them."""
+PATIENCE = 20.0
+"""Seconds that it is waited for: the first step of an optimizer may import much."""
 WORTH = 1.1
 """How many times as long a step has to take in view ``whole`` for ``parts`` to be chosen."""
-_MEETING, _SHARING, _BYTES_A_SECOND = 0.6e-3, 0.4e-3, 1.5e9
-"""Seconds that a step takes longer because workers meet, and because it shares out calls; and what
-they add up in a second. In steps so long that a network counts, none of this does."""
+SHORT = 2e-3
+"""Seconds of a step of one process that several workers can hardly make shorter."""
+_SHARING, _BYTES_A_SECOND = 1.5e-3, 2e9
+"""Seconds that sharing out its calls adds to a step, and how fast workers add up gradients: as
+measured on two cores. In long steps neither counts."""
+_MEETINGS, _MEETINGS_OF_CALLS = 5, 3
+"""To see how long one takes; and how many more a step has in view ``whole``."""
 
 
 @dataclass(frozen=True)
 class BatchTimes:
     """Seconds of one batch in one process, and in which part of it they were spent."""
 
-    whole: float
     reading: float
     calls: float
     backward: float
     update: float
-
-    def in_view_whole(self, workers: int, exchange: float) -> float:
-        """The estimate for ``workers`` equal ones, of which each computes the whole loss."""
-        shared = self.calls + self._backward_of_calls
-        return self.whole - shared + shared / workers + exchange + _SHARING
-
-    def in_view_parts(self, workers: int, exchange: float) -> float:
-        return self.whole / workers + exchange
+    other: float
 
     @property
-    def _backward_of_calls(self) -> float:
+    def total(self) -> float:
+        return self.reading + self.calls + self.backward + self.update + self.other
+
+    @property
+    def of_models(self) -> float:
         """A loss takes about twice as long on its way back; what is left is the models'."""
-        other = self.whole - self.reading - self.calls - self.backward - self.update
-        return max(0.0, self.backward - 2 * max(0.0, other))
+        return self.calls + max(0.0, self.backward - 2 * self.other)
 
 
-def slower_whole(times: BatchTimes, workers: int, parameters: int) -> float | None:
-    """How many times as long view ``whole`` takes as ``parts``, where that view is to be chosen."""
-    exchange = _MEETING + 8 * parameters / _BYTES_A_SECOND
-    whole, parts = (view(workers, exchange) for view in (times.in_view_whole, times.in_view_parts))
-    return whole / parts if whole > WORTH * parts and parts < 0.9 * times.whole else None
+def slower_whole(
+    times: BatchTimes, workers: int, parameters: int, meeting: float = 0.0
+) -> float | None:
+    """How many times as long a step of ``workers`` equal ones takes in view ``whole`` as in
+    ``parts``, where that view is to be chosen; ``meeting``: seconds that waiting for all takes."""
+    exchange = meeting + 8 * parameters / _BYTES_A_SECOND
+    parts = times.total / workers + exchange
+    alone = times.total - times.of_models  # by every worker, for the whole batch
+    shared = times.of_models / workers + _SHARING + _MEETINGS_OF_CALLS * meeting
+    whole = alone + shared + exchange
+    return whole / parts if whole > WORTH * parts and times.total > SHORT else None
 
 
 def can_be_tried(models: Sequence[nn.Module], loader: DataLoader[Any]) -> bool:
@@ -86,7 +93,7 @@ class ViewTrial:
         self._answer, self._loader, self._batches = answer, loader, batches
         self._folder = keep_files_of_child_apart()
         self._spent = dict.fromkeys((f.name for f in fields(BatchTimes)), 0.0)
-        self._times: list[BatchTimes] = []
+        self._times: list[dict[str, float]] = []
         self._began = self._asked = time.perf_counter()
         self._nested = False
         plain_call = nn.Module.__call__
@@ -143,18 +150,21 @@ class ViewTrial:
     def _note(self) -> None:
         """A batch is over, and the next one is asked for."""
         now = time.perf_counter()
-        self._spent["whole"] = now - self._asked
-        self._times.append(BatchTimes(**self._spent))
+        self._spent["other"] = max(0.0, now - self._asked - sum(self._spent.values()))
+        self._times.append(self._spent)
         self._spent = dict.fromkeys(self._spent, 0.0)
-        if len(self._times) == BATCHES or now - self._began > SECONDS:
+        if len(self._times) == 1:
+            self._began = now
+        elif len(self._times) > BATCHES or now - self._began > SECONDS:
             self._end()
         self._asked = time.perf_counter()
 
     def _end(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-        counted = self._times[1:] or self._times
-        found = astuple(min(counted, key=lambda times: times.whole)) if counted else ()
+        counted = self._times[1:]
+        # The shortest time of each part: what else this machine does falls into any of them.
+        found = {name: min(times[name] for times in counted) for name in self._spent if counted}
         os.write(self._answer, msgspec.json.encode(found))
         os._exit(0)
 
@@ -167,18 +177,18 @@ def try_views(
 ) -> ViewTrial | float | None:
     """Collective. In the child its trial. In the workers how many times as long view
     ``whole`` would take as ``parts``; ``None``, if it is to be used."""
-    told = arena.region("view", 1, torch.float64)
+    told, meeting = arena.region("view", 1, torch.float64), _meeting(arena)
     if arena.rank == 1:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reading)
-            become_child(4 * SECONDS)
+            become_child(PATIENCE)
             return ViewTrial(writing, loader, begun(loader, plain))
         os.close(writing)
         parameters = sum(p.numel() for model in models for p in model.parameters())
         times = _answer_of(child, reading)
-        ratio = None if times is None else slower_whole(times, arena.workers, parameters)
+        ratio = None if times is None else slower_whole(times, arena.workers, parameters, meeting)
         told[0] = ratio or 0.0
     arena.barrier()
     return float(told[0]) or None
@@ -187,10 +197,20 @@ def try_views(
 def _answer_of(child: int, reading: int) -> BatchTimes | None:
     """``None`` if the child could not tell: it failed, or took too long."""
     try:
-        told = os.read(reading, 1000) if readable([reading], 2 * SECONDS) else b""
+        told = os.read(reading, 1000) if readable([reading], PATIENCE) else b""
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    found = msgspec.json.decode(told, type=list[float]) if told else []
-    return BatchTimes(*found) if found else None
+    found = msgspec.json.decode(told, type=dict[str, float]) if told else {}
+    return BatchTimes(**found) if found else None
+
+
+def _meeting(arena: Arena) -> float:
+    """Seconds that all workers take to meet."""
+    found = []
+    for _ in range(_MEETINGS):
+        began = time.perf_counter()
+        arena.barrier()
+        found.append(time.perf_counter() - began)
+    return min(found)

@@ -256,12 +256,21 @@ class WholeExchange(Exchange):
         self, index: int, scale: float, weight: float, clip: float | None, *,
         agreed: bool = False, judge: bool = False,
     ) -> Timing:  # fmt: skip
+        waited = self._meet(index)
+        timing = super().step(index, scale, weight, clip, agreed=agreed, judge=judge)
+        return self._told(timing, waited)
+
+    def note(self) -> Timing:
+        return self._told(Timing(), self._meet(0))
+
+    def _meet(self, index: int) -> float:
         asked = self._clock.now()
         self._engine.step_begins(index)
-        met = self._clock.now()
-        timing = super().step(index, scale, weight, clip, agreed=agreed, judge=judge)
+        return self._clock.now() - asked
+
+    def _told(self, timing: Timing, waited: float) -> Timing:
         spent = self._engine.collective.spent
-        timing.wait += met - asked + spent.waited
+        timing.wait += waited + spent.waited
         timing.before = spent.waited
         timing.bytes_sent += spent.sent
         spent.waited, spent.sent = 0.0, 0

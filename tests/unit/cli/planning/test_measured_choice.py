@@ -50,6 +50,17 @@ def test_it_adds_machines_until_one_more_is_no_faster(
     assert "global batch grows with the workers (64 to 128 samples a step)" in said
 
 
+def test_the_printed_command_names_what_was_chosen(
+    shell: Shell, tried: list[tuple[str, ...]]
+) -> None:
+    answer = shell(*WORDS, "--epochs", "4", "--", "--rate", "0.1")
+    words = "--framework tensorflow --pool pool.yaml --epochs 4 --machines m2 -- --rate 0.1"
+    (line,) = [line for line in answer.out.splitlines() if line.startswith("follow it: ")]
+    followed = sorted(line.removeprefix("follow it: phalanx run train.py ").split(" --"))
+    assert followed == sorted(words.split(" --"))
+    assert len(tried) == 4
+
+
 def test_run_follows_it(
     shell: Shell, tried: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

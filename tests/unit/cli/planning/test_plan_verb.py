@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from made_plans import FAST, MBIT, job, probe
 
 from phalanx.cli.show.result_lines import beside_prediction
 from phalanx.core.errors import InputError
+from phalanx.launch.launchers.launcher import Job
 from phalanx.observe.summary.summary_fields import Summary
 from phalanx.pool.measured import write_probe
 
@@ -129,6 +131,40 @@ def test_run_follows_the_choice_and_keeps_the_prediction(shell: Shell, pool: str
     predicted = json.loads((folder / "summary.json").read_text())["predicted"]
     assert predicted == plan["predicted"]
     assert predicted["seconds_low"] < predicted["seconds"] < predicted["seconds_high"]
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [(), ("--objective", "energy"), ("--deadline", "10h"), ("--quick",), ("--machines", "m2")],
+)
+def test_the_printed_command_does_what_was_planned(
+    shell: Shell, pool: str, monkeypatch: pytest.MonkeyPatch, wishes: tuple[str, ...]
+) -> None:
+    (shell.folder / "data set").mkdir()
+    asked = ("--epochs", "7", "--batch", "32", "--data", "data set", "--seed", "3")
+    asked += ("--checkpoint-every", "2")
+    words = ("train.py", "--pool", pool, *asked, *wishes, "--json", "--", "--rate", "0.1 0.2")
+    planned = shell("plan", *words)
+    assert planned.code == 0, planned.err
+    (line,) = [line for line in planned.err.splitlines() if line.startswith("follow it: ")]
+    jobs: list[Job] = []
+
+    def execute(title: str, job: Job, out: object) -> int:
+        jobs.append(job)
+        return 0
+
+    monkeypatch.setattr("phalanx.cli.verbs.run.execute_and_tell", execute)
+    followed = shell(*shlex.split(line.removeprefix("follow it: "))[1:])
+    assert followed.code == 0, followed.err
+    (job,) = jobs
+    chosen = planned.json["chosen"]
+    assert [machine.name for machine in job.plan.machines] == chosen["machines"]
+    assert (job.plan.strategy, job.plan.workers) == (chosen["strategy"], chosen["workers"])
+    settings = job.settings
+    assert (settings.epochs, settings.batch, settings.seed) == (7, 32, 3)
+    assert settings.checkpoint_epochs == 2 and str(settings.data).endswith("data set")
+    assert job.arguments == ["--rate", "0.1 0.2"]
+    assert (job.plan.predicted["seconds"] is not None) is (wishes in ((), ("--machines", "m2")))
 
 
 @pytest.mark.parametrize(

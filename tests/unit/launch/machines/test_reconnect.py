@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from launch_support import make_job
 
-from phalanx.core.errors import InputError
+from phalanx.core.errors import InputError, MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.machines import agent_link, reconnect
@@ -88,6 +88,28 @@ def test_one_gap_is_said_once(place: Place) -> None:
     place.run.absences.slept(30.0, leave=True)
     place.run.absences.slept(30.2, leave=True)
     assert len(place.run.news) == 1 and place.run.absences.alone is None
+
+
+def test_a_machine_that_is_cut_just_after_a_gap_is_told_of(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconnect, "SETTLED", 0.2)
+
+    async def never(timeout: float) -> None:
+        await asyncio.sleep(timeout)
+
+    async def go() -> None:
+        (member,) = place.run.members
+        monkeypatch.setattr(member, "reconnect", never)
+        absences = place.run.absences
+        absences.slept(30.0, leave=True)
+        absences.wait_for(member, MachineError("m1 has not answered"), lambda error: None)
+        while len(place.run.news) < 2:
+            await asyncio.sleep(0.05)
+        await absences.end()
+
+    asyncio.run(asyncio.wait_for(go(), 10))
+    assert place.run.news[1] == "m1 has not answered; trying for 60 s to reach it again"
 
 
 def test_an_agent_that_has_ended_is_not_waited_for(

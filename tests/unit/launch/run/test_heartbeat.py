@@ -73,10 +73,28 @@ def test_a_silence_is_told_once_and_so_is_its_end() -> None:
     clock.now = 20.0
     silence.take(Alive(rank=0))
     assert list(silence.news()) == ["worker 0 on here responds again after 20 s"]
-    clock.now += 39.0
-    assert list(silence.news()) == [], "this worker has shown that it needs long"
-    clock.now += 2.0
-    assert len(list(silence.news())) == 1, "the next silence is another"
+    clock.now += LIMIT - 1
+    assert list(silence.news()) == []
+    clock.now += 1
+    assert len(list(silence.news())) == 1, "the next silence is told as soon as the first"
+
+
+def test_what_nobody_listened_to_is_no_silence_and_no_end_of_one() -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    for rank in (0, 1):
+        silence.take(msgspec.structs.replace(_joined(), rank=rank))
+    clock.now = LIMIT
+    silence.take(Alive(rank=0))
+    assert [text[:8] for text in silence.news()] == ["worker 1"]
+    told = []
+    for _ in range(3):  # a crowded computer: it looks for 5 s, and not for 5 s
+        clock.now += 5.0
+        silence.slept(5.0)
+        told.append([text[:8] for text in silence.news()])
+        clock.now += 5.0
+        told.append([text[:8] for text in silence.news()])
+    assert told == [[], [], [], [], [], ["worker 0"]], "15 s of silence, and worker 1 is silent yet"
 
 
 def test_what_one_worker_needs_does_not_hide_the_silence_of_another() -> None:
@@ -90,7 +108,7 @@ def test_what_one_worker_needs_does_not_hide_the_silence_of_another() -> None:
     silence.take(Alive(rank=0))
     assert [text[:8] for text in silence.news()] == ["worker 0"], "it responds again"
     clock.now += LIMIT
-    assert [text[:8] for text in silence.news()] == ["worker 1"]
+    assert [text[:8] for text in silence.news()] == ["worker 0", "worker 1"]
 
 
 def test_a_silence_is_told_before_15_seconds_have_passed() -> None:
@@ -136,7 +154,7 @@ def test_a_standstill_is_longer_than_any_pause_of_the_run() -> None:
     silence.take(_steps())
     clock.now += 1.5 * STANDSTILL
     assert not silence.stands_still(), "its steps take that long"
-    silence.excuse()
+    silence.slept(1.5 * STANDSTILL)
     clock.now += 2 * STANDSTILL
     assert not silence.stands_still(), "this computer slept"
     clock.now += 3.0

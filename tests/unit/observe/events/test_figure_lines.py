@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,34 @@ def test_the_summary_of_it(tmp_path: Path) -> None:
     assert (summary.system, summary.strategy, summary.status) == ("tf-mwms", "tf-mwms", "done")
     assert (summary.batch, summary.workers, summary.test_loss) == (4, 2, 0.25)
     assert summary.samples_per_second == 2.0
+
+
+def test_chief_and_servers_are_no_workers(tmp_path: Path) -> None:
+    paths, _ = read(tmp_path, 'phalanx-figures {"epoch": 0, "seconds": 4, "samples": 8}\n')
+    slots = [{"name": name, "slots": [{"rank": rank}]} for rank, name in enumerate("abcd")]
+    roles = [
+        {"rank": rank, "machine": name, "role": role}
+        for rank, name, role in zip(range(4), "abcd", ("chief", *["worker"] * 2, "ps"), strict=True)
+    ]
+    paths.plan.write_text(json.dumps({"workers": 4, "machines": slots}))
+    paths.launch.write_text(json.dumps({"system": "tf-ps", "workers": roles}))
+    summary = summarise(paths)
+    assert {one.name: one.workers for one in summary.machines} == {"a": 0, "b": 1, "c": 1, "d": 0}
+    assert [worker.rank for worker in summary.per_worker] == [1], "two logs were written"
+
+
+def test_the_first_epoch_is_training_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([100.0, *[110.0] * 9])
+    monkeypatch.setattr("phalanx.observe.events.figure_lines.time.monotonic", lambda: next(clock))
+    paths, ranks = read(
+        tmp_path,
+        'phalanx-figures {"parameters": 10, "since_seconds": 6}\n'
+        'phalanx-figures {"epoch": 0, "seconds": 5, "samples": 8}\n',
+    )
+    assert (ranks[0].phases["start"], ranks[0].phases["train"]) == (4.0, 5.0)
+    assert summarise(paths).history[0]["seconds"] == 6.0
 
 
 @pytest.mark.parametrize(

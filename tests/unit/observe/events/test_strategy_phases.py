@@ -14,7 +14,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.events import event_types as ev
 from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule, split_phases
 from phalanx.observe.events.timeline import RankLog, WorkerStep, read_ranks
-from phalanx.observe.speedup.straggler import find_straggler
+from phalanx.observe.speedup.straggler import WARM_UP, find_straggler
 from phalanx.observe.summary.summary import summarise
 
 
@@ -123,7 +123,7 @@ def test_rounds_are_communication_and_no_steps(tmp_path: Path) -> None:
 
 
 def test_of_workers_apart_the_last_one_at_the_rounds_is_blamed(tmp_path: Path) -> None:
-    paths = write_run(tmp_path, "run", strategy="localsgd:every=2", noise=0.0)
+    paths = write_run(tmp_path, "run", strategy="localsgd:every=2", noise=0.0, steps=20)
     rounds_of(paths, 0, [0.0, 0.0, 0.0])
     rounds_of(paths, 1, [0.5, 0.25, 0.5])
     late = summarise(paths).straggler
@@ -147,35 +147,58 @@ def phase_of(
 
 
 def test_at_a_bound_all_waiting_is_for_the_slowest() -> None:
-    fast = [step(0, 2.0 * i, compute=0.5, wait=1.5) for i in range(5)]
-    slow = [step(1, 2.0 * i, compute=2.0) for i in range(5)]
+    fast = [step(0, 2.0 * i, compute=0.5, wait=1.5) for i in range(WARM_UP + 32)]
+    slow = [step(1, 2.0 * i, compute=2.0) for i in range(WARM_UP + 32)]
     late = find_straggler([phase_of(WaitRule.BOUNDED, fast, slow)])
     assert late is not None and (late.rank, late.waiting) == (1, "bounded")
-    assert late.seconds == pytest.approx(7.5) and late.cost == pytest.approx(0.75)
+    assert late.seconds == pytest.approx(48.0) and late.cost == pytest.approx(0.75)
     assert late.slower == pytest.approx(4.0)
 
 
 def test_asynchronous_stragglers_cost_nobody_anything() -> None:
-    fast = [step(0, 0.5 * i, wait=0.01) for i in range(8)]
-    slow = [step(1, 2.0 * i, compute=2.0) for i in range(2)]
+    fast = [step(0, 0.5 * i, wait=0.01) for i in range(60)]
+    slow = [step(1, 2.0 * i, compute=2.0) for i in range(15)]
     late = find_straggler([phase_of(WaitRule.NOBODY, fast, slow)])
     assert late is not None and (late.rank, late.waiting, late.seconds) == (1, "nobody", 0.0)
 
 
 def test_only_ones_own_team_waits() -> None:
-    quick = [[step(rank, 1.0 * i, wait=0.0) for i in range(4)] for rank in range(2)]
-    kept = [step(2, 2.0 * i, wait=1.0) for i in range(4)]
-    slow = [step(3, 2.0 * i, compute=1.5) for i in range(4)]
+    count = range(WARM_UP + 32)
+    quick = [[step(rank, 2.0 * i, wait=0.0) for i in count] for rank in range(2)]
+    kept = [step(2, 2.0 * i, wait=1.0) for i in count]
+    slow = [step(3, 2.0 * i, compute=1.5) for i in count]
     late = find_straggler([phase_of(WaitRule.LOCKSTEP, *quick, kept, slow, teams=(0, 0, 1, 1))])
     assert late is not None and late.rank == 3
-    assert late.seconds == pytest.approx(4.0)
+    assert late.seconds == pytest.approx(32.0)
+
+
+@pytest.mark.parametrize(("steps", "late"), [(4, False), (47, False), (48, True)])
+def test_a_straggler_is_named_after_enough_steps(steps: int, late: bool) -> None:
+    """The first ones, in which calls are compared and a child trains beside, say nothing."""
+    quick = [step(0, 2.0 * i, wait=1.0) for i in range(steps)]
+    slow = [step(1, 2.0 * i, compute=1.5) for i in range(steps)]
+    for waiting in (WaitRule.LOCKSTEP, WaitRule.BOUNDED, WaitRule.NOBODY):
+        assert bool(find_straggler([phase_of(waiting, quick, slow)])) == late
+
+
+@pytest.mark.parametrize("waiting", [WaitRule.LOCKSTEP, WaitRule.BOUNDED, WaitRule.NOBODY])
+def test_slow_first_steps_make_no_straggler(waiting: WaitRule) -> None:
+    def steps(rank: int) -> list[WorkerStep]:
+        last = [(rank + i) % 2 for i in range(80)]
+        return [
+            step(rank, 10.0 * i, compute=8.0 if i < WARM_UP and rank else 0.5 + 0.001 * last[i],
+                 wait=7.5 if i < WARM_UP and not rank else 0.0)
+            for i in range(80)
+        ]  # fmt: skip
+
+    assert find_straggler([phase_of(waiting, steps(0), steps(1))]) is None
 
 
 def test_slowness_is_measured_at_equal_shares() -> None:
     """A small share makes a worker look slow: most of its step is what every step costs."""
     even = [[step(r, 1.0 * i, compute=0.5 + 0.5 * r) for i in range(4)] for r in range(2)]
-    fast = even[0] + [step(0, 10.0 + i, samples=15, compute=0.6) for i in range(20)]
-    slow = even[1] + [step(1, 10.0 + i, samples=1, compute=0.6) for i in range(20)]
+    fast = even[0] + [step(0, 10.0 + i, samples=15, compute=0.6) for i in range(60)]
+    slow = even[1] + [step(1, 10.0 + i, samples=1, compute=0.6) for i in range(60)]
     phases = [phase_of(WaitRule.LOCKSTEP, fast, slow)]
     late = find_straggler(phases, balanced=9.0)
     assert late is not None and late.slower == pytest.approx(2.0)

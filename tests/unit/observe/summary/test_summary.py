@@ -221,13 +221,13 @@ def test_the_step_in_which_the_switch_is_told_is_the_first_new_one(tmp_path: Pat
 
 
 def test_the_straggler_is_who_comes_last_not_who_waits(tmp_path: Path) -> None:
-    slow = write_run(tmp_path, "slow", workers=3, slow={2: 2.0})
+    slow = write_run(tmp_path, "slow", workers=3, slow={2: 2.0}, steps=20)
     straggler = summarise(slow).straggler
     assert straggler is not None
     assert (straggler.rank, straggler.share) == (2, 1.0)
     assert straggler.seconds > 0
     after_async = write_run(
-        tmp_path, "back", strategy="async@0.5/allreduce", epochs=4, slow={1: 2.0}
+        tmp_path, "back", strategy="async@0.5/allreduce", epochs=4, slow={1: 2.0}, steps=20
     )
     found = summarise(after_async).straggler
     assert found is not None and found.rank == 1
