@@ -56,7 +56,7 @@ class Forked(Protocol):
     """A training, some of whose steps are done alone by a child."""
 
     @property
-    def can_be_proved(self) -> bool: ...
+    def can_fork(self) -> bool: ...
 
     def go_alone(self) -> None: ...
 
@@ -96,7 +96,7 @@ class Checks:
         self._told = engine.region("proof", 6, torch.float64).numpy()
         self._parts, self._optimizers, self._training = parts, list(optimizers), training
         self._plan = CheckPlan(chosen.check, chosen.seed)
-        self._can_fork = training.can_be_proved and engine.rank + engine.copy == 1
+        self._can_fork = training.can_fork and engine.rank + engine.copy == 1
         self._began, self._steps, self._heard = time.monotonic(), 0, 0
         self._due = self._plan.length(0)
         parts.steps.watchers.append(self._stepped)
@@ -138,10 +138,8 @@ class Checks:
     def _is_forkable(self, parts: WorkerParts) -> bool:
         """Processes that read for this one would read for its child too."""
         engine = parts.trained.engine
-        if not self._steps:
-            return True
         reads = engine.copies > 1 and bool(multiprocessing.active_children())
-        return engine.holds_optimizers and not reads
+        return not reads and (not self._steps or engine.holds_optimizers)
 
     def _stepped(self) -> None:
         self._steps += 1
