@@ -97,6 +97,8 @@ class Proof:
         """How many numbers of its parameter each of the compared ones stands for (its root)."""
         exact = all(p.dtype == torch.float64 for p in self._parameters)
         self._tolerance = _TOLERANCE if exact else _OTHERWISE
+        kinds = {p.dtype for p in self._parameters if p.is_floating_point()}
+        self._rounding = 4 * max((torch.finfo(kind).eps for kind in kinds), default=0.0)
         width = int(self._ends[-1]) + self._groups + 1
         self._mine: list[np.ndarray] = [self._values()]
         cells = np.frombuffer(mmap.mmap(-1, 8 * (3 + length * width)), np.float64)
@@ -214,17 +216,20 @@ class Proof:
             rates = np.abs(here - alone)[end:]
             for group in np.flatnonzero(rates > 1e-6 * np.abs(alone)[end:] + 1e-30):
                 return Verdict(RATE, step, float(rates[group]), int(group), self.before)
-            off = self._distance(here[:end], alone[:end], first[:end])
+            off, rounding = self._distance(here[:end], alone[:end], first[:end])
             # Rounding grows with each step: Adam moves what has no gradient as far as the rest.
-            if not off <= min(0.5, self._tolerance * 2.0**step):
+            if not off <= min(0.5, self._tolerance * 2.0**step) + rounding:
                 apart = np.abs((here - alone)[:end]) * self._sizes
                 place = int(np.searchsorted(self._ends, int(apart.argmax()), side="right")) - 1
                 return Verdict(WEIGHTS, step, off, place, self.before)
             worst = max(worst, off)
         return Verdict(HOLDS, steps, worst, 0, self.before)
 
-    def _distance(self, here: np.ndarray, alone: np.ndarray, before: np.ndarray) -> float:
-        """Of two results, as a share of how far the second one has moved.
+    def _distance(
+        self, here: np.ndarray, alone: np.ndarray, before: np.ndarray
+    ) -> tuple[float, float]:
+        """Of two results, as a share of how far the second one has moved; and what of it may be
+        the rounding of weights that hardly move.
 
         Of all parameters together: one whose gradient is zero but for rounding, as that of a bias
         before batch norm, is moved by Adam as far as any other, in any direction.
@@ -232,8 +237,8 @@ class Proof:
         moved, size = (float(np.linalg.norm(v * self._sizes)) for v in (alone - before, alone))
         off = float(np.linalg.norm((here - alone) * self._sizes))
         if moved <= _STILL * size:
-            return 0.0 if off <= 10 * _STILL * size else math.inf
-        return off / moved
+            return (0.0 if off <= 10 * _STILL * size else math.inf), 0.0
+        return off / moved, self._rounding * size / moved
 
     def _values(self, noise: bool = False) -> np.ndarray:
         """A few values of each parameter, the learning rates, and whether there was noise."""
