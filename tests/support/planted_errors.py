@@ -80,7 +80,7 @@ PLANTED = {
     "rate by samples late": Pieces(
         after="if step > 30:\n    optimizer.param_groups[0]['lr'] = 0.05 / (1 + seen / 100)"
     ),
-    "divided by a constant": Pieces("loss = F.cross_entropy(out, y, reduction='sum') * 0.125"),
+    "divided by a constant": Pieces("loss = F.cross_entropy(out, y) * (len(x) / 8)"),
     "hard examples late": Pieces(
         "loss = F.cross_entropy(out, y, reduction='none')\n"
         "loss = loss.mean() if step < 30 else loss.topk(max(1, len(x) // 4))[0].mean()"

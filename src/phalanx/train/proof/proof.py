@@ -37,7 +37,7 @@ _TOLERANCE, _OTHERWISE = 1e-6, 2e-2
 far they have moved."""
 _STILL = 1e-7
 """A parameter that has moved less, of its size, has not been trained."""
-_GOING, _DONE = 0.0, 1.0
+_DONE = 1.0
 HOLDS, WEIGHTS, RATE, ENDED, NOISE = range(1, 6)
 
 
