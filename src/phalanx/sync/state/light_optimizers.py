@@ -7,8 +7,10 @@ has imported it, nothing is being compiled and the mark means nothing.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,6 +26,23 @@ def without_compiler() -> None:
         method = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
         if method is not None and getattr(method, _MARK, None) is None:
             setattr(method, _MARK, _marked_when_needed(method))
+
+
+def step_without_compiler() -> None:
+    """Of a process that takes few steps: each asks the compiler, which is not there, to pass over
+    it. Whoever asks it for anything else gets it."""
+    if COMPILER not in sys.modules:
+        stand_in: Any = ModuleType(COMPILER)
+        stand_in.graph_break = lambda *_, **__: None
+        stand_in.__getattr__ = _of_the_compiler
+        torch._dynamo = sys.modules[COMPILER] = stand_in
+
+
+def _of_the_compiler(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    del sys.modules[COMPILER], torch._dynamo
+    return getattr(importlib.import_module(COMPILER), name)
 
 
 def _marked_when_needed(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import threading
 import weakref
@@ -99,13 +98,11 @@ class AdoptedTraining:
         return self.parts.trained.engine.copies > 1
 
     @property
-    def can_be_proved(self) -> bool:
-        """Whether the second worker can have a child: a GPU cannot be used in a fork, nor can
-        processes that read data for it."""
+    def can_fork(self) -> bool:
+        """A GPU cannot be used in a fork."""
         environment = self.parts.environment
         cpu = environment.device.type == "cpu" and not torch.cuda.is_initialized()
-        reads = bool(multiprocessing.active_children())
-        return cpu and not reads and not environment.thread and self.parts.resumed is None
+        return cpu and not environment.thread
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -115,14 +112,6 @@ class AdoptedTraining:
         """Of what the optimizers were given, in their order."""
         known = {id(p): n for m in self.models for n, p in m.named_parameters()}
         return [known.get(id(p), "a parameter") for p in parameters_of(self._optimizers)]
-
-    @property
-    def can_rehearse(self) -> bool:
-        """One worker that keeps its files apart, on a processor: a GPU cannot be used in a fork."""
-        environment = self.parts.environment
-        cpu = environment.device.type == "cpu" and not torch.cuda.is_initialized()
-        apart = environment.rank == 1 and not environment.thread and not self.is_whole
-        return apart and cpu
 
     def is_checked(self) -> bool:
         """Whether some of its steps are done by one process as well."""
@@ -224,7 +213,7 @@ class AdoptedTraining:
             self._unmet = register_module_forward_pre_hook(
                 lambda *_: self._meet_those_who_left() if threading.get_ident() == me else None
             )
-        if meant and current is not None:
+        if meant and current is not None and not self.parts.lifecycle.broken():
             self._meet_those_who_left()
             self.parts.schedule.position = current.samples  # resumed, it gets no more of them
             self.parts.checkpointer.after_pass(current)

@@ -311,8 +311,9 @@ class Adoption:
         if not any(model.training for model in models):
             training.in_eval_mode.add(loader)
         checked = joins and training.is_checked()
-        rehearses = joins and not checked and training.can_rehearse and self._chosen.loss is None
-        if rehearses and self._chosen.check and isinstance(drawn, LoaderPass):
+        rehearses = joins and not checked and self._chosen.check and self._chosen.loss is None
+        second = training.can_fork and training.parts.trained.engine.rank == 1
+        if rehearses and second and isinstance(drawn, LoaderPass):
             child = rehearse(loader, drawn.order, drawn.batch, models)
             if child is not None:
                 self._rehearses = True
@@ -397,4 +398,4 @@ class Adoption:
             try:
                 training.end()
             except InputError as error:  # of a check, which had not ended before
-                training.parts.lifecycle.fail(str(error))
+                training.parts.lifecycle.fail(str(error), error.exit_code)

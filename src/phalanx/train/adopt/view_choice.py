@@ -10,13 +10,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from phalanx.core.settings import RunSettings
-from phalanx.core.spec import parse_spec
 from phalanx.train.adopt.kept_objects import ORDER, WHOLE
 from phalanx.train.checkpoint.checkpoint_manifest import read_manifest
+from phalanx.train.proof.checks import trains_as_one
 from phalanx.train.start.environment import Environment, detect
 from phalanx.train.whole.view_trial import ViewTrial, can_be_tried, try_views
-
-_LOCKSTEP = ("allreduce", "bsp")
 
 
 class ViewChoice:
@@ -61,12 +59,8 @@ class ViewChoice:
 
 def _sees_whole_batches(chosen: RunSettings, workers: int) -> bool:
     """That needs workers that step together all the time, with gradients as they are."""
-    if workers == 1 or not chosen.adopt or chosen.view == "parts" or chosen.loss is not None:
-        return False
-    if chosen.virtual is not None or chosen.profile is not None or chosen.explain:
-        return False
-    phases = parse_spec(chosen.strategy).phases
-    return len(phases) == 1 and phases[0].name in _LOCKSTEP and not phases[0].codec
+    parts = workers == 1 or not chosen.adopt or chosen.view == "parts" or chosen.loss is not None
+    return not parts and trains_as_one(chosen)
 
 
 def _was_whole(checkpoint: Path) -> bool:

@@ -18,7 +18,9 @@ class CheckPlan:
     def length(self, step: int) -> int:
         """Of the check that begins after so many steps, asked for in turn; 0: none does."""
         while self._begins < step:
-            self._begins += self._first + int((self._begins + 8) * self._random.uniform(0.3, 1.0))
+            self._begins += 2 * self._first + int(
+                (self._begins + 8) * self._random.uniform(0.3, 1.0)
+            )
             if not self._first:
                 return 0
         begins = self._first and self._begins == step

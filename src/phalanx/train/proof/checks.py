@@ -56,7 +56,7 @@ class Forked(Protocol):
     """A training, some of whose steps are done alone by a child."""
 
     @property
-    def can_be_proved(self) -> bool: ...
+    def can_fork(self) -> bool: ...
 
     def go_alone(self) -> None: ...
 
@@ -96,7 +96,7 @@ class Checks:
         self._told = engine.region("proof", 6, torch.float64).numpy()
         self._parts, self._optimizers, self._training = parts, list(optimizers), training
         self._plan = CheckPlan(chosen.check, chosen.seed)
-        self._can_fork = training.can_be_proved and engine.rank + engine.copy == 1
+        self._can_fork = training.can_fork and engine.rank + engine.copy == 1
         self._began, self._steps, self._heard = time.monotonic(), 0, 0
         self._due = self._plan.length(0)
         parts.steps.watchers.append(self._stepped)
@@ -127,19 +127,19 @@ class Checks:
         return False
 
     def _has_time(self) -> bool:
-        if self._proof is not None:
-            if self._proof.child is not None:
-                return False
-            self._spent += self._proof.spent
-        return self._spent < max(SECONDS, _SHARE * (time.monotonic() - self._began))
+        """Waits for the check before, as long as there is time."""
+        now, proof = time.monotonic(), self._proof
+        most = max(SECONDS, _SHARE * (now - self._began))
+        if proof is not None:
+            self._tell(proof.wait(most - self._spent))
+            self._spent += time.monotonic() - now + proof.spent
+        return self._spent < most and (proof is None or proof.child is None)
 
     def _is_forkable(self, parts: WorkerParts) -> bool:
         """Processes that read for this one would read for its child too."""
         engine = parts.trained.engine
-        if not self._steps:
-            return True
         reads = engine.copies > 1 and bool(multiprocessing.active_children())
-        return engine.holds_optimizers and not reads
+        return not reads and (not self._steps or engine.holds_optimizers)
 
     def _stepped(self) -> None:
         self._steps += 1

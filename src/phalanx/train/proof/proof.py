@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from phalanx.agent.system import readable
+from phalanx.sync.state.light_optimizers import step_without_compiler
 from phalanx.train.adopt.side_effects import keep_files_of_child_apart
 from phalanx.train.proof.child import become_child, fork
 
@@ -36,7 +37,7 @@ _TOLERANCE, _OTHERWISE = 1e-6, 2e-2
 far they have moved."""
 _STILL = 1e-7
 """A parameter that has moved less, of its size, has not been trained."""
-_GOING, _DONE = 0.0, 1.0
+_DONE = 1.0
 HOLDS, WEIGHTS, RATE, ENDED, NOISE = range(1, 6)
 
 
@@ -96,6 +97,8 @@ class Proof:
         """How many numbers of its parameter each of the compared ones stands for (its root)."""
         exact = all(p.dtype == torch.float64 for p in self._parameters)
         self._tolerance = _TOLERANCE if exact else _OTHERWISE
+        kinds = {p.dtype for p in self._parameters if p.is_floating_point()}
+        self._rounding = 4 * max((torch.finfo(kind).eps for kind in kinds), default=0.0)
         width = int(self._ends[-1]) + self._groups + 1
         self._mine: list[np.ndarray] = [self._values()]
         cells = np.frombuffer(mmap.mmap(-1, 8 * (3 + length * width)), np.float64)
@@ -132,6 +135,7 @@ class Proof:
         self._began = time.process_time()
         self._folder = keep_files_of_child_apart()
         leave_shared_memory()
+        step_without_compiler()
         os.close(writing)
         return True
 
@@ -181,15 +185,19 @@ class Proof:
             return Verdict(ENDED, steps, found.worst, 0, self.before)
         return found if steps else None
 
+    def wait(self, seconds: float) -> Verdict | None:
+        """Until the child has ended, at most so long."""
+        until = time.monotonic() + seconds
+        while self.child is not None and not self._has_ended() and time.monotonic() < until:
+            time.sleep(0.005)
+        return self._found() if self.child is not None and self._has_ended() else None
+
     def last(self) -> Verdict | None:
         """The training is over, perhaps before the child has ended."""
-        if self.child is None:
-            return None
-        until = time.monotonic() + PATIENCE
-        while not self._has_ended() and time.monotonic() < until:
-            time.sleep(0.01)
+        if found := self.wait(PATIENCE):
+            return found
+        steps = min(int(self._head[1]), len(self._mine) - 1) if self.child is not None else 0
         self.stop()
-        steps = min(int(self._head[1]), len(self._mine) - 1)
         return self._compared(steps) if steps else None
 
     def stop(self) -> None:
@@ -208,17 +216,20 @@ class Proof:
             rates = np.abs(here - alone)[end:]
             for group in np.flatnonzero(rates > 1e-6 * np.abs(alone)[end:] + 1e-30):
                 return Verdict(RATE, step, float(rates[group]), int(group), self.before)
-            off = self._distance(here[:end], alone[:end], first[:end])
+            off, rounding = self._distance(here[:end], alone[:end], first[:end])
             # Rounding grows with each step: Adam moves what has no gradient as far as the rest.
-            if not off <= min(0.5, self._tolerance * 2.0**step):
+            if not off <= min(0.5, self._tolerance * 2.0**step) + rounding:
                 apart = np.abs((here - alone)[:end]) * self._sizes
                 place = int(np.searchsorted(self._ends, int(apart.argmax()), side="right")) - 1
                 return Verdict(WEIGHTS, step, off, place, self.before)
             worst = max(worst, off)
         return Verdict(HOLDS, steps, worst, 0, self.before)
 
-    def _distance(self, here: np.ndarray, alone: np.ndarray, before: np.ndarray) -> float:
-        """Of two results, as a share of how far the second one has moved.
+    def _distance(
+        self, here: np.ndarray, alone: np.ndarray, before: np.ndarray
+    ) -> tuple[float, float]:
+        """Of two results, as a share of how far the second one has moved; and what of it may be
+        the rounding of weights that hardly move.
 
         Of all parameters together: one whose gradient is zero but for rounding, as that of a bias
         before batch norm, is moved by Adam as far as any other, in any direction.
@@ -226,8 +237,8 @@ class Proof:
         moved, size = (float(np.linalg.norm(v * self._sizes)) for v in (alone - before, alone))
         off = float(np.linalg.norm((here - alone) * self._sizes))
         if moved <= _STILL * size:
-            return 0.0 if off <= 10 * _STILL * size else math.inf
-        return off / moved
+            return (0.0 if off <= 10 * _STILL * size else math.inf), 0.0
+        return off / moved, self._rounding * size / moved
 
     def _values(self, noise: bool = False) -> np.ndarray:
         """A few values of each parameter, the learning rates, and whether there was noise."""

@@ -34,7 +34,7 @@ class Lifecycle:
     """Emits the events around training: joined, the phases, finished."""
 
     def __init__(self, environment: Environment, writer: EventWriter, clock: Clock) -> None:
-        self.over = self._failed = False
+        self.over, self._failed = False, 0
         self.training: int = getattr(_told, "trainings", 0)
         """The number of this training among those of the script, from 0."""
         _told.trainings = self.training + 1
@@ -137,13 +137,13 @@ class Lifecycle:
         )
         self._writer.flush()
 
-    def fail(self, line: str) -> None:
+    def fail(self, line: str, code: int = SCRIPT_FAILED) -> None:
         """Training has failed where no exception reaches the script: it has left its loop."""
         print(f"phalanx: {line}", file=sys.stderr, flush=True)
         if self._environment.paths is not None:
             with contextlib.suppress(OSError):
                 self._traceback.write_text(f"{line}\n", encoding="utf-8")
-        self._failed = True
+        self._failed = code
 
     @property
     def _traceback(self) -> Path:
@@ -168,7 +168,7 @@ class Lifecycle:
             if self._failed and not self._environment.thread:
                 self._writer.close()
                 sys.stdout.flush()
-                os._exit(SCRIPT_FAILED)  # no exception reaches the exit code any more
+                os._exit(self._failed)  # no exception reaches the exit code any more
         self._writer.close()  # not before: a script may log after its training
 
     # -- being stopped -----------------------------------------------------------------------

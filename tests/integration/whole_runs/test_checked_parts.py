@@ -1,0 +1,47 @@
+"""View ``parts`` is checked against one process: what would train something else ends the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commands import phalanx
+from planted_errors import PLANTED, RIGHT, Pieces, text_of
+
+QUICK = ("hinge late", "stops by samples", "statistics by hand")
+NOT_CHECKED = "not checked against one process: random numbers"
+
+
+def _run(folder: Path, pieces: Pieces, *more: str) -> tuple[int, str]:
+    (folder / "train.py").write_text(text_of(pieces))
+    words = ("run", "train.py", "--workers", "2", "--view", "parts", *more)
+    ended = phalanx(*words, cwd=folder)
+    return ended.returncode, " ".join((ended.stdout + ended.stderr).split())
+
+
+def _quick(names: dict[str, Pieces], quick: tuple[str, ...]) -> list[object]:
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
+@pytest.mark.parametrize("name", _quick(PLANTED, QUICK))
+def test_a_planted_error_is_found(tmp_path: Path, name: str) -> None:
+    code, said = _run(tmp_path, PLANTED[name])
+    assert code == 2, said
+    # A guard reads the graph of this loss, before the next check begins.
+    seen = "the loss is a sum over the batch" if name == "dice late" else "one process"
+    assert seen in said, said
+
+
+@pytest.mark.parametrize("name", _quick(RIGHT, ("penalty late",)))
+def test_a_right_script_is_not_stopped(tmp_path: Path, name: str) -> None:
+    code, said = _run(tmp_path, RIGHT[name])
+    assert code == 0, said
+    wanted = NOT_CHECKED if name == "noise" else "checked against one process: 12 steps"
+    assert wanted in said, said
+
+
+@pytest.mark.slow
+def test_nothing_is_checked_if_that_was_asked_for(tmp_path: Path) -> None:
+    code, said = _run(tmp_path, PLANTED["statistics by hand"], "--check", "off")
+    assert code == 0, said
+    assert "one process" not in said
