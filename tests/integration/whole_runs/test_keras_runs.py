@@ -237,8 +237,10 @@ def _explained(folder: Path, script: str, *words: str) -> dict[str, Any]:
 def test_what_explain_finds_and_what_several_workers_would_refuse(tmp_path: Path) -> None:
     found = _explained(tmp_path / "stops", _script(STOPPING, noise=0.1), "--framework", "keras")
     assert found["models"][0]["kind"] == "Sequential" and found["models"][0]["parameters"] == 49
-    optimizer = found["optimizers"][0]
-    assert (optimizer["kind"], round(optimizer["rate"], 6)) == ("SGD", 0.05)
+    assert (found["optimizers"][0]["kind"], round(found["optimizers"][0]["rate"], 6)) == (
+        "SGD",
+        0.05,
+    )
     data = found["data"]
     assert (data["samples"], data["batch"], data["batches"], data["shuffled"]) == (100, 16, 7, True)
     assert (found["epochs"], found["loss"], found["refused"]) == (40, "mean", [])

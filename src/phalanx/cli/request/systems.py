@@ -246,17 +246,24 @@ def framework_job(
 
 def ready(job: Job, out: Output) -> Job:
     """With an environment on this machine, made now if there is none; others make their own."""
-    from phalanx.launch.frameworks.tensorflow_scripts import LEGACY_KERAS
+    from phalanx.launch.frameworks.peer_environments import TFDS_PACKAGES, environment_for
+    from phalanx.launch.frameworks.tensorflow_scripts import LEGACY_KERAS, unprepared
 
     if job.framework is not None and LEGACY_KERAS in job.framework.variables:
         out.note(
             "note: tf.keras is legacy Keras here (TF_USE_LEGACY_KERAS=1): Keras 3 cannot train "
             "under this strategy"
         )
+    if job.framework is not None and set(TFDS_PACKAGES) <= set(job.framework.requirements):
+        folder, missing = unprepared(job.script.read_bytes(), job.settings.data)
+        for name in missing:
+            out.note(
+                f"warning: {folder} has no prepared data set {name}, so tensorflow_datasets "
+                "downloads it on every machine; without a network it tries for minutes. Prepare it "
+                f"where there is one, tfds.load('{name}', data_dir=DIR), and give --data DIR"
+            )
     if job.framework is None or job.launcher != "local":
         return job
-    from phalanx.launch.frameworks.peer_environments import environment_for
-
     python = environment_for(job.framework, out.say)
     return replace(job, framework=msgspec.structs.replace(job.framework, python=str(python)))
 

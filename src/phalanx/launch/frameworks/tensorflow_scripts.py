@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+from pathlib import Path
 
 from phalanx.core.hosts_settings import endpoint
 from phalanx.launch.frameworks.framework import (
@@ -54,14 +56,31 @@ def needs_legacy_keras(source: bytes | str) -> bool:
     return fits and bool(names & (_OF_SERVERS | _OF_WORKERS))
 
 
+def unprepared(source: bytes, data: str | None) -> tuple[Path, list[str]]:
+    """Where tensorflow_datasets looks, and what of it the script loads by name is not there."""
+    given = data or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    folder, found = Path(given).expanduser(), []
+    for node in ast.walk(_tree_of(source)):
+        match node:
+            case ast.Call(func=ast.Attribute(ast.Name("tfds" | "tensorflow_datasets"), "load")):
+                named = [each.value for each in node.keywords if each.arg == "name"]
+                found += [n.value for n in (node.args or named)[:1] if isinstance(n, ast.Constant)]
+    names = [str(name).partition("/")[0].partition(":")[0] for name in found]
+    return folder, [name for name in names if not (folder / name).is_dir()]
+
+
+def _tree_of(source: bytes | str) -> ast.Module:
+    """Empty where the script cannot be read."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
 def _names_in(source: bytes | str) -> set[str]:
     """Names of its code, ``tf.keras`` where it uses that, and whether it chooses its Keras."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return set()
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(_tree_of(source)):
         match node:
             case ast.Constant(value="TF_USE_LEGACY_KERAS"):
                 found.add(LEGACY_KERAS)

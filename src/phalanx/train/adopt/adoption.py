@@ -239,11 +239,8 @@ class Adoption:
         return training.alone_again(loader, self._draws.order_of(loader))
 
     def trains_on(self, loader: DataLoader[Any]) -> bool:
-        """Whether the script is about to train on what it reads, as far as that can be seen.
-
-        What turns out to be no training is refused at the end of the pass, and a step that
-        belongs to no pass when it is taken.
-        """
+        """Whether the script is about to train on what it reads, as far as that can be seen: what
+        turns out to be no training is refused at the end of the pass, a stray step at once."""
         optimizers, frame = self._optimizers(), script_frame()
         if not optimizers or not torch.is_grad_enabled() or is_peek(frame):
             return False

@@ -127,6 +127,20 @@ def test_a_script_with_tfds_gets_that_package_and_its_data(shell: Shell) -> None
     assert environment["TFDS_DATA_DIR"] == environment["PHALANX_DATA"]
 
 
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_data_set_that_is_not_prepared_is_named(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, prepared: bool
+) -> None:
+    script = shell.script("import tensorflow_datasets as tfds\ntfds.load('mnist')\n")
+    (shell.folder / "data" / ("mnist" if prepared else "cifar10")).mkdir(parents=True)
+    peers = "phalanx.launch.frameworks.peer_environments"
+    monkeypatch.setattr(f"{peers}.environment_for", lambda *_: Path("python"))
+    monkeypatch.setattr("phalanx.cli.verbs.run.execute_and_tell", lambda *_: 0)
+    answer = shell("run", "--framework", "tensorflow", script, "--data", "data")
+    assert answer.code == 0
+    assert ("has no prepared data set mnist" in answer.err) is not prepared
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

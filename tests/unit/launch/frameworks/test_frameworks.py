@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,7 +22,11 @@ from phalanx.launch.frameworks import (
     settings_variables,
 )
 from phalanx.launch.frameworks.seating import read_roles
-from phalanx.launch.frameworks.tensorflow_scripts import needs_legacy_keras, system_of
+from phalanx.launch.frameworks.tensorflow_scripts import (
+    needs_legacy_keras,
+    system_of,
+    unprepared,
+)
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 from phalanx.pool.machine import Machine
 
@@ -312,3 +317,23 @@ def test_only_what_was_asked_for_is_passed_on() -> None:
     assert settings_variables(RunSettings(), 2) == {"PHALANX_SEED": "0"}
     asked = settings_variables(RunSettings(epochs=3, batch_per_worker=64, seed=7), 2)
     assert asked == {"PHALANX_EPOCHS": "3", "PHALANX_BATCH": "128", "PHALANX_SEED": "7"}
+
+
+@pytest.mark.parametrize(
+    ("call", "missing"),
+    [
+        ("load('mnist', split='train')", []),
+        ("load(name='mnist:3.*.*', with_info=True)", []),
+        ("load('cifar10')", ["cifar10"]),
+        ("load(name='glue/cola')", ["glue"]),
+        ("load(sys.argv[1])", []),
+    ],
+)
+def test_data_sets_that_are_not_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, missing: list[str]
+) -> None:
+    (tmp_path / "mnist" / "3.0.1").mkdir(parents=True)
+    source = f"import sys\nimport tensorflow_datasets as tfds\ntfds.{call}\n".encode()
+    assert unprepared(source, str(tmp_path)) == (tmp_path, missing)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    assert unprepared(source, None) == (tmp_path, missing)
