@@ -213,7 +213,7 @@ class AdoptedTraining:
             self._unmet = register_module_forward_pre_hook(
                 lambda *_: self._meet_those_who_left() if threading.get_ident() == me else None
             )
-        if meant and current is not None and not self.parts.lifecycle.broken():
+        if meant and current is not None and self.parts.steps.refused is None:
             self._meet_those_who_left()
             self.parts.schedule.position = current.samples  # resumed, it gets no more of them
             self.parts.checkpointer.after_pass(current)

@@ -120,7 +120,7 @@ class Adoption:
         if self._checks.is_child and training is not None:
             with training.parts.steps.ours:  # an optimizer may have another one inside
                 found = plain(optimizer, *given, **kwargs)
-            self._checks.stepped_alone(optimizer)
+            self._checks.stepped_alone()
             return found
         known = training is not None and training.knows(optimizer) and training.awaits_step
         if self._counts_steps and (given or kwargs or not known):  # its gradients are those of all
@@ -231,10 +231,12 @@ class Adoption:
         return self._train(loader, models, optimizers)
 
     def _go_on(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        training = self._training
+        training, trains = self._training, self.trains_on(loader)
+        if training is None or (trains and not training.is_of(self._optimizers())):
+            self._checks.end(broken=False)  # another training begins
         if training is None or training.is_whole:
             return plain()
-        if not self.trains_on(loader):
+        if not trains:
             return self._in_common(self._draws.as_alone(loader, plain))
         return training.alone_again(loader, self._draws.order_of(loader))
 

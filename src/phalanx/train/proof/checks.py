@@ -72,7 +72,7 @@ class Checks:
         self._parts: WorkerParts | None = None
         """Of the training that is checked."""
         self._proof: Proof | None = None
-        self._spent, self._noise = 0.0, False
+        self._spent, self._noise, self._said = 0.0, False, False
         self._given: torch.Tensor | None = None
         """How torch's random numbers were when the child was given a batch of its own."""
         self._due = self._steps = self._heard = 0
@@ -155,11 +155,9 @@ class Checks:
         drawn = self._given is not None and not torch.equal(self._given, torch.get_rng_state())
         self._noise = self._noise or drawn
 
-    def stepped_alone(self, optimizer: torch.optim.Optimizer) -> None:
+    def stepped_alone(self) -> None:
         """A step of the child."""
         assert self._proof is not None
-        if not self._proof.is_of(optimizer):
-            self._proof.end_alone()  # of another training
         self._note_noise()
         self._proof.note_alone(noise=self._noise)
 
@@ -173,7 +171,8 @@ class Checks:
             error = InputError(found.words(self._training.parameter_names()), _PARTS)
             self._parts.steps.refused = error
             raise error
-        if found is not None and (not found.holds or not found.before):
+        if found is not None and not (found.holds and self._said):
+            self._said = True
             told[1:] = astuple(found)
             told[0] += 1
         if told[0] > self._heard:

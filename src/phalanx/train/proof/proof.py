@@ -114,11 +114,6 @@ class Proof:
         """Seconds that the child has computed."""
         return float(self._head[2])
 
-    def is_of(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether it updates a parameter that is compared."""
-        known = {id(p) for p in self._parameters}
-        return any(id(p) in known for group in optimizer.param_groups for p in group["params"])
-
     def fork(self, leave_shared_memory: Callable[[], None]) -> bool:
         """Whether this is the child, which goes on alone. The worker waits until what it shares
         with others has been copied."""
