@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from test_against_plain_torch import examples
 from whole_scripts import WholeScript, script_of, text_of
 
 from phalanx.core.errors import InputError
+from phalanx.train.adopt.adopted_training import AdoptedTraining
 from phalanx.train.whole.calls import SharedCalls
 
 pytestmark = pytest.mark.skipif(AWAY or HOSTS > 1, reason="held against plain Python, in turns")
@@ -189,3 +191,45 @@ def test_sparse_gradients(tmp_path: Path, optimizers: str) -> None:
     wanted = alone(path)
     for ended in adopted(path, 2, tmp_path / "run", strategy="allreduce", view="whole"):
         _assert_same(ended.result, wanted, 1e-6)
+
+
+FOLDS = """
+losses, rates = [], []
+state = {"step": 0}
+def fold(number):
+    model = nn.Sequential(nn.Linear(6, 3), nn.Tanh()).double()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    for (x,) in DataLoader(TensorDataset(x_all), batch_size=4):
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        state["step"] += 1
+        losses.append(float(loss))
+    schedule.step()
+    return {f"{number}.{name}": value for name, value in model.state_dict().items()}
+weights = {name: value for number in range(3) for name, value in fold(number).items()}
+RESULT = {"weights": weights, "losses": losses, "rates": rates, "steps": state["step"]}
+"""
+
+
+@pytest.mark.parametrize("view", ["whole", "parts"])
+def test_a_fold_knows_nothing_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view: str
+) -> None:
+    script, trained = tmp_path / "train.py", list[int]()
+    script.write_text(HEAD + FOLDS)
+    wanted, plain = alone(script), AdoptedTraining.__init__
+
+    def init(self: AdoptedTraining, *given: Any) -> None:
+        trained.append(len(given[3]))
+        plain(self, *given)
+
+    monkeypatch.setattr(AdoptedTraining, "__init__", init)
+    for ended in adopted(script, 2, tmp_path / "run", strategy="allreduce", view=view):
+        assert ended.result["weights"].keys() == wanted["weights"].keys()
+        for name, value in wanted["weights"].items():
+            torch.testing.assert_close(ended.result["weights"][name], value, rtol=0, atol=1e-10)
+    if view == "whole":  # elsewhere threads keep each other's objects
+        assert trained == [1] * 6, "each training has the optimizer of its fold"
