@@ -99,8 +99,8 @@ def _command(ctx: typer.Context, options: o.RunOptions, choice: Choice | None, o
         if source is not None and source.name == "COMMANDLINE":
             words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
     if choice is None:
-        words += ["--machines", options.machines if options.machines != "all" else "auto"]
-        words += ["--strategy", "auto"]
+        selection = options.machines if options.machines != "all" else "auto"
+        words += ["--machines", selection, "--strategy", "auto"]
     else:
         words += ["--machines", ",".join(choice.chosen.machines)] if options.pool else []
         words += ["--strategy", choice.chosen.strategy] if ours else []

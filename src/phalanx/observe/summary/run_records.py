@@ -46,11 +46,6 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     machine: str = ""
     role: str = ""
 
-    @property
-    def trains(self) -> bool:
-        """Not a parameter server, and not TensorFlow's chief or evaluator."""
-        return self.role in ("", "worker")
-
 
 class LaunchRecord(msgspec.Struct, kw_only=True):
     """``launch.json``: what was started."""
@@ -138,7 +133,8 @@ class RunFiles:
 
     @property
     def helpers(self) -> set[int]:
-        return {worker.rank for worker in self.launch.workers if not worker.trains}
+        """Parameter servers, and TensorFlow's chief and evaluator."""
+        return {w.rank for w in self.launch.workers if w.role not in ("", "worker")}
 
     @property
     def joined(self) -> list[Joined]:

@@ -20,8 +20,6 @@ from phalanx.train.keras.loss_check import check_loss
 from phalanx.train.keras.seeds import KerasSeeds
 from phalanx.train.start.environment import Environment, detect
 
-_EVALUATED = "of arrays each worker evaluates a part; of other data, all of it"
-
 
 def explain_fit(model: Any, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> NoReturn:
     model._assert_compile_called("fit")
@@ -34,7 +32,7 @@ def explain_fit(model: Any, plain: Callable[..., Any], *args: Any, **kwargs: Any
         complete=True,
         epochs=chosen.epochs or asked.epochs - asked.initial_epoch,
         schedulers=[name for name in names if "Schedule" in name or "ReduceLR" in name],
-        evaluation=_EVALUATED if asked.validation_data is not None else "none in fit",
+        evaluation="of arrays each worker evaluates a part; of other data, all of it",
     )
     try:
         found.differences += _look(found, model, asked, replace(environment, workers=2))
@@ -56,13 +54,11 @@ def _look(
     setup.check_options(environment, model)
     backend = setup.backend_of()
     source = setup.source_of(model, asked, environment, backend, KerasSeeds(model))
+    shuffled, kind = bool(asked.shuffle) and not source.weighs, type(asked.x).__name__
     found.data = FoundData(
-        kind=type(asked.x).__name__,
-        samples=len(source.reader),
-        batch=source.batch,
-        batches=source.steps,
-        shuffled=bool(asked.shuffle) and not source.weighs,
-    )
+        kind=kind, samples=len(source.reader), batch=source.batch, batches=source.steps,
+        shuffled=shuffled,
+    )  # fmt: skip
     note = check_loss(model, source.samples)
     found.loss, guest = "mean", backend(model)
     rule_of(model.optimizer, guest.variables, guest.parameters)
