@@ -56,6 +56,6 @@ class FirstSteps:
     def _say(
         self, found: Verdict | None, say: Callable[[str], None], names: Callable[[], list[str]]
     ) -> None:
-        if found is not None and not self._said:
+        if found is not None and found.steps and not self._said:
             self._said = True
             say(found.words(names()))
