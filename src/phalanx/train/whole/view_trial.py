@@ -15,6 +15,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from operator import length_hint
 from typing import Any
 
 import msgspec
@@ -35,6 +36,8 @@ PATIENCE = 20.0
 """Seconds that it is waited for: the first step of an optimizer may import much."""
 WORTH = 1.1
 """How many times as long a step has to take in view ``whole`` for ``parts`` to be chosen."""
+MOST_SAMPLES = 10_000_000
+"""Of a pass."""
 SHORT = 2e-3
 """Seconds of a step of one process that several workers can hardly make shorter."""
 _SHARING, _BYTES_A_SECOND = 1.5e-3, 2e9
@@ -78,12 +81,15 @@ def slower_whole(
 
 
 def can_be_tried(models: Sequence[nn.Module], loader: DataLoader[Any]) -> bool:
-    """View ``parts`` would change the statistics of batch norm, and does not share out data that
-    have no length; and no GPU survives a fork."""
+    """View ``parts`` would change the statistics of batch norm, and draws the order of a pass at
+    once, so data without an end do not suit it; and no GPU survives a fork."""
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        return False
+    if not 0 < length_hint(loader.sampler) <= MOST_SAMPLES:
+        return False
     normed = any(isinstance(part, _BatchNorm) for m in models for part in m.modules())
-    shared = not isinstance(loader.dataset, IterableDataset) and loader.batch_sampler is not None
     busy = torch.cuda.is_initialized() or bool(multiprocessing.active_children())
-    return shared and not normed and not busy
+    return not normed and not busy
 
 
 class ViewTrial:

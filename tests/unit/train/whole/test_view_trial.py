@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from phalanx.train.whole.view_trial import BatchTimes, can_be_tried, slower_whole
 
@@ -56,5 +56,7 @@ def test_what_parts_would_change_or_refuse_is_not_tried() -> None:
     plain, normed = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     assert can_be_tried([plain], DataLoader(data))
     assert not can_be_tried([plain, normed], DataLoader(data))
+    endless = RandomSampler(data, replacement=True, num_samples=10**10)
+    assert not can_be_tried([plain], DataLoader(data, sampler=endless))
     assert not can_be_tried([plain], DataLoader(_Endless()))
     assert not can_be_tried([plain], DataLoader(data, batch_size=None))
