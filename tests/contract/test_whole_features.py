@@ -170,9 +170,32 @@ RESULT = {"weights": model.state_dict(), "losses": losses, "rates": rates, "step
 """
 
 
-def test_a_model_that_is_traced_meanwhile(tmp_path: Path) -> None:
+SECOND_DIMENSION = """
+losses, rates = [], []
+state = {"step": 0}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.GRU(6, 3)
+    def forward(self, x):
+        return self.inner(x)[0]
+model = Net().double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in DataLoader(TensorDataset(x_all), batch_size=4):
+    optimizer.zero_grad()
+    loss = model(torch.stack([x, -x, x.flip(1)])).view(-1, 3).pow(2).mean()  # of contiguous outputs
+    loss.backward()
+    optimizer.step()
+    state["step"] += 1
+    losses.append(float(loss))
+RESULT = {"weights": model.state_dict(), "losses": losses, "rates": rates, "steps": state["step"]}
+"""
+
+
+@pytest.mark.parametrize("text", [LATER, SECOND_DIMENSION], ids=["traced", "viewed"])
+def test_as_alone(tmp_path: Path, text: str) -> None:
     script = tmp_path / "train.py"
-    script.write_text(HEAD + LATER)
+    script.write_text(HEAD + text)
     wanted = alone(script)
     for ended in adopted(script, 2, tmp_path / "run", strategy="allreduce", view="whole"):
         _assert_same(ended.result, wanted, 1e-10)

@@ -56,8 +56,6 @@ class FoundData(msgspec.Struct, frozen=True, kw_only=True):
     """Of the loop; ``text`` is the loader as the loop names it, if that can be read."""
     library: str | None = None
     """Whose loop it is, if not the script's own."""
-    own_order: str | None = None
-    """Why ``run.batches`` does not take the loader: it has its own idea of who reads what."""
 
 
 class FoundStep(msgspec.Struct, frozen=True, kw_only=True):

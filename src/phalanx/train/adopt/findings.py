@@ -14,7 +14,6 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, TensorDataset
 
-from phalanx.core.errors import InputError
 from phalanx.core.script.explained import (
     CallingFunction,
     FoundData,
@@ -22,7 +21,6 @@ from phalanx.core.script.explained import (
     FoundOptimizer,
     Place,
 )
-from phalanx.data.lazy import loader_options
 from phalanx.train.adopt.loader_pass import order_of
 from phalanx.train.adopt.places import ScriptPlaces, loader_in
 
@@ -88,16 +86,7 @@ def data_of(places: ScriptPlaces, frame: FrameType, loader: DataLoader[Any]) -> 
         shuffled=bool((drawn.order[1:] < drawn.order[:-1]).any()),
         place=places.of(own[0], node) if own else None,
         library=places.library(frame),
-        own_order=_own_order(loader),
     )
-
-
-def _own_order(loader: DataLoader[Any]) -> str | None:
-    try:
-        loader_options(loader)
-    except InputError as error:
-        return error.cause
-    return None
 
 
 def differences(models: Sequence[nn.Module], loader: DataLoader[Any]) -> list[str]:

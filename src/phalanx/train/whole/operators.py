@@ -57,7 +57,8 @@ class Rows:
         each = part.shape[dim] // self.mine
         moved = part.movedim(dim, 0)
         home = self.collective.gather(moved.cpu(), [each * size for size in self.sizes])
-        return home.to(part.device).movedim(0, dim)
+        found = home.to(part.device).movedim(0, dim)
+        return found.contiguous() if part.is_contiguous() else found
 
 
 class Operator(Function):
