@@ -257,18 +257,20 @@ class AdoptedTraining:
 
     def end(self) -> None:
         lifecycle = self.parts.lifecycle
-        over = lifecycle.over or lifecycle.broken()
-        self._checks.end(broken=over)
-        if over:
+        if self._checks.is_child or lifecycle.over or lifecycle.broken():
+            self._checks.end(broken=True)
             return
-        self.leave_pass()
         try:
+            self.leave_pass()
             with suppress(PeerLost):  # those it would inform are gone already
                 self._meet_those_who_left()
                 self.parts.steps.agree_on_pending()
+                self._checks.end(broken=False)
                 self._loop.finish()
         except NotFinite as error:
             lifecycle.fail(str(error))
+        finally:
+            self._checks.end(broken=True)
         if self.parts.steps.refused is not None:
             lifecycle.fail(str(self.parts.steps.refused))
         elif self._loop.is_before_checkpoint:

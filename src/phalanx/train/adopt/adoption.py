@@ -215,7 +215,7 @@ class Adoption:
         training = self._training
         if training is not None and training.is_within_another(loader):
             return plain()
-        if training is not None and self._made_since:
+        if training is not None and self._made_since and not training.is_of(self._optimizers()):
             training.leave_pass()
             self._end()  # it would keep the optimizers that the script has dropped
             training, self._settled = None, 0
@@ -369,23 +369,15 @@ class Adoption:
                 whole=whole,
             )  # fmt: skip
             loop.adopt(self._chosen.epochs or passes)
-            call_at_end(self._end)
+            call_at_end(self._end_at_exit)
             # What a script does after its last pass is measured as well, or shared out.
             known = None if self.profiles or whole else passes
             engine = parts.trained.engine
             if isinstance(engine, WholeEngine):
                 engine.go_on_from((parts.resumed.private or {}) if parts.resumed else {})
                 share_calls(engine.shared_calls(parts.figures.say_once))
-            return AdoptedTraining(
-                parts,
-                loop,
-                models,
-                optimizers,
-                known,
-                self._chosen.seed,
-                self.streams,
-                self._checks,
-            )
+            own = self._chosen.seed, self.streams, self._checks
+            return AdoptedTraining(parts, loop, models, optimizers, known, *own)
         finally:
             self._joining = False
 
@@ -394,7 +386,12 @@ class Adoption:
         if self._training is not None:
             share_calls(None)
             training, self._training = self._training, None
-            try:
-                training.end()
-            except InputError as error:  # of a check, which had not ended before
-                training.parts.lifecycle.fail(str(error), error.exit_code)
+            training.end()
+
+    def _end_at_exit(self) -> None:
+        training = self._training
+        try:
+            self._end()
+        except InputError as error:  # of a check, which had not ended before
+            assert training is not None
+            training.parts.lifecycle.fail(str(error), error.exit_code)

@@ -22,6 +22,8 @@ from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.proof.check_plan import CheckPlan
 from phalanx.train.proof.proof import SECONDS, Proof, Verdict
 
+MOST = 50_000_000
+"""Parameters, of which the child has copies of its own."""
 _SHARE = 0.02
 """Of the time of a training, that checks may take once they have taken more than ``SECONDS``."""
 _LOCKSTEP = ("allreduce", "bsp")
@@ -90,7 +92,10 @@ class Checks:
         one = engine.copies > 1 or (engine.workers > 1 and chosen.loss != "mean")
         if not chosen.check or not one or parts.resumed is not None or not trains_as_one(chosen):
             return False
-        if engine.copies == 1 and (why := hindrance(models)):
+        why = hindrance(models) if engine.copies == 1 else None
+        if sum(p.numel() for o in optimizers for g in o.param_groups for p in g["params"]) > MOST:
+            why = "a copy of so many parameters takes much memory"
+        if why:
             parts.figures.say_once(f"not checked against one process: {why}")
             return False
         self._told = engine.region("proof", 6, torch.float64).numpy()
@@ -132,8 +137,12 @@ class Checks:
         most = max(SECONDS, _SHARE * (now - self._began))
         if proof is not None:
             self._tell(proof.wait(most - self._spent))
-            self._spent += time.monotonic() - now + proof.spent
-        return self._spent < most and (proof is None or proof.child is None)
+            self._spent += time.monotonic() - now
+            if proof.child is not None:
+                return False
+            self._spent += proof.spent
+            self._proof = None
+        return self._spent < most
 
     def _is_forkable(self, parts: WorkerParts) -> bool:
         """Processes that read for this one would read for its child too."""
@@ -164,23 +173,40 @@ class Checks:
     # -- what was found ----------------------------------------------------------------------
 
     def _tell(self, found: Verdict | None) -> None:
-        """From the worker that found it to the others, who ask after each step."""
+        """After a step: a worker whose script sees parts, and differs, ends the run at once."""
+        if found is not None and self._is_refused(found):
+            self._refuse(found)
+        self._note(found)
+        self._hear()
+
+    def _is_refused(self, found: Verdict) -> bool:
         assert self._parts is not None
-        whole, told = self._parts.trained.engine.copies > 1, self._told
-        if found is not None and not found.holds and not whole:
-            error = InputError(found.words(self._training.parameter_names()), _PARTS)
-            self._parts.steps.refused = error
-            raise error
+        return not found.holds and self._parts.trained.engine.copies == 1
+
+    def _refuse(self, found: Verdict) -> None:
+        assert self._parts is not None
+        error = InputError(found.words(self._training.parameter_names()), _PARTS)
+        self._parts.steps.refused = error
+        raise error
+
+    def _note(self, found: Verdict | None) -> None:
+        """From the worker that found it to the others, who ask after each step."""
         if found is not None and not (found.holds and self._said):
             self._said = True
-            told[1:] = astuple(found)
-            told[0] += 1
-        if told[0] > self._heard:
-            self._heard = int(told[0])
-            kind, steps, worst, place, before = told[1:].tolist()
-            heard = Verdict(int(kind), int(steps), worst, int(place), int(before))
-            line = heard.words(self._training.parameter_names())
-            self._parts.figures.say_once(line if heard.holds else line + _WHOLE)
+            self._told[1:] = astuple(found)
+            self._told[0] += 1
+
+    def _hear(self) -> None:
+        assert self._parts is not None
+        if self._told[0] <= self._heard:
+            return
+        self._heard = int(self._told[0])
+        kind, steps, worst, place, before = self._told[1:].tolist()
+        heard = Verdict(int(kind), int(steps), worst, int(place), int(before))
+        if self._is_refused(heard):
+            self._refuse(heard)
+        line = heard.words(self._training.parameter_names())
+        self._parts.figures.say_once(line if heard.holds else line + _WHOLE)
 
     def end(self, *, broken: bool) -> None:
         """The training is over; a child has nothing more to do. Collective, unless it failed."""
@@ -189,11 +215,14 @@ class Checks:
             proof.end_alone()
         if broken and proof is not None:
             proof.stop()
-        if self._parts is not None and not broken:
-            self._tell(proof.last() if proof is not None else None)
-            with suppress(PhalanxError):  # another one has failed, and will say so
-                self._parts.trained.engine.meet(intents.FINISH)
-                self._tell(None)
-        if self._parts is not None:
+        if self._parts is None:
+            return
+        try:
+            if not broken:
+                self._note(proof.last() if proof is not None else None)
+                with suppress(PhalanxError):  # another one has failed, and will say so
+                    self._parts.trained.engine.meet(intents.FINISH)
+                self._hear()
+        finally:
             del self._training, self._optimizers  # the script may have dropped them
-        self._parts = None
+            self._parts = None

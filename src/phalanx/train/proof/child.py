@@ -5,18 +5,47 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 
+from phalanx.agent.system import readable
 from phalanx.train.adopt.files.open_files import open_files_anew
 
 
-def fork() -> int:
-    """As ``os.fork``; but Python seeds ``random`` anew in a child, and here it goes on."""
-    state, child = random.getstate(), os.fork()
+def fork() -> int | None:
+    """As ``os.fork``, or ``None`` where there is no room for a child. Python seeds ``random`` anew
+    in a child; here it goes on."""
+    state = random.getstate()
+    try:
+        child = os.fork()
+    except OSError:
+        return None
     if not child:
         random.setstate(state)
     return child
+
+
+@contextmanager
+def ends_if_it_fails() -> Iterator[None]:
+    """In a child that is being made: it must not run the script as a worker would."""
+    try:
+        yield
+    except BaseException:
+        os._exit(1)
+
+
+def answer_of(child: int | None, reading: int, seconds: float) -> bytes:
+    """What the child writes, at most so many seconds from now; it is ended."""
+    try:
+        return os.read(reading, 1000) if child and readable([reading], seconds) else b""
+    finally:
+        os.close(reading)
+        if child:
+            with suppress(ProcessLookupError, ChildProcessError):  # the script reaps what ends
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
 
 
 def become_child(seconds: float) -> None:

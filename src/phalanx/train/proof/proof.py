@@ -24,7 +24,7 @@ from torch import Tensor
 from phalanx.agent.system import readable
 from phalanx.sync.state.light_optimizers import step_without_compiler
 from phalanx.train.adopt.side_effects import keep_files_of_child_apart
-from phalanx.train.proof.child import become_child, fork
+from phalanx.train.proof.child import become_child, ends_if_it_fails, fork
 
 SECONDS = 5.0
 """That the child may take."""
@@ -119,19 +119,20 @@ class Proof:
         with others has been copied."""
         reading, writing = os.pipe()
         self.child = fork()
-        if self.child:
+        if self.child != 0:
             os.close(writing)
-            if not readable([reading], SECONDS):
+            if self.child is not None and not readable([reading], SECONDS):
                 self.stop()
             os.close(reading)
             return False
-        become_child(4 * SECONDS)
-        os.close(reading)
-        self._began = time.process_time()
-        self._folder = keep_files_of_child_apart()
-        leave_shared_memory()
-        step_without_compiler()
-        os.close(writing)
+        with ends_if_it_fails():
+            become_child(4 * SECONDS)
+            os.close(reading)
+            self._began = time.process_time()
+            self._folder = keep_files_of_child_apart()
+            leave_shared_memory()
+            step_without_compiler()
+            os.close(writing)
         return True
 
     # -- in the child ------------------------------------------------------------------------
@@ -164,9 +165,11 @@ class Proof:
 
     def _has_ended(self) -> bool:
         if self._code is None and self.child is not None:
-            with suppress(ChildProcessError):
+            try:
                 found, status = os.waitpid(self.child, os.WNOHANG)
-                self._code = os.waitstatus_to_exitcode(status) if found else None
+            except ChildProcessError:  # the script has reaped it
+                found, status = self.child, 0x100
+            self._code = os.waitstatus_to_exitcode(status) if found else None
         return self._code is not None
 
     def _found(self) -> Verdict | None:
@@ -206,6 +209,8 @@ class Proof:
         worst, first, end = 0.0, self._mine[0], int(self._ends[-1])
         for step in range(steps):
             here, alone = self._mine[step + 1], self._rows[step]
+            if not np.isfinite(alone).all():  # such a step the workers leave out
+                return Verdict(HOLDS, step, worst, 0, self.before)
             if alone[-1]:
                 return Verdict(NOISE, step, worst, 0, self.before)
             rates = np.abs(here - alone)[end:]

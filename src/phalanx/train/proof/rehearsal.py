@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -23,10 +22,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.data import DataLoader
 
-from phalanx.agent.system import readable
 from phalanx.core.errors import InputError
 from phalanx.train.guards.loss_kind import LossWatch, SumLossError
-from phalanx.train.proof.child import become_child, fork
+from phalanx.train.proof.child import answer_of, become_child, ends_if_it_fails, fork
 
 SECONDS = 20
 """That the child may take; the others wait for it."""
@@ -50,8 +48,9 @@ def rehearse(
     reading, writing = os.pipe()
     child = fork()
     if child == 0:
-        os.close(reading)
-        return _Rehearsal(loader, batches, models, writing)
+        with ends_if_it_fails():
+            os.close(reading)
+            return _Rehearsal(loader, batches, models, writing)
     os.close(writing)
     off, adds_up = _answer_of(child, reading)
     if off is None:
@@ -69,13 +68,8 @@ def rehearse(
     )
 
 
-def _answer_of(child: int, reading: int) -> tuple[float | None, bool]:
-    try:
-        told = os.read(reading, 100) if readable([reading], SECONDS) else b""
-    finally:
-        os.close(reading)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+def _answer_of(child: int | None, reading: int) -> tuple[float | None, bool]:
+    told = answer_of(child, reading, SECONDS)
     off, adds_up = json.loads(told) if told else (None, False)
     return off, adds_up
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -24,10 +23,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, IterableDataset
 
-from phalanx.agent.system import readable
 from phalanx.sync.arena.arena import Arena
 from phalanx.train.adopt.side_effects import keep_files_of_child_apart
-from phalanx.train.proof.child import become_child, fork
+from phalanx.train.proof.child import answer_of, become_child, ends_if_it_fails, fork
 from phalanx.train.whole.plain_pass import begun
 
 BATCHES, SECONDS = 5, 3.0
@@ -81,15 +79,13 @@ def slower_whole(
 
 
 def can_be_tried(models: Sequence[nn.Module], loader: DataLoader[Any]) -> bool:
-    """View ``parts`` would change the statistics of batch norm, and draws the order of a pass at
-    once, so data without an end do not suit it; and no GPU survives a fork."""
+    """Alike on all workers: view ``parts`` would change the statistics of batch norm, and draws the
+    order of a pass at once, so data without an end do not suit it."""
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         return False
     if not 0 < length_hint(loader.sampler) <= MOST_SAMPLES:
         return False
-    normed = any(isinstance(part, _BatchNorm) for m in models for part in m.modules())
-    busy = torch.cuda.is_initialized() or bool(multiprocessing.active_children())
-    return not normed and not busy
+    return not any(isinstance(part, _BatchNorm) for m in models for part in m.modules())
 
 
 class ViewTrial:
@@ -184,13 +180,16 @@ def try_views(
     """Collective. In the child its trial. In the workers how many times as long view
     ``whole`` would take as ``parts``; ``None``, if it is to be used."""
     told, meeting = arena.region("view", 1, torch.float64), _meeting(arena)
-    if arena.rank == 1:
+    # No GPU survives a fork, and processes of the script would work for its child too.
+    busy = torch.cuda.is_initialized() or bool(multiprocessing.active_children())
+    if arena.rank == 1 and not busy:
         reading, writing = os.pipe()
         child = fork()
         if child == 0:
-            os.close(reading)
-            become_child(PATIENCE)
-            return ViewTrial(writing, loader, begun(loader, plain))
+            with ends_if_it_fails():
+                os.close(reading)
+                become_child(PATIENCE)
+                return ViewTrial(writing, loader, begun(loader, plain))
         os.close(writing)
         parameters = sum(p.numel() for model in models for p in model.parameters())
         times = _answer_of(child, reading)
@@ -200,14 +199,9 @@ def try_views(
     return float(told[0]) or None
 
 
-def _answer_of(child: int, reading: int) -> BatchTimes | None:
+def _answer_of(child: int | None, reading: int) -> BatchTimes | None:
     """``None`` if the child could not tell: it failed, or took too long."""
-    try:
-        told = os.read(reading, 1000) if readable([reading], PATIENCE) else b""
-    finally:
-        os.close(reading)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+    told = answer_of(child, reading, PATIENCE)
     found = msgspec.json.decode(told, type=dict[str, float]) if told else {}
     return BatchTimes(**found) if found else None
 
