@@ -35,6 +35,8 @@ for epoch in range(2):
     for x, y in DataLoader(data, batch_size=20, shuffle=True):
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x), y)
+        if sys.argv[1] == "noise":
+            torch.randn(3)
         if sys.argv[1] != "model":
             time.sleep(0.001 * len(x))
         loss.backward()
@@ -47,7 +49,7 @@ torch.save(model.state_dict(), "weights.pt")
 """
 
 
-@pytest.mark.parametrize(("busy", "parts"), [("loop", True), ("model", False)])
+@pytest.mark.parametrize(("busy", "parts"), [("loop", True), ("model", False), ("noise", False)])
 def test_the_view_that_pays_is_chosen(tmp_path: Path, busy: str, parts: bool) -> None:
     script, alone = tmp_path / "train.py", tmp_path / "alone"
     script.write_text(SCRIPT)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import multiprocessing
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from operator import length_hint
@@ -222,8 +223,10 @@ class Adoption:
         self._made_since = False
         optimizers = self._optimizers()
         models = self._models(optimizers)
-        if training is None and (child := self._view.choose(loader, plain, models)):
-            return child
+        forkable = self._checks.before_joining() and not multiprocessing.active_children()
+        chosen = training or self._view.choose(loader, plain, models, forkable=forkable)
+        if isinstance(chosen, Iterator):
+            return chosen
         if self._view.whole and self._chosen.resume is None:
             if training is not None:
                 training.leave_pass()
@@ -355,6 +358,7 @@ class Adoption:
         passes: int | None,
     ) -> AdoptedTraining:
         self._joining = True
+        self._checks.before_joining()
         try:
             device = parameters_of(optimizers)[0].device
             environment = dataclasses.replace(self._view.environment(), device=device)
@@ -389,9 +393,8 @@ class Adoption:
             training.end()
 
     def _end_at_exit(self) -> None:
-        training = self._training
-        try:
-            self._end()
-        except InputError as error:  # of a check, which had not ended before
-            assert training is not None
-            training.parts.lifecycle.fail(str(error), error.exit_code)
+        if (training := self._training) is not None:
+            try:
+                self._end()
+            except InputError as error:  # of a check, which had not ended before
+                training.parts.lifecycle.fail(str(error), error.exit_code)

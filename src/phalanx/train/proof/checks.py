@@ -11,8 +11,6 @@ from typing import Protocol
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.settings import RunSettings
@@ -20,6 +18,8 @@ from phalanx.core.spec import parse_spec
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.proof.check_plan import CheckPlan
+from phalanx.train.proof.child import connections
+from phalanx.train.proof.hindrance import hindrance
 from phalanx.train.proof.proof import SECONDS, Proof, Verdict
 
 MOST = 50_000_000
@@ -44,16 +44,6 @@ def trains_as_one(chosen: RunSettings) -> bool:
     return plain and chosen.virtual is None and chosen.profile is None and not chosen.explain
 
 
-def hindrance(models: Sequence[nn.Module]) -> str | None:
-    """What of ``models`` makes workers that see parts of a batch differ from one process."""
-    for module in (module for model in models for module in model.modules() if module.training):
-        if isinstance(module, _BatchNorm):
-            return "batch norm sees a part of each batch"
-        if isinstance(module, _DropoutNd) and module.p > 0:
-            return "dropout is each worker's own"
-    return None
-
-
 class Forked(Protocol):
     """A training, some of whose steps are done alone by a child."""
 
@@ -71,6 +61,8 @@ class Checks:
     def __init__(self, chosen: RunSettings) -> None:
         self._chosen = chosen
         self.is_child = False
+        self._connected = connections()
+        self._forkable: bool | None = None
         self._parts: WorkerParts | None = None
         """Of the training that is checked."""
         self._proof: Proof | None = None
@@ -78,6 +70,13 @@ class Checks:
         self._given: torch.Tensor | None = None
         """How torch's random numbers were when the child was given a batch of its own."""
         self._due = self._steps = self._heard = 0
+
+    def before_joining(self) -> bool:
+        """Whether this worker can have children: no GPU survives a fork, and what the script is
+        connected to would hear them too. Found out before workers connect with each other."""
+        if self._forkable is None:
+            self._forkable = not torch.cuda.is_initialized() and connections() <= self._connected
+        return self._forkable
 
     def begin(
         self,
@@ -101,7 +100,9 @@ class Checks:
         self._told = engine.region("proof", 6, torch.float64).numpy()
         self._parts, self._optimizers, self._training = parts, list(optimizers), training
         self._plan = CheckPlan(chosen.check, chosen.seed)
-        self._can_fork = training.can_fork and engine.rank + engine.copy == 1
+        self._can_fork = (
+            bool(self._forkable) and training.can_fork and engine.rank + engine.copy == 1
+        )
         self._began, self._steps, self._heard = time.monotonic(), 0, 0
         self._due = self._plan.length(0)
         parts.steps.watchers.append(self._stepped)

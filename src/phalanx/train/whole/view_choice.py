@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
+from phalanx.core.context import offer_way_out
 from phalanx.core.settings import RunSettings
 from phalanx.train.adopt.kept_objects import ORDER, WHOLE
 from phalanx.train.checkpoint.checkpoint_manifest import read_manifest
@@ -41,19 +42,24 @@ class ViewChoice:
         loader: DataLoader[Any],
         plain: Callable[[], Iterator[Any]],
         models: Sequence[nn.Module],
+        *,
+        forkable: bool,
     ) -> Iterator[Any] | None:
-        """Collective, before the first training: in a child of a worker its trial."""
+        """Collective, before the first training: in a child of a worker its trial. ``forkable``:
+        this worker can have a child."""
         if not self.whole or not self._open or not can_be_tried(models, loader):
             return None
         self._open = False
         self._environment = detect()
         if self._environment.arena is None or self._environment.thread:
             return None
-        found = try_views(self._environment.arena, models, loader, plain)
+        found = try_views(self._environment.arena, models, loader, plain, forkable=forkable)
         if isinstance(found, ViewTrial):
             self.trial = found
             return iter(found)
         self.slower, self.whole = found, found is None
+        if found is not None:
+            offer_way_out("--view whole")
         return None
 
 

@@ -8,7 +8,6 @@ tenth longer, and a step is long enough for that to matter.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import time
@@ -20,12 +19,12 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, IterableDataset
 
 from phalanx.sync.arena.arena import Arena
 from phalanx.train.adopt.side_effects import keep_files_of_child_apart
 from phalanx.train.proof.child import answer_of, become_child, ends_if_it_fails, fork
+from phalanx.train.proof.hindrance import hindrance
 from phalanx.train.whole.plain_pass import begun
 
 BATCHES, SECONDS = 5, 3.0
@@ -79,25 +78,36 @@ def slower_whole(
 
 
 def can_be_tried(models: Sequence[nn.Module], loader: DataLoader[Any]) -> bool:
-    """Alike on all workers: view ``parts`` would change the statistics of batch norm, and draws the
-    order of a pass at once, so data without an end do not suit it."""
+    """Alike on all workers: view ``parts`` is only chosen where it can be checked against one
+    process. It draws the order of a pass at once, so data without an end do not suit it."""
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         return False
     if not 0 < length_hint(loader.sampler) <= MOST_SAMPLES:
         return False
-    return not any(isinstance(part, _BatchNorm) for m in models for part in m.modules())
+    odd = any(p.is_complex() for m in models for p in m.parameters()) or any(
+        getattr(part, "sparse", False) for m in models for part in m.modules()
+    )
+    return not odd and hindrance(models) is None
 
 
 class ViewTrial:
     """The child's way through the script's own loop."""
 
-    def __init__(self, answer: int, loader: DataLoader[Any], batches: Iterator[Any]) -> None:
-        self._answer, self._loader, self._batches = answer, loader, batches
+    def __init__(
+        self,
+        answer: int,
+        models: Sequence[nn.Module],
+        loader: DataLoader[Any],
+        batches: Iterator[Any],
+    ) -> None:
+        self._answer, self._models = answer, models
+        self._loader, self._batches = loader, batches
         self._folder = keep_files_of_child_apart()
         self._spent = dict.fromkeys((f.name for f in fields(BatchTimes)), 0.0)
         self._times: list[dict[str, float]] = []
         self._began = self._asked = time.perf_counter()
-        self._nested = False
+        self._nested = self._noise = False
+        self._drawn = torch.get_rng_state()
         plain_call = nn.Module.__call__
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -136,7 +146,9 @@ class ViewTrial:
         self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]
     ) -> Iterator[Any]:
         """The script goes through other data, or has left its loop and begins it again."""
-        if loader is self._loader:
+        trains = torch.is_grad_enabled() and any(model.training for model in self._models)
+        if loader is self._loader or trains:
+            self._noise = self._noise or loader is not self._loader
             self._end()
         return plain()
 
@@ -144,6 +156,7 @@ class ViewTrial:
         try:
             while True:
                 batch = self.timed("reading", next, self._batches)
+                self._drawn = torch.get_rng_state()
                 yield batch
                 self._note()
         except StopIteration:
@@ -151,6 +164,7 @@ class ViewTrial:
 
     def _note(self) -> None:
         """A batch is over, and the next one is asked for."""
+        self._noise = self._noise or not torch.equal(self._drawn, torch.get_rng_state())
         now = time.perf_counter()
         self._spent["other"] = max(0.0, now - self._asked - sum(self._spent.values()))
         self._times.append(self._spent)
@@ -164,7 +178,7 @@ class ViewTrial:
     def _end(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-        counted = self._times[1:]
+        counted = [] if self._noise else self._times[1:]
         # The shortest time of each part: what else this machine does falls into any of them.
         found = {name: min(times[name] for times in counted) for name in self._spent if counted}
         os.write(self._answer, msgspec.json.encode(found))
@@ -176,20 +190,20 @@ def try_views(
     models: Sequence[nn.Module],
     loader: DataLoader[Any],
     plain: Callable[[], Iterator[Any]],
+    *,
+    forkable: bool,
 ) -> ViewTrial | float | None:
     """Collective. In the child its trial. In the workers how many times as long view
     ``whole`` would take as ``parts``; ``None``, if it is to be used."""
     told, meeting = arena.region("view", 1, torch.float64), _meeting(arena)
-    # No GPU survives a fork, and processes of the script would work for its child too.
-    busy = torch.cuda.is_initialized() or bool(multiprocessing.active_children())
-    if arena.rank == 1 and not busy:
+    if arena.rank == 1 and forkable:
         reading, writing = os.pipe()
         child = fork()
         if child == 0:
             with ends_if_it_fails():
                 os.close(reading)
                 become_child(PATIENCE)
-                return ViewTrial(writing, loader, begun(loader, plain))
+                return ViewTrial(writing, models, loader, begun(loader, plain))
         os.close(writing)
         parameters = sum(p.numel() for model in models for p in model.parameters())
         times = _answer_of(child, reading)

@@ -60,3 +60,13 @@ def test_what_parts_would_change_or_refuse_is_not_tried() -> None:
     assert not can_be_tried([plain], DataLoader(data, sampler=endless))
     assert not can_be_tried([plain], DataLoader(_Endless()))
     assert not can_be_tried([plain], DataLoader(data, batch_size=None))
+
+
+def test_what_cannot_be_checked_in_parts_is_not_tried() -> None:
+    data = DataLoader(TensorDataset(torch.zeros(4, 2)))
+    for model in (
+        nn.Sequential(nn.Linear(2, 2), nn.Dropout()),
+        nn.Linear(2, 2).to(torch.complex128),
+        nn.Embedding(3, 2, sparse=True),
+    ):
+        assert not can_be_tried([model], data)
