@@ -138,3 +138,64 @@ def test_it_ends_as_plain_python_does(tmp_path: Path, body: str, checked: int, s
     (run,) = tmp_path.glob("runs/*")
     assert [worker.steps for worker in summarise(RunPaths(run)).per_worker] == [steps, steps]
     assert not list(tmp_path.glob("runs/*/private-*"))
+
+
+FAILS = """
+import os
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = nn.Linear(6, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(32, 6))
+def check(number):
+    if number == 3 and os.environ["PHALANX_RANK"] == "1":
+        raise ValueError("in the last batch")
+for number, (x,) in enumerate(DataLoader(data, batch_size=8)):
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    check(number)
+    optimizer.step()
+"""
+
+
+def test_an_error_of_one_worker_in_the_last_batch_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FAILS)
+    ended = phalanx("run", "train.py", "--workers", "2", "--view", "whole", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "ValueError: in the last batch" in ended.stdout + ended.stderr
+
+
+TWO_OPTIMIZERS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+torch.set_default_dtype(torch.double)
+made, judge = nn.Linear(3, 4), nn.Linear(4, 1)
+first, second = (torch.optim.Adam(m.parameters(), 2e-3) for m in (made, judge))
+for epoch in range(8):
+    for (x,) in DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=8):
+        found = made(torch.randn(len(x), 3))
+        loss = (judge(x) - judge(found.detach())).pow(2).mean()
+        second.zero_grad(); loss.backward(); second.step()
+        first.zero_grad(); judge(found).mean().backward(); first.step()  # through an older graph
+print("weights", sum(float(p.detach().sum()) for m in (made, judge) for p in m.parameters()))
+"""
+
+
+def test_checks_between_two_optimizers_of_a_batch(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TWO_OPTIMIZERS)
+    alone = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=True
+    )
+    words = ("--workers", "2", "--view", "whole", "--check", "1")  # so that later ones come soon
+    ended = phalanx("run", "train.py", *words, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    wanted, found = (
+        float(re.findall(r"^weights (\S+)$", text, re.M)[0])
+        for text in (alone.stdout, ended.stdout)
+    )
+    assert found == pytest.approx(wanted, rel=1e-9)

@@ -23,7 +23,11 @@ from phalanx.train.adopt.found_models import parameters_of
 from phalanx.train.adopt.kept_objects import ORDER, OrderState, advice_on_skipped, keepers_of
 from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, read_by_number
 from phalanx.train.adopt.random_streams import Streams
-from phalanx.train.adopt.script_length import has_left_a_loop, needs_equal_batches
+from phalanx.train.adopt.script_length import (
+    has_left_a_loop,
+    may_have_failed,
+    needs_equal_batches,
+)
 from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
@@ -329,10 +333,11 @@ class AdoptedPass:
         parts = self._training.parts
         return parts.trained.engine.workers > 1 and parts.steps.losses == self._losses
 
-    def close(self, *, meant: bool = False) -> None:
+    def close(self, *, meant: bool = False, failed: bool = False) -> None:
         """The script left its loop; one that takes more batches of it goes through two at once.
 
-        ``meant``: by ``break`` or ``return``.
+        ``meant``: by ``break`` or ``return``; ``failed``: perhaps by an exception, of which the
+        others know nothing yet.
         """
         if isinstance(self._drawn, PlainPass):
             self._drawn.left = True
@@ -342,7 +347,7 @@ class AdoptedPass:
             # A loop that knows how many batches there are does not ask for one more.
             alike = self._training.parts.trained.engine.lockstep or self._counted
             alike = alike and self._taken > 0
-            whole = alike and self._training.in_last_batch
+            whole = alike and not failed and self._training.in_last_batch
             self._over, self._taken = True, 0 if whole else -1
             try:
                 if alike:
@@ -360,7 +365,8 @@ class AdoptedPass:
             if isinstance(self._drawn, PlainPass):
                 self._drawn.forget()
             try:
-                self.close(meant=has_left_a_loop(sys._getframe(1)))
+                frame = sys._getframe(1)
+                self.close(meant=has_left_a_loop(frame), failed=may_have_failed(frame))
             except (InputError, RunStopped) as error:  # raised by what comes next
                 self._training.parts.steps.refused = error
 

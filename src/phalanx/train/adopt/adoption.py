@@ -153,8 +153,7 @@ class Adoption:
                 f"Call loss.backward(), {ALONE}",
             )
         training.parts.steps.step(optimizer)
-        if not (training.is_whole and self._checks.fork()):
-            training.end_if_done()
+        training.end_if_done()
         return loss
 
     def _step_alone(
@@ -175,7 +174,8 @@ class Adoption:
             training.parts.steps.note(optimizer if knows else None)
         else:
             training.own.step(optimizer, made=made)
-        self._checks.fork()
+            if len(training.optimizers) == 1:  # else this may be the middle of a batch
+                self._checks.fork()
         return found
 
     def _train_own_batches(self) -> AdoptedTraining | None:

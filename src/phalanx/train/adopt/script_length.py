@@ -23,6 +23,11 @@ from phalanx.train.adopt.libraries import COUNTING
 
 _WRAPPERS = {"tqdm", "trange", "track", "enumerate", "progress_bar", "notebook_tqdm"}
 _DROPS = {dis.opmap[name] for name in ("POP_TOP", "POP_ITER") if name in dis.opmap}
+_CALLS = {
+    dis.opmap[name]
+    for name in ("CALL", "PRECALL", "CALL_FUNCTION_EX", "CALL_KW", "RAISE_VARARGS", "RERAISE")
+    if name in dis.opmap
+}
 _OPERATIONS: dict[type[ast.operator], Any] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
@@ -104,6 +109,14 @@ def has_left_a_loop(frame: FrameType | None) -> bool:
     """For an iterator that is being deleted: whether a ``break`` or ``return`` drops it, itself or
     what goes through it (``tqdm``). An exception drops it too, at the instruction that raised."""
     return any(one.f_code.co_code[one.f_lasti] in _DROPS for one, _ in walk_stack(frame))
+
+
+def may_have_failed(frame: FrameType | None) -> bool:
+    """For an iterator that is being deleted: whether an exception may drop it. The frame stands at
+    the call that raised; a loop that comes to its end stands elsewhere."""
+    while frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR:
+        frame = frame.f_back  # of tqdm, for example, which is closed
+    return frame is not None and frame.f_code.co_code[frame.f_lasti] in _CALLS
 
 
 def loops_around(frame: FrameType) -> Iterator[ast.For | ast.While]:

@@ -69,7 +69,7 @@ class Checks:
         self._spent, self._noise, self._said = 0.0, False, False
         self._given: torch.Tensor | None = None
         """How torch's random numbers were when the child was given a batch of its own."""
-        self._due = self._steps = self._heard = 0
+        self._due = self._due_at = self._steps = self._heard = 0
 
     def before_joining(self) -> bool:
         """Whether this worker can have children: no GPU survives a fork, and what the script is
@@ -104,7 +104,7 @@ class Checks:
             bool(self._forkable) and training.can_fork and engine.rank + engine.copy == 1
         )
         self._began, self._steps, self._heard = time.monotonic(), 0, 0
-        self._due = self._plan.length(0)
+        self._due, self._due_at = self._plan.length(0), 0
         parts.steps.watchers.append(self._stepped)
         return True
 
@@ -116,6 +116,8 @@ class Checks:
         if not self._due or self.is_child or parts is None or parts.trained.weight.pending:
             return False
         length, self._due = self._due, 0
+        if self._steps != self._due_at:  # that step was not the last one of its batch
+            return False
         if not self._can_fork or not self._has_time() or not self._is_forkable(parts):
             return False
         proof = self._proof = Proof(self._optimizers, length, self._steps)
@@ -153,7 +155,8 @@ class Checks:
 
     def _stepped(self) -> None:
         self._steps += 1
-        self._due = self._plan.length(self._steps) or self._due
+        if length := self._plan.length(self._steps):
+            self._due, self._due_at = length, self._steps
         self._tell(self._proof.note() if self._proof is not None else None)
 
     def given(self) -> None:

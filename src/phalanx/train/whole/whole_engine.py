@@ -96,6 +96,7 @@ class WholeEngine(Engine):
 
     def leave_shared_memory(self) -> None:
         share_calls(None)
+        self.collective.is_left = True
 
     def rows_since_step(self) -> int:
         """Of the batch that the script has made, this worker's."""
