@@ -98,8 +98,8 @@ def describe(
     found = [f"adopted: {', '.join(sizes)}; {', '.join(kinds)}; {data}{size}{length}"]
     if slower is not None:
         found.append(
-            f"view parts: each worker sees its part of a batch, and the loss of that part, because a "
-            f"step in view whole would take {slower:.1f} times as long; --view whole shows the "
+            "view parts: each worker sees its part of a batch, and the loss of that part, because "
+            f"a step in view whole would take {slower:.1f} times as long; --view whole shows the "
             "script all of each batch"
         )
     normed = any(isinstance(part, _BatchNorm) for m in models for part in m.modules())

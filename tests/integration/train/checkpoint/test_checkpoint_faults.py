@@ -337,11 +337,11 @@ def test_a_link_in_the_place_of_the_new_checkpoint_is_not_followed(
 
 def test_what_cannot_be_written_is_a_problem_of_the_checkpoint_only(folder: Path) -> None:
     writer = Writer(folder, 0, 1, 1)
-    strange = {"x": torch.zeros(2, dtype=torch.complex128)}
+    strange = {"x": torch.zeros(2, dtype=torch.complex32)}
     writer.write(NEW, strange, manifest_of(NEW, 1), shared_of(NEW))
     assert writer.finish(20)
     assert writer.problem == (
-        f"checkpoint {NEW} was not written: a checkpoint cannot hold 'x' (torch.complex128)"
+        f"checkpoint {NEW} was not written: a checkpoint cannot hold 'x' (torch.complex32)"
     )
     assert newest(folder) == OLD
     assert leftovers(folder) == []
