@@ -22,6 +22,14 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_hooks_left() -> Iterator[None]:
+    """A worker that fails leaves its hooks of all modules, as its process would end. Where ranks
+    are threads the process goes on, and later tests would meet them."""
+    yield
+    torch.nn.modules.module._global_forward_pre_hooks.clear()
+
+
+@pytest.fixture(autouse=True)
 def _own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test writes into the working folder."""
     monkeypatch.setenv("PHALANX_RUNS", str(tmp_path / "runs"))

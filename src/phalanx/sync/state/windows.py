@@ -40,7 +40,8 @@ def _within(arena: Arena, tensors: Iterable[Tensor]) -> None:
             arena.barrier()
             part.copy_(window[: len(part)])
             arena.barrier()
-        tensor.copy_(flat.view(tensor.shape))
+        if flat.data_ptr() != tensor.data_ptr():
+            tensor.copy_(flat.view(tensor.shape))
 
 
 class Gathering:
