@@ -11,6 +11,8 @@ import torch
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+from adopted_runs import forget_hooks  # noqa: E402
+
 settings.register_profile("phalanx", deadline=None)  # several processes share the cores
 settings.load_profile("phalanx")
 
@@ -23,10 +25,9 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_hooks_left() -> Iterator[None]:
-    """A worker that fails leaves its hooks of all modules, as its process would end. Where ranks
-    are threads the process goes on, and later tests would meet them."""
+    """Workers that failed in an earlier test of this process have left none."""
     yield
-    torch.nn.modules.module._global_forward_pre_hooks.clear()
+    forget_hooks()
 
 
 @pytest.fixture(autouse=True)

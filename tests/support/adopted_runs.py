@@ -45,7 +45,14 @@ class Ended:
 def alone(script: Path) -> Result:
     """Plain Python: this thread is no worker, so torch is to it as it is."""
     assert hooks.current_adoption() is None
+    forget_hooks()
     return execute(script)
+
+
+def forget_hooks() -> None:
+    """A worker that fails leaves its hooks of all modules, as its process would end. These workers
+    are threads: the process goes on, and threads are numbered again and again."""
+    torch.nn.modules.module._global_forward_pre_hooks.clear()
 
 
 def seen_alone(result: Result) -> Counter[tuple[int, int]]:
@@ -62,6 +69,7 @@ def execute(script: Path) -> Result:
 def adopted(script: Path, workers: int, folder: Path, **settings: Any) -> list[Ended]:
     """What each of ``workers`` ended with, in view ``parts`` unless the settings say otherwise."""
     settings.setdefault("view", "parts")
+    forget_hooks()
     with _leases_noted() as noted, _generators_of_their_own():
 
         def work(rank: int) -> Ended:
