@@ -33,7 +33,8 @@ class SpeedWatch:
         """What has been found out about shares, and not been said yet."""
         self._workers, self._wanted = workers, balance
         self._balancer = Balancer(workers)
-        self._balances = self._regroups = False
+        self.balances = self._regroups = False
+        """Whether shares follow speeds now."""
         self._policy: StragglerPolicy | None = None
         self._spec = ""
         self._since: Any = None
@@ -65,17 +66,20 @@ class SpeedWatch:
 
     def _share_anew(self, phase: Phase) -> None:
         """A straggler that a policy avoids is not balanced away as well."""
-        self._balances = self._wanted and phase.traits.balanced and self._policy is None
-        if not self._balances:
+        self.balances = self._wanted and phase.traits.balanced and self._policy is None
+        if not self.balances:
             self.shares = [1.0 / self._workers] * self._workers
         settling = 1 if phase.traits.lockstep else FREE_SETTLING
         self._balancer = Balancer(self._workers, self.shares, settling, self._every)
         self._since = None
 
+    @property
+    def judges(self) -> bool:
+        """Whether anything is to be decided by speeds, besides shares."""
+        return self._regroups or self._policy is not None
+
     def new_shares(self, figures: Any, lost: Collection[int] = ()) -> bool:
         """Whether the shares have changed, from the figures of all workers, a row each."""
-        if not self._balances:
-            return False
         since = self._since
         if since is None:
             self._since = figures.copy()

@@ -119,10 +119,6 @@ class Control:
             figures[SPEED] = self.watch.meter.value
             self._cells.figures[self._arena.rank] = figures
 
-    def exchanged(self, seconds: float) -> None:
-        """And has then exchanged what it computed, and waited for others."""
-        self.rendezvous.figures[WHOLE] += seconds
-
     def use_shares(self) -> list[float]:
         """The shares of the stretch that begins in lockstep."""
         self._tell_decided()
@@ -145,35 +141,39 @@ class Control:
         self._seen = directive
         if not self._lockstep:
             return
-        self._rebalanced |= not self.fixed and self.watch.new_shares(figures)
-        if self._first:
+        if self.watch.balances and not self.fixed:
+            self._rebalanced |= self.watch.new_shares(figures)
+        if self._first and self.watch.judges:
             self._post(self.watch.verdict(figures[:, SPEED], self._arena.pace.now()))
 
     def look(self) -> None:
         """The first worker looks for directives, and after those who do not meet."""
-        if self._source.must_stop():
-            self._cells.ask_to_stop()
-        if not self._first:
-            return
-        if self._cells.number > self._taken:
+        if self._first and self._cells.cells[0] > self._taken:
             if not self._lockstep:
                 self._claims.cut()  # again: there was nothing left to cut the last time
             return
-        if self._cells.stop_is_asked:
+        if (found := self._source.look()) is not None:
+            if isinstance(found, Stop):
+                self._cells.stopping[self._arena.rank] = 1
+            else:
+                self._post(found)
+        if not self._first:
+            return
+        if 1 in self._cells.stopping:
             self._post(Stop())
             return
-        self._post(self._source.look())
         if not self._lockstep:
-            if self.watch.new_shares(self._cells.figures, self._arena.lost):
+            if self.watch.balances and self.watch.new_shares(self._cells.figures, self._arena.lost):
                 self._share_out()
                 self._tell_decided()
-            self._post(self.watch.verdict(self.speeds, self._arena.pace.now()))
+            if self.watch.judges:
+                self._post(self.watch.verdict(self.speeds, self._arena.pace.now()))
 
     def _post(self, directive: Directive | None) -> None:
-        if directive is None or self._cells.number > self._taken:
+        if directive is None or self._cells.cells[0] > self._taken:
             return
         self._cells.post(directive)
-        self.rendezvous.directive = self._cells.number
+        self.rendezvous.directive = self._cells.cells[0]
         if not self._lockstep:
             self._claims.cut()
 
@@ -196,6 +196,6 @@ class Control:
             rest()
             self.rendezvous.meet(CUT)
             position = self._claims.position
-        directive, self._taken = self._cells.read(), self._cells.number
+        directive, self._taken = self._cells.read(), self._cells.cells[0]
         self._arena.barrier()  # the next is posted only when all have read this one
         return position, directive

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from phalanx.core.spec import Phase, Spec
 from phalanx.sync.arena.clock import Clock
-from phalanx.train.control.directives import Directive, DirectiveSource, Stop
+from phalanx.train.control.directives import Directive, DirectiveSource
 from phalanx.train.engine.emulation import SpeedEmulation
 from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured, ModelState
@@ -40,6 +40,10 @@ class Engine:
     lockstep = True
     background = True
     """Whether other threads may read ahead for this worker."""
+    parties = 1
+    """Workers whose gradients one step adds up."""
+    apart = False
+    """Whether workers train apart, in rounds."""
     timed = False
     """Whether a step waits for the device, so that computing can be told from updating."""
     goes_ahead = False
@@ -111,20 +115,13 @@ class Engine:
 
     def look(self) -> None:
         """Look for directives, at every step."""
-        if self.source.must_stop():
-            self._directive = Stop()
-        elif self._directive is None:
+        if self._directive is None or self.source.must_stop:
             self._directive = self.source.look()
 
     @property
     def leads(self) -> bool:
         """Whether it speaks for those that step together."""
         return True
-
-    @property
-    def parties(self) -> int:
-        """Workers whose gradients one step adds up."""
-        return 1
 
     def settle(self) -> None:
         """Workers that train apart come together, to be evaluated as one. Collective."""
@@ -138,11 +135,6 @@ class Engine:
     def cut(self) -> bool:
         """In lockstep: the stretch under way ends with the batch in hand, or with its round."""
         return self._directive is not None
-
-    @property
-    def apart(self) -> bool:
-        """Workers train apart, in rounds."""
-        return False
 
     def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Directive | None]:
         """How far the data have been used, and the directive to carry out there, if any."""

@@ -97,7 +97,8 @@ class SharedEngine(Engine):
 
     def _begin(self, active: ActivePhase, spec: Spec, *, regroup: bool = False) -> None:
         self._phases.current = active
-        self.lockstep = active.lockstep
+        self.lockstep, self.apart = active.lockstep, active.every > 0
+        self.parties = active.team.size if active.together else 1
         self._arena.in_step = active.lockstep  # all come here after the same barriers
         self.leases.begin_phase()
         self._control.enter(active, spec, regroup=regroup)
@@ -189,10 +190,6 @@ class SharedEngine(Engine):
     def leads(self) -> bool:
         return self._phases.current.team.index == 0
 
-    @property
-    def parties(self) -> int:
-        return self._phases.current.team.size if self._phases.current.together else 1
-
     def look(self) -> None:
         self._control.look()
 
@@ -212,10 +209,6 @@ class SharedEngine(Engine):
     @property
     def cut(self) -> bool:
         return self._control.cut
-
-    @property
-    def apart(self) -> bool:
-        return self._phases.current.every > 0
 
     def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Directive | None]:
         return self._control.after_stretch(ticket, lockstep_position, self.rest)

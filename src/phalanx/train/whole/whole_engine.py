@@ -29,6 +29,7 @@ from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.command_poller import say_refused
 from phalanx.train.control.control import Control
+from phalanx.train.control.rendezvous import WHOLE
 from phalanx.train.control.directives import Directive, DirectiveSource, Switch
 from phalanx.train.engine.active_phase import ActivePhase
 from phalanx.train.engine.emulation import SpeedEmulation, emulation_of
@@ -148,7 +149,7 @@ class WholeEngine(Engine):
 
     def measured(self, samples: int, seconds: float, whole: float) -> None:
         self._control.measured(samples, seconds)
-        self._control.exchanged(whole)
+        self._control.rendezvous.figures[WHOLE] += whole
 
     def _tell_shares(self, change: ShareChange) -> None:
         if self.copy == 0:
@@ -238,19 +239,22 @@ class WholeExchange(Exchange):
         engine: WholeEngine,
         optimizers: Sequence[torch.optim.Optimizer],
         clock: Clock,
-        emulation: SpeedEmulation,
+        emulation: SpeedEmulation | None,
     ) -> None:
-        super().__init__(optimizers, clock)
-        self._engine, self._emulate = engine, emulation.work
-        emulation.lockstep = lambda: True
+        super().__init__(optimizers, clock, emulation)
+        self._engine = engine
+        if emulation is not None:
+            emulation.lockstep = lambda: True
 
-    def counted(self, lease: Lease, batch: Any) -> int:
+    def received(self, lease: Lease, batch: Any) -> int:
         return self._engine.mine_of(rows_in(batch) or lease.samples)
 
     def worked(self, samples: int, seconds: float) -> None:
         spent = self._engine.collective.spent
         waited = min(spent.waited, seconds)
-        seconds = self._emulate(samples, seconds - waited)
+        seconds -= waited
+        if self._emulation is not None:
+            seconds = self._emulation.work(samples, seconds)
         self._engine.measured(samples, seconds, waited)
 
     def step(
