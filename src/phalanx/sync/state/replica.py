@@ -257,10 +257,8 @@ class Collector:
 
     def is_finite(self) -> bool:
         """Whether what was collected last is finite for certain, and its squares are."""
-        for flat in self._real:
-            if not math.isfinite(torch.dot(flat, flat).item()):
-                return False
-        return True
+        squares = map(torch.dot, self._real, self._real)
+        return all(map(math.isfinite, map(float, squares)))
 
 
 def _shaped(place: ParameterPlace, targets: list[Tensor]) -> Tensor | None:

@@ -28,7 +28,7 @@ class AllReduce(TeamStrategy):
         super().__init__(context)
         self._topology = topology
         chosen = Topology(topology, through, self._replica.device)
-        self._offers = self._reducer = Reducer(context, topology=chosen, starts=True)
+        self.offers = self._reducer = Reducer(context, topology=chosen, starts=True)
         if self._shared.elementwise:
             layouts, shard = len(self._replica.layouts), self._host.rank
             self._optimizers = [self._shared.optimizer_of(i, shard) for i in range(layouts)]

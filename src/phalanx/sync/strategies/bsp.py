@@ -24,7 +24,7 @@ class BulkSynchronous(TeamStrategy):
     def __init__(self, context: StrategyContext, servers: int | None = None) -> None:
         super().__init__(context)
         refuse_whole(context)
-        self._offers = self._round = _round_of(context, servers)
+        self.offers = self._round = _round_of(context, servers)
 
     def begin(self) -> None:
         self._round.begin()

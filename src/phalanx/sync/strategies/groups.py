@@ -30,7 +30,7 @@ class Groups(StoreStrategy, TeamStrategy):
         self.own_copy = self.own_copy or context.toll.apart
         super().__init__(context)
         self._store = make_store(context, servers)
-        self._offers = self._reducer = Reducer(context)
+        self.offers = self._reducer = Reducer(context)
         self._store.push_for(self._reducer)
         self._rate_factor, self._emphasis = 1.0 / context.rate_divisor, 1.0
 

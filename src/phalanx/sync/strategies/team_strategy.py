@@ -24,7 +24,7 @@ class Offers(Protocol):
 class TeamStrategy(SharedStrategy):
     """A step: offer the gradient, meet the team, follow."""
 
-    _offers: Offers
+    offers: Offers
 
     def __init__(self, context: StrategyContext) -> None:
         super().__init__(context)
@@ -48,11 +48,11 @@ class TeamStrategy(SharedStrategy):
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         ready = self._clock.now()
-        self._offers.offer(weight, clip)
+        self.offers.offer(weight, clip)
         sent = self._clock.now()
         self._team.meet()
         met = self._clock.now()
         timing = self.follow()
-        timing.send, timing.bytes_sent = sent - ready, self._offers.bytes_sent
+        timing.send, timing.bytes_sent = sent - ready, self.offers.bytes_sent
         timing.wait += met - sent
         return timing

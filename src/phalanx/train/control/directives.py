@@ -67,6 +67,30 @@ class DirectiveSource:
         return None
 
 
+class DirectiveTaker:
+    """Takes directives between two batches: of a worker alone, as soon as there are any."""
+
+    def __init__(self, source: DirectiveSource) -> None:
+        self.source = source
+        self._directive: Directive | None = None
+
+    def look(self) -> None:
+        """Look for directives, at every step."""
+        if self._directive is None or self.source.must_stop:
+            self._directive = self.source.look()
+
+    @property
+    def cut(self) -> bool:
+        """In lockstep: the stretch under way ends with the batch in hand, or with its round."""
+        return self._directive is not None
+
+    def after_stretch(self, ticket: int, position: int) -> tuple[int, Directive | None]:
+        """How far the data have been used, which is to ``position`` in lockstep, and the directive
+        to carry out there, if any."""
+        directive, self._directive = self._directive, None
+        return position, directive
+
+
 class CommandCells:
     """What workers share outside rendezvous: figures, shares of a batch, and directives."""
 

@@ -101,7 +101,8 @@ class SharedExchange(Exchange):
 
     def received(self, lease: Lease, batch: Any) -> int:
         self._buffers.samples += lease.samples
-        self._leases.received(lease)
+        self._leases.had = lease.total or self._leases.had + lease.samples
+        self._leases.batch_end = lease.batch_end
         active = self._phases.current
         if not active.lockstep:
             for strategy in active.strategies:

@@ -60,10 +60,7 @@ class SharedOptimizers(ScriptOptimizers):
         self._claims, self._leases, self._written = claims, leases, written
 
     def outgrown(self) -> bool:
-        for replica in self._phases.replicas:
-            if replica.outgrown():
-                return True
-        return False
+        return any(map(Replica.outgrown, self._phases.replicas))
 
     def follow_parameters(self) -> bool:
         if not self.outgrown():

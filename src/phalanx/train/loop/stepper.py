@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError, NotFinite, RunStopped
-from phalanx.rules.ledger import Lease
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.sync.strategies.strategy import Timing
 from phalanx.train.checkpoint.checkpointing import Trained
@@ -66,11 +65,6 @@ class Stepper:
         if self._over:
             raise _over()
         self._fed = True
-
-    def new_batch(self, lease: Lease, batch: int) -> None:
-        self._weight.new_batch(lease, batch, self._engine)
-        if self._engine.goes_ahead:
-            self._exchange.begin_batch(self._weight.scales)
 
     def backward(self, error: Tensor) -> None:
         """``error.backward()``, whose value becomes the training loss of the report."""
@@ -157,13 +151,15 @@ class Stepper:
             self.judge_pending()
         with self.ours:
             factor = 1.0 if chosen is None else self._scaling.before_step(index, chosen)
-            self._engine.look()
+            self._engine.directives.look()
             timing = self._exchange.step(index, scale, weight, clip, agreed=agreed, judge=judge)
             if chosen is not None or self._scaling.used:
                 self._scaling.on_step(index, timing)
                 self._scaling.after_step(chosen)
-            elif timing.judged:
+            elif timing.refused is not None or self._nonfinite.in_a_row:
                 self._nonfinite.stepped(index, timing)
+            elif timing.judged:
+                self._nonfinite.steps += 1
         self._losses.check()
         self._stopwatch.stepped(ready, timing, factor)
         self._weight.stepped(index)
@@ -177,7 +173,7 @@ class Stepper:
         """The script has made a step itself, which counts as one of this training."""
         self._exchange.worked(*self._stopwatch.worked())
         ready = self._stopwatch.clock.now()
-        self._engine.look()
+        self._engine.directives.look()
         self._stopwatch.stepped(ready, self._exchange.note())
         if known is not None:
             self._weight.stepped(self._index(known))

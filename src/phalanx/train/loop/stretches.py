@@ -115,7 +115,7 @@ class Stretches:
                         leases.let_go()
                     raise
                 over = leases.complete(ticket)
-            schedule.position, directive = engine.after_stretch(ticket, self.reached)
+            schedule.position, directive = engine.directives.after_stretch(ticket, self.reached)
             leases.end_lanes(ticket)
             if current.lanes is not None:
                 current.lanes.came_to(schedule.position, lockstep=engine.lockstep)

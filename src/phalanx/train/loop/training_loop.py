@@ -223,7 +223,7 @@ class TrainingLoop:
 
     def _through(self, source: Source, current: Pass) -> Iterator[Any]:
         stopwatch, steps, engine = self._parts.stopwatch, self._steps, self._engine
-        exchange = engine.exchange
+        exchange, weight = engine.exchange, self._parts.trained.weight
         rates, stretches = self._parts.rates, self._stretches
         if self._parts.carried is not None:
             self._parts.carried.fixed = current.fixed
@@ -234,7 +234,9 @@ class TrainingLoop:
             lease, batch = next(source, (None, None))
             if lease is None:
                 return
-            steps.new_batch(lease, current.batch)
+            weight.new_batch(lease, current.batch, engine)
+            if engine.goes_ahead:
+                exchange.begin_batch(weight.scales)
             self._reached = lease.batch_end
             rates.batches += 1
             rates.reached = lease.batch_end
@@ -250,7 +252,7 @@ class TrainingLoop:
             steps.in_batch = False
             if lease.ends_round:
                 steps.end_round()
-            if engine.lockstep and engine.cut and (lease.ends_round or not engine.apart):
+            if engine.lockstep and engine.directives.cut and (lease.ends_round or not engine.apart):
                 stretches.reached = lease.batch_end
                 source.close()  # type: ignore[attr-defined]  # what was read ahead is read again
                 return
