@@ -25,7 +25,7 @@ from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.settings import RUN_FOLDER
 from phalanx.launch.cluster import node
 from phalanx.launch.cluster.seats import SeatNote
-from phalanx.launch.launchers.launcher import WorkerCommand
+from phalanx.launch.launcher import WorkerCommand
 from phalanx.observe.machines.monitor import Monitor
 
 PIECE = 4 << 20
