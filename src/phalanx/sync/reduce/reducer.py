@@ -127,7 +127,6 @@ class Reducer:
         if self._early is None and self._summing:
             from phalanx.sync.reduce.early_sums import make_early_sums
 
-            self._summing.encode_ahead()
             self._early = make_early_sums(
                 self._replica, self._shared, self._summing.ahead, self._local, self._circle,
                 leads=self.leads,
