@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from phalanx.agent import system
+from phalanx.agent.log_forwarder import finished_checkpoints
 from phalanx.agent.storage.run_results import held, result_files
-from phalanx.agent.tails import finished_checkpoints
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.settings import RUN_FOLDER

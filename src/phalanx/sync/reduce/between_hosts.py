@@ -20,7 +20,7 @@ from phalanx.sync.codec.make import make_codec, parts_of
 from phalanx.sync.reduce.early_gradients import cuts_of
 from phalanx.sync.state.gradient_values import are_sound
 from phalanx.sync.state.layout import reshard
-from phalanx.sync.strategies.strategy import StrategyContext
+from phalanx.sync.strategy import StrategyContext
 
 if TYPE_CHECKING:
     from phalanx.sync.collective.algorithms.ahead import EarlySum
