@@ -27,10 +27,10 @@ from phalanx.rules.admission import AWAY
 from phalanx.rules.grouping import by_size
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import MonotonicClock
-from phalanx.sync.reduce.team import everyone, team_of
+from phalanx.sync.arena.team import everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.strategies.strategy import Gates, Strategy, StrategyContext
+from phalanx.sync.strategy import Gates, Strategy, StrategyContext
 
 SIZE = 150  # numbers: enough for a shard for each of eight workers
 TOLERANCE = 1e-5

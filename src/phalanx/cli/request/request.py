@@ -42,7 +42,7 @@ from phalanx.core.settings import (
 if TYPE_CHECKING:
     from phalanx.cli.invocation import Invocation
     from phalanx.cli.request.options import RunOptions
-    from phalanx.launch.launchers.launcher import Fleet, Job
+    from phalanx.launch.launcher import Fleet, Job
     from phalanx.plan.plan import Plan
     from phalanx.pool.machine import Machine, Pool
 
@@ -115,7 +115,7 @@ class Request:
 
     def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
         """One run; each repeat has its own seed, shared by all strategies."""
-        from phalanx.launch.launchers.launcher import Job
+        from phalanx.launch.launcher import Job
 
         options = self.options
         plan = self.plan(strategy, batch)
@@ -156,7 +156,7 @@ class Request:
         )
 
     def _fleet(self) -> Fleet:
-        from phalanx.launch.launchers.launcher import Fleet
+        from phalanx.launch.launcher import Fleet
 
         return Fleet(
             machines=(*self.machines, *self.servers),
@@ -251,7 +251,7 @@ def speeds_of(slow: Sequence[float], workers: int) -> list[float] | None:
 
 
 def _check_choices(options: RunOptions) -> None:
-    from phalanx.launch.launchers.launcher import LAUNCHERS
+    from phalanx.launch.launcher import LAUNCHERS
 
     for what, value, known in (
         ("precision", options.precision, PRECISIONS),

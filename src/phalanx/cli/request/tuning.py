@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from phalanx.cli.planning.virtual_cluster import VirtualMachines
     from phalanx.cli.request.request import Request
     from phalanx.cli.request.tuning_specs import Specs
-    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.launcher import Job
     from phalanx.launch.run.controller import RunOutcome
     from phalanx.observe.events.event_types import Event
     from phalanx.observe.summary.summary import Summary

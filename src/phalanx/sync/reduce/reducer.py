@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.arena.arena import Topology
+from phalanx.sync.arena.team import circle_of
 from phalanx.sync.reduce.adding import adding
-from phalanx.sync.reduce.team import circle_of
 from phalanx.sync.state.gradient_values import are_sound, clip_factor, squares
 from phalanx.sync.state.gradients import get_grad
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import NOBODY, Masks
-from phalanx.sync.strategies.strategy import StrategyContext
+from phalanx.sync.strategy import StrategyContext
 
 if TYPE_CHECKING:
     from phalanx.sync.reduce.between_hosts import Summing
@@ -134,7 +134,6 @@ class Reducer:
         if self._early is None and self._summing:
             from phalanx.sync.reduce.early_sums import make_early_sums
 
-            self._summing.encode_ahead()
             self._early = make_early_sums(
                 self._replica, self._shared, self._summing.ahead, self._local, self._circle,
                 leads=self.leads,

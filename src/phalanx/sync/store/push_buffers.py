@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.codec.codec import Payload
-from phalanx.sync.reduce.encoding import Encoding
+from phalanx.sync.codec.encoding import Encoding
 from phalanx.sync.state.gradient_values import are_sound, clip_factor
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import Masks, Replica

@@ -9,7 +9,7 @@ import torch
 from phalanx.sync.arena.arena import Locks, shard_lock
 from phalanx.sync.state.gradient_values import are_sound, clip_factor
 from phalanx.sync.store.shared_store import SharedStore
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class SharedRound:

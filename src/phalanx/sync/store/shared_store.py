@@ -22,7 +22,7 @@ from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shard_optimizer import ELEMENTWISE
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.push_buffers import PushBuffers
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 if TYPE_CHECKING:
     from phalanx.sync.store.remote.remote_store import RemoteStore

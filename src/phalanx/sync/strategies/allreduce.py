@@ -15,8 +15,8 @@ from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.gradients import set_grad
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
 from phalanx.sync.strategies.team_strategy import TeamStrategy
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class AllReduce(TeamStrategy):

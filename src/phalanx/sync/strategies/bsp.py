@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.shared_round import SharedRound
 from phalanx.sync.store.shared_store import refuse_whole
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
 from phalanx.sync.strategies.team_strategy import TeamStrategy
+from phalanx.sync.strategy import StrategyContext, Timing
 
 if TYPE_CHECKING:
     from phalanx.sync.store.remote.remote_round import RemoteRound

@@ -13,8 +13,8 @@ from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.shared_store import make_store
 from phalanx.sync.strategies.shared_strategy import StoreStrategy
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
 from phalanx.sync.strategies.team_strategy import TeamStrategy
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class Groups(StoreStrategy, TeamStrategy):

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 from phalanx.sync.strategies.shared_strategy import SharedStrategy
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 if TYPE_CHECKING:
     from phalanx.sync.reduce.gradient_agreement import GradientAgreement

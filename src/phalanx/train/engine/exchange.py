@@ -12,7 +12,7 @@ from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.state.model_buffers import SharedBuffers
 from phalanx.sync.strategies.single import Single, SingleOnGpu
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
 from phalanx.train.control.rendezvous import WHOLE

@@ -14,7 +14,7 @@ from phalanx.core.spec import Phase, Spec
 from phalanx.rules.balance import ShareChange
 from phalanx.sync.arena.arena import Arena, Locks, LostWorker
 from phalanx.sync.arena.clock import Clock, Toll
-from phalanx.sync.reduce.encoding import Encoding
+from phalanx.sync.codec.encoding import Encoding
 from phalanx.sync.state.windows import Gathering
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control

@@ -20,7 +20,7 @@ from torch.amp.grad_scaler import GradScaler, OptState
 from phalanx.core.errors import InputError
 from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.gradients import get_grad
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 from phalanx.train.guards.nonfinite import NonFinite
 
 _plain_step = GradScaler.step

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from phalanx.core.errors import NotFinite, PeerLost
 from phalanx.observe.events.event_types import StepRefused
 from phalanx.sync.state.gradient_values import are_finite, are_sound
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.stopwatch import Stopwatch
 from phalanx.train.start.environment import Environment

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError, NotFinite, RunStopped
 from phalanx.sync.state.gradients import get_grad, set_grad
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 from phalanx.train.checkpoint.checkpointing import Trained
 from phalanx.train.guards.grad_scaler import Scaling, refuse_hooks
 from phalanx.train.guards.gradient_reads import GradientReads, watch_backward

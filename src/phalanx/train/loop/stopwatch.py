@@ -11,7 +11,7 @@ from torch import Tensor
 
 from phalanx.observe.events.emit import EventWriter
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 
 
 @dataclass

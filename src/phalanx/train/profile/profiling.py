@@ -26,7 +26,7 @@ from phalanx.observe.events.emit import EventWriter
 from phalanx.plan.job import JobProfile
 from phalanx.rules.ledger import Lease, Segment, lease_of
 from phalanx.sync.state.shard_optimizer import is_elementwise
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 from phalanx.train.control.directives import Directive, DirectiveSource, DirectiveTaker
 from phalanx.train.engine.engine import NEVER, Engine
 from phalanx.train.engine.sample_leases import SampleLeases, least_samples

@@ -21,11 +21,11 @@ from phalanx.rules.balance import ShareChange
 from phalanx.rules.ledger import Lease, split_among_all
 from phalanx.sync.arena.arena import Arena, Locks
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.reduce.team import everyone
+from phalanx.sync.arena.team import everyone
 from phalanx.sync.reduce.worker_collective import WorkerCollective
 from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.windows import Gathering, broadcast
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.command_poller import say_refused
 from phalanx.train.control.control import Control

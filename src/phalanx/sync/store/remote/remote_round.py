@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.store.remote.remote_store import RemoteStore
 from phalanx.sync.store.remote.store_client import Share
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class RemoteRound:

@@ -19,7 +19,7 @@ from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.shared_state import SharedState
 
 if TYPE_CHECKING:
-    from phalanx.sync.codec.codec import Payload, Piecewise
+    from phalanx.sync.codec.codec import Payload
     from phalanx.sync.codec.feedback import Compressor
 
 State = dict[str, Tensor]
@@ -104,11 +104,6 @@ class Sender:
             Payload((tensor,)) if compressor is None else compressor.compress(tensor)
             for _, tensor, compressor in self._streams
         ]
-
-    @property
-    def piecewise(self) -> Piecewise | None:
-        """The codec of all that is sent, if its messages may be made of pieces."""
-        return self._coded[0][1].piecewise if len(self._streams) == len(self._coded) == 1 else None
 
     def export_state(self) -> State:
         return {

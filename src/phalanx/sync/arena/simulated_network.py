@@ -16,7 +16,7 @@ FAST = 1e15
 """Bytes per second of a link that takes no time."""
 
 
-class VirtualToll(Toll):
+class SimulatedNetwork(Toll):
     """``shards`` are dealt to the servers one after the other."""
 
     charges = True
