@@ -156,7 +156,11 @@ class Reducer:
             doubtful |= not collector.is_finite()
         spoilt = doubtful and self._is_spoilt()
         self._shared.declare(weight, clip, masks, stale=stale, spoilt=spoilt, doubtful=doubtful)
-        self.bytes_sent = 0 if self._summing or spoilt else self.sender.offer(weight, masks)
+        if self._summing or spoilt:
+            self.bytes_sent = 0
+        else:
+            untouched = self.sender.untouched if weight else None
+            self.bytes_sent = self.sender.offer(weight, masks) if untouched is None else untouched
         if self._starts is not None:
             self._starts.start()
 
