@@ -11,7 +11,7 @@ import torch
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
-from adopted_runs import forget_hooks  # noqa: E402
+from adopted_runs import forget_hooks
 
 settings.register_profile("phalanx", deadline=None)  # several processes share the cores
 settings.load_profile("phalanx")
