@@ -3,7 +3,7 @@
 ``python -m benchmarks [steps] [collective] [fit] [fit-host] [precision] [codecs] [switch]
 [checkpoint] [help]`` (all when none is named). Others take long, and options, or a lab of
 machines, and are only run when named:
-``python -m benchmarks {accuracy|straggler|tune-switch|hosts|…} [--help]``
+``python -m benchmarks {accuracy|straggler|hosts|…} [--help]``
 """
 
 from __future__ import annotations
@@ -106,7 +106,6 @@ LONG = {
     "blocks": "benchmarks.block_shuffle",
     "spark-data": "benchmarks.spark_data",
     "tfrecord": "benchmarks.tfrecord_reading",
-    "tune-switch": "benchmarks.tune_switch",
     "strategy-switch": "benchmarks.strategy_switch",
     "hosts": "benchmarks.hosts",
     "hosts-steps": "benchmarks.hosts_steps",

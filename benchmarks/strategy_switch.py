@@ -1,8 +1,7 @@
 """``python -m benchmarks strategy-switch``: the table of the Strategy Switch, in virtual time.
 
 Five equal and five unequal workers; ``allreduce``, ``async``, a switch at every point of a grid,
-and the reverse switch, with several seeds; then how many of these runs the search needs. On the
-CPU a small CNN; the study's ResNet on a GPU:
+and the reverse switch, with several seeds. On the CPU a small CNN; the study's ResNet on a GPU:
 
     python -m benchmarks strategy-switch --model resnet --epochs 30 --grid 4 --device cuda
 
@@ -22,7 +21,6 @@ from typing import Any
 from benchmarks.harness import NOTHING, ROOT, report
 from benchmarks.whole_runs import Results, forget, run_phalanx
 from phalanx.core.run_folder.run_paths import slug
-from phalanx.plan.switch_search import Rules, SwitchSearch
 
 SCRIPT = ROOT / "benchmarks" / "scripts" / "strategy_switch.py"
 CLUSTERS = {"equal": "1,1,1,1,1", "unequal": "1,1,0.75,0.5,0.25"}
@@ -59,7 +57,6 @@ def main(words: list[str]) -> None:
             mine = [r for r in rows if (r["cluster"], r["strategy"]) == (cluster, strategy)]
             table |= {strategy: mine} if mine else {}
         _tell(cluster, table)
-        _search(chosen, cluster, table)
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -76,7 +73,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--link", help="as --rate of phalanx simulate")
     parser.add_argument("--jitter", type=float, default=0.1)
     parser.add_argument("--grid", type=int, default=10)
-    parser.add_argument("--tolerance", type=float, default=0.3, help="points of accuracy")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "strategy-switch")
     parser.add_argument("--limit", type=float, default=7200.0, help="seconds for a run")
     parser.add_argument("--table", action="store_true", help="only what is there")
@@ -151,36 +147,4 @@ def _tell(cluster: str, table: dict[str, list[dict[str, Any]]]) -> None:
             time_against_allreduce=f"{100 * (seconds / times - 1):+.1f} %",
             staleness=round(fmean(row["staleness"] for row in rows), 2),
             seeds=len(rows),
-        )
-
-
-def _search(
-    chosen: argparse.Namespace, cluster: str, table: dict[str, list[dict[str, Any]]]
-) -> None:
-    """The search over these very runs: the same seed gives the same run, bit for bit."""
-    points = _points(chosen.grid)
-    values = {
-        (point, row["seed"]): row["accuracy"]
-        for point, strategy in enumerate(points)
-        for row in table.get(strategy, ())
-    }
-    if len(values) < len(points) * chosen.seeds:
-        return
-    every = tuple(range(chosen.seeds))
-    for seeds in dict.fromkeys((every, *((seed,) for seed in every))):
-        rules = Rules(0.01 * chosen.tolerance, chosen.grid, len(seeds), confirm=0)
-        search, used = SwitchSearch(rules), 0
-        while (trial := search.next()) is not None:
-            search.take(trial, values[trial.point, seeds[trial.seed]])
-            used += 1
-        grid = [fmean(values[point, seed] for seed in seeds) for point in range(len(points))]
-        held = [p for p, value in enumerate(grid) if grid[-1] - value <= rules.tolerance + 1e-9]
-        name = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
-        report(
-            f"strategy switch, {cluster} workers, simulated, {name}: runs of the search",
-            value=used,
-            bar=f"< {rules.runs_of_the_grid / 2:g}",
-            grid=rules.runs_of_the_grid,
-            found=points[search.verdict().point or 0],
-            points_that_hold=[points[point] for point in held],
         )

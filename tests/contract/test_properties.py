@@ -256,7 +256,7 @@ def test_nobody_waits_for_a_worker_that_has_left(spec: str) -> None:
         arena.barrier()
         if rank == 1:
             if phase.traits.lockstep:
-                strategy.offer(1.0)
+                strategy.offers.offer(1.0)
                 team.meet()
             left.append(rank)
             return

@@ -68,7 +68,7 @@ def test_every_strategy_of_a_table_is_a_spec_with_a_line(table) -> None:  # type
     assert len(found) == 4 + len(table.strategies)
 
 
-def test_the_strategy_switch_is_searched_in_the_runs_of_its_table(
+def test_the_strategy_switch_is_told_from_the_runs_of_its_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--seeds", "2", "--clusters", "equal", "--folder", str(tmp_path), "--table"]
@@ -78,15 +78,13 @@ def test_the_strategy_switch_is_searched_in_the_runs_of_its_table(
     for place, (cluster, strategy, seed) in enumerate(strategy_switch.wanted(chosen)):
         row = {name: getattr(chosen, name) for name in strategy_switch.SETTINGS}
         row |= {"cluster": cluster, "strategy": strategy, "seed": seed, "staleness": 1.0}
-        # From synchronous to the end down to a switch at 0.4, of twelve strategies.
+        # Twelve strategies, from synchronous to the end down; the first seven learn better.
         results.add(row | {"virtual_seconds": 9.0, "accuracy": 0.9 if place % 12 < 7 else 0.8})
     capsys.readouterr()
     strategy_switch.main(words)
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(told) == 12 + 3
-    both = next(one for one in told if "2 seeds" in one["figure"])
-    assert (both["value"], both["grid"], both["found"]) == (10, 22, "switch:at=0.4")
-    assert both["points_that_hold"][0] == "switch:at=0.4"
+    assert len(told) == 12
+    assert [one["behind_allreduce"] for one in told] == [0.0] * 7 + [10.0] * 5
 
 
 def test_the_resnet_of_the_strategy_switch_trains_as_the_study_does() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PASS_WORDS_ON = ("run", "compare", "plan", "simulate", "tune-switch", "worker")
+PASS_WORDS_ON = ("run", "compare", "plan", "simulate", "worker")
 """The verbs that give the words after ``--`` to a script."""
 
 

@@ -21,7 +21,6 @@ from phalanx.cli.machines.pool import pool_app
 from phalanx.cli.output import print_json, write_problem
 from phalanx.cli.planning.plan import plan
 from phalanx.cli.planning.simulate import simulate
-from phalanx.cli.planning.tune_switch import tune_switch
 from phalanx.cli.usage import explain
 from phalanx.cli.verbs.attach import attach
 from phalanx.cli.verbs.compare import compare
@@ -45,7 +44,6 @@ ORDER = (
     "compare",
     "plan",
     "simulate",
-    "tune-switch",
     "pool",
     "data",
     "runs",
@@ -60,6 +58,9 @@ ORDER = (
     "worker",
     "doctor",
 )
+REMOVED_VERBS = {
+    "tune-switch": "Use --strategy switch:at=auto; phalanx plan SCRIPT says where it switches."
+}
 
 
 class Verbs(TyperGroup):
@@ -71,7 +72,8 @@ class Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name not in self.commands:
-            raise InputError(f"unknown command '{name}'", did_you_mean(name, self.commands))
+            hint = REMOVED_VERBS.get(name) or did_you_mean(name, self.commands)
+            raise InputError(f"unknown command '{name}'", hint)
         if isinstance(ctx.obj, Invocation) and ctx.obj.words and name not in PASS_WORDS_ON:
             raise InputError(
                 f"'phalanx {name}' takes no arguments after --",
@@ -121,7 +123,6 @@ for verb, example in (
     (compare, "phalanx compare train.py --strategies allreduce,async --workers 2 --repeat 3"),
     (plan, "phalanx plan train.py --pool pool.yaml --deadline 30min"),
     (simulate, "phalanx simulate train.py --workers 64 --strategy async --rate 1gbit"),
-    (tune_switch, "phalanx tune-switch train.py --workers 2 --tolerance 0.3"),
     (worker, "phalanx worker train.py --strategy async --pool machines.yaml"),
     (runs, "phalanx runs --limit 5"),
     (report, "phalanx report train-allreduce --bundle"),

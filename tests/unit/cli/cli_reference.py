@@ -24,8 +24,7 @@ agree.
 
 **`--json`** prints one JSON object as the last line of stdout; all other text goes to stderr.
 `run` gives [the summary of the run](summary.md); `compare` and `demo` give
-`{"study": …, "runs": [summaries], "report": …, "failures": {run: reason}}`; `tune-switch` gives
-`{"study": …, "point": …, "spec": …, "confirmed": …, "tried": [runs], …}`; `plan` gives
+`{"study": …, "runs": [summaries], "report": …, "failures": {run: reason}}`; `plan` gives
 `{"chosen": prediction, "ranked": [predictions], "unknown": [predictions], "reasons": […]}`;
 an error gives
 `{"error": …, "remedy": …, "exit_code": …}`.

@@ -22,7 +22,7 @@ def test_every_verb_and_option_is_on_the_page() -> None:
 
 def test_the_verbs_are_those_that_are_built() -> None:
     assert {name for name, _ in verbs()} == {
-        "demo", "run", "compare", "plan", "simulate", "tune-switch", "pool init",
+        "demo", "run", "compare", "plan", "simulate", "pool init",
         "pool trust", "pool check", "pool convert",
         "pool probe", "data inspect", "data convert", "runs", "attach",
         "report", "logs", "switch",

@@ -234,7 +234,7 @@ Explain = Annotated[
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What ``run``, ``compare`` and ``tune-switch`` share, as typed and in the order of --help."""
+    """What ``run`` and ``compare`` share, as typed and in the order of --help."""
 
     workers: Workers = None
     pool: PoolFile = None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from phalanx.cli.request.values import (
     CheckpointTimes,
     check_adopted,
@@ -38,6 +40,7 @@ from phalanx.core.settings import (
     RunSettings,
     View,
 )
+from phalanx.core.spec import AUTO_SWITCH
 
 if TYPE_CHECKING:
     from phalanx.cli.invocation import Invocation
@@ -119,6 +122,9 @@ class Request:
 
         options = self.options
         plan = self.plan(strategy, batch)
+        if strategy == AUTO_SWITCH:
+            strategy, why = self._auto_switch(plan.workers)
+            plan = msgspec.structs.replace(self.plan(strategy, batch), reasons=[*plan.reasons, why])
         settings = RunSettings(
             strategy=strategy,
             epochs=options.epochs,
@@ -154,6 +160,15 @@ class Request:
             command=self.command,
             fleet=self._fleet(),
         )
+
+    def _auto_switch(self, workers: int) -> tuple[str, str]:
+        """The switch that past runs of this script recommend, and why."""
+        from phalanx.core.run_folder.run_paths import runs_home
+        from phalanx.observe.summary.past_runs import losses_of, past_runs
+        from phalanx.plan.choice.evidence import MIDDLE_SWITCH, earliest_switch, why_auto_switch
+
+        losses = losses_of(past_runs(runs_home()), self.script, self.words)
+        return earliest_switch(losses, workers) or MIDDLE_SWITCH, why_auto_switch(losses, workers)
 
     def _fleet(self) -> Fleet:
         from phalanx.launch.launcher import Fleet

@@ -158,7 +158,7 @@ class Resumption:
         job = request.job(self.strategy(manifest), settings.batch)
         settings = msgspec.structs.replace(
             settings,
-            strategy=self.strategy(manifest),
+            strategy=job.settings.strategy,
             slow=speeds_of(settings.slow or (), job.plan.workers),
             data=job.settings.data or settings.data,
             resume=str(checkpoint.resolve()),

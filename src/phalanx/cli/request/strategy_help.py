@@ -21,7 +21,8 @@ LONGEST_EXAMPLE = 19
 NO_LIMIT = 1 << 20
 SWITCHES = (
     ("switch:at=0.5", "allreduce for half of the training, then async"),
-    ("allreduce@0.5/async", "the same, spelled out; any strategies, any number of phases"),
+    ("switch:at=auto", "the earliest point that past runs found to keep the accuracy, else 0.5"),
+    ("allreduce@0.5/async", "switch:at=0.5, spelled out; any strategies, any number of phases"),
     ("async@40e/allreduce", "a phase that ends after 40 epochs"),
     ("switch:on=straggler", "allreduce; async while a worker is transiently slow"),
 )

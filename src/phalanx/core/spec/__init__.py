@@ -42,6 +42,8 @@ __all__ = [
 ]
 
 ON_STRAGGLER = "switch:on=straggler"
+AUTO_SWITCH = "switch:at=auto"
+"""Where past runs say, which the command line reads; else in the middle."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,11 @@ def _expand_switch(text: str) -> str:
             f"'{text}': a codec belongs to a phase, not to the whole switch",
             f"Write out the phases: allreduce+{codec}@{point}/async+{codec}",
         )
-    if key == "at" and value not in ("", "auto"):
+    if text == AUTO_SWITCH:
+        return "allreduce@0.5/async"
+    if key == "at" and value:
         Key(float, 0.0, 1.0).read(f"'at' in '{text}'", value)
         return f"allreduce@{value}/async"
-    if (key, value) == ("at", "auto"):
-        raise InputError(f"'{text}' is not implemented", "Find it with: phalanx tune-switch SCRIPT")
     raise InputError(
         f"'{text}' does not say when to switch",
         "For example: switch:at=0.5, or switch:on=straggler",

@@ -6,9 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
 from statistics import fmean
 
+from phalanx.core.spec import AUTO_SWITCH
+
 LEAST_PAIRS = 3
 SHRINKING = 3.0
 """So many runs have to agree before half of what they say is believed."""
+SWITCH, MIDDLE_SWITCH = "switch:at=", "switch:at=0.5"
+SWITCH_LOSS = 0.003
+"""Of accuracy, on average, that a switch may cost."""
 MOST_FACTOR = 3.0
 """A run that took longer than this many times its prediction met something else."""
 
@@ -21,6 +26,32 @@ def keeps_accuracy(losses: Iterable[float], max_loss: float) -> bool:
     found = list(losses)
     # Accuracies are shares of a test set: half a rounding error must not decide.
     return len(found) >= LEAST_PAIRS and fmean(found) <= max_loss + 1e-9
+
+
+def earliest_switch(losses: Losses, workers: int) -> str | None:
+    """The earliest ``switch:at=…`` of so many workers that keeps the accuracy."""
+    kept = [
+        spec
+        for (spec, count), found in losses.items()
+        if spec.startswith(SWITCH) and spec != AUTO_SWITCH and count == workers
+        if keeps_accuracy(found.values(), SWITCH_LOSS)
+    ]
+    return min(kept, key=lambda spec: float(spec.removeprefix(SWITCH)), default=None)
+
+
+def why_auto_switch(losses: Losses, workers: int) -> str:
+    """What ``switch:at=auto`` is, and why."""
+    if (found := earliest_switch(losses, workers)) is None:
+        return (
+            f"switch:at=auto is {MIDDLE_SWITCH}: no switch with {workers} workers is known to keep"
+            f" the accuracy, from {LEAST_PAIRS} pairs of runs with the same seeds; phalanx compare"
+            f" --strategies allreduce,switch:at=0.25,{MIDDLE_SWITCH} --repeat {LEAST_PAIRS} tries"
+        )
+    mean = 100 * fmean(losses[found, workers].values())
+    return (
+        f"switch:at=auto is {found}, the earliest that keeps the accuracy:"
+        f" {mean:.2f} points lost on average in {len(losses[found, workers])} pairs of runs"
+    )
 
 
 def learn_factors(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from phalanx.core.words import seconds
-from phalanx.plan.choice.evidence import LEAST_PAIRS, Losses
+from phalanx.plan.choice.evidence import LEAST_PAIRS, Losses, why_auto_switch
 from phalanx.plan.choice.wishes import ENERGY, TIME, Wishes
 from phalanx.plan.cost.model import CostModel
 from phalanx.plan.prediction import Prediction
@@ -29,7 +29,13 @@ class Reasons:
 
     def all(self) -> list[str]:
         distribution = self._several() if len(self.chosen.machines) > 1 else self._alone()
-        rest = (self._fewer(), self._price_in_time(), self._unknown(), self._guesses())
+        rest = (
+            self._fewer(),
+            self._price_in_time(),
+            self._unknown(),
+            self._switch(),
+            self._guesses(),
+        )
         return [*distribution, *(reason for reasons in rest for reason in reasons)]
 
     def _value(self, found: Prediction) -> float:
@@ -109,6 +115,10 @@ class Reasons:
                     f"{words}, accuracy unknown: there are {len(losses)} of the {LEAST_PAIRS} pairs"
                     " of runs with the same seeds that are needed to judge it"
                 )
+
+    def _switch(self) -> Iterator[str]:
+        if self.chosen.workers > 1 and self.model.job.elementwise:
+            yield why_auto_switch(self.losses, self.chosen.workers)
 
     def _guesses(self) -> Iterator[str]:
         if not all(self.model.network.measured(found.machines) for found in self.best.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 
+from phalanx.plan.choice.evidence import MIDDLE_SWITCH
 from phalanx.plan.choice.wishes import Wishes
 from phalanx.plan.cost.energy import watts_of
 from phalanx.plan.cost.model import CostModel
@@ -13,8 +14,7 @@ from phalanx.pool.machine import Machine
 
 MOST_SUBSETS = 8
 """Of more machines, only the quickest, the two quickest, … are looked at."""
-SWITCHED = "switch:at=0.5"
-OTHERS = ("async", "ssp:bound=3", "dssp", SWITCHED, "localsgd:every=8")
+OTHERS = ("async", "ssp:bound=3", "dssp", MIDDLE_SWITCH, "localsgd:every=8")
 CODECS = ("fp16", "int8", "topk:ratio=0.01")
 GROUPED = "groups:by=speed"
 LEAST_GROUPED = 4
@@ -81,7 +81,7 @@ def other_specs(model: CostModel, chosen: Sequence[Machine]) -> list[str]:
     if model.job.elementwise and workers >= LEAST_GROUPED:
         names.append(GROUPED)
     codecs = CODECS if len(chosen) > 1 else ()  # in memory a codec only costs time
-    coded = [name for name in ("allreduce", *names) if name != SWITCHED]
+    coded = [name for name in ("allreduce", *names) if name != MIDDLE_SWITCH]
     return names + [f"{name}+{codec}" for name in coded for codec in codecs]
 
 
@@ -103,6 +103,6 @@ def others(
     judged = [
         model.predict(chosen, strategy)
         for place, (strategy, chosen) in enumerate(once.items())
-        if place < JUDGED or strategy.startswith("allreduce+") or strategy == SWITCHED
+        if place < JUDGED or strategy.startswith("allreduce+") or strategy == MIDDLE_SWITCH
     ]
     return sorted(filter(wishes.allows, judged), key=lambda p: wishes.value(p).value)

@@ -19,6 +19,8 @@ FAST = 1e15
 class SimulatedNetwork(Toll):
     """``shards`` are dealt to the servers one after the other."""
 
+    charges = True
+
     def __init__(self, arena: ThreadArena, cluster: VirtualCluster, shards: int) -> None:
         self._arena, self._cluster, self._busy = arena, cluster, arena.hub.busy_until
         self._me, self._home = cluster.workers[arena.rank], cluster.home(arena.rank)

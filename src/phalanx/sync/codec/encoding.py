@@ -84,13 +84,15 @@ class Sender:
     def offer(self, weight: float, masks: Sequence[bytes | None]) -> int:
         """Send, unless there are neither samples nor gradients (``masks`` tell which are used):
         what the codec still owes then waits for this worker's next step."""
-        if weight == 0.0 and all(mask is not None and not any(mask) for mask in masks):
+        if weight == 0.0 and not any(mask is None or any(mask) for mask in masks):
             return 0
-        return self.send()
+        return self.send() if self._coded or self._encoding.bits_per_second else self._plain
 
     def send(self) -> int:
         """The tensors become what the receivers see; returns the bytes that takes."""
-        count = self._plain + sum(c.compress(tensor).nbytes for tensor, c in self._coded)
+        count = self._plain
+        for tensor, compressor in self._coded:
+            count += compressor.compress(tensor).nbytes
         self._encoding.take_time(count)
         return count
 

@@ -43,7 +43,7 @@ class PushBuffers:
 
     def is_finite(self) -> bool:
         """What was collected."""
-        return all(c.finite for c in self._collectors) or are_sound(self.flats)
+        return all(c.is_finite() for c in self._collectors) or are_sound(self.flats)
 
     def is_encoded_finite(self) -> bool:
         """What a codec has made of it."""

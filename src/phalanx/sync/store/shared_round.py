@@ -48,7 +48,7 @@ class SharedRound:
 
     def offer(self, weight: float, clip: float | None = None) -> None:
         masks = [collector.collect() for collector in self._collectors]
-        finite = all(c.finite for c in self._collectors) or are_sound(self._mine)
+        finite = all(c.is_finite() for c in self._collectors) or are_sound(self._mine)
         self.bytes_sent = self.sender.offer(weight, masks) if finite else 0
         if finite and not self.sender.is_plain:  # a codec may have made something infinite of it
             finite = are_sound(self._mine)

@@ -24,18 +24,11 @@ class BulkSynchronous(TeamStrategy):
     def __init__(self, context: StrategyContext, servers: int | None = None) -> None:
         super().__init__(context)
         refuse_whole(context)
-        self._round = _round_of(context, servers)
+        self.offers = self._round = _round_of(context, servers)
 
     def begin(self) -> None:
         self._round.begin()
         super().begin()
-
-    def offer(self, weight: float, clip: float | None = None) -> None:
-        self._round.offer(weight, clip)
-
-    @property
-    def bytes_sent(self) -> int:
-        return self._round.bytes_sent
 
     def follow(self) -> Timing:
         self._replica.drop_gradients()

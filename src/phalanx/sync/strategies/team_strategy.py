@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
+from typing import Protocol
 
 import torch
 
@@ -47,29 +48,28 @@ class GradientAgreement:
         self._team.barrier()  # the rows are free again
 
 
+class Offers(Protocol):
+    """Shows the team this worker's gradient."""
+
+    bytes_sent: int
+    """What of the step has gone to others by now."""
+
+    def offer(self, weight: float, clip: float | None = None) -> None: ...
+
+
 class TeamStrategy(SharedStrategy):
-    """A step: offer the gradient, meet the team, follow. A subclass may add ``bytes_sent``, what
-    has gone to others by then."""
+    """A step: offer the gradient, meet the team, follow."""
+
+    offers: Offers
 
     def __init__(self, context: StrategyContext) -> None:
         super().__init__(context)
         self._context = context
         self._agreement: GradientAgreement | None = None
 
-    @property
-    def bytes_sent(self) -> int:
-        return 0
-
-    @abstractmethod
-    def offer(self, weight: float, clip: float | None = None) -> None:
-        """Show the team this worker's gradient."""
-
     @abstractmethod
     def follow(self) -> Timing:
         """The step that the team has met for, with what was offered."""
-
-    def start(self) -> None:
-        """The step that was offered for will be taken."""
 
     def distrust(self) -> None:
         """Others write to the rows of gradients before the next step."""
@@ -82,12 +82,11 @@ class TeamStrategy(SharedStrategy):
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
         ready = self._clock.now()
-        self.offer(weight, clip)
-        self.start()
+        self.offers.offer(weight, clip)
         sent = self._clock.now()
         self._team.meet()
         met = self._clock.now()
         timing = self.follow()
-        timing.send, timing.bytes_sent = sent - ready, self.bytes_sent
+        timing.send, timing.bytes_sent = sent - ready, self.offers.bytes_sent
         timing.wait += met - sent
         return timing

@@ -80,7 +80,7 @@ class PhaseSet:
         self._parts, self._optimizers = parts, optimizers
         self._laid_out = self._made = 0
         self._known: dict[tuple[str, tuple[float, ...]], ActivePhase] = {}
-        self.resting = False
+        self.resting = True
         """Whether this worker takes no part for a while, so that no other waits for it."""
         self.lay_out()
 

@@ -47,6 +47,17 @@ def test_what_is_asked_for_reaches_the_workers(shell: Shell) -> None:
     assert other["slow"] == [1.0, 0.25, 1.0, 1.0]
 
 
+def test_an_automatic_switch_is_where_past_runs_recommend_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("run", shell.script(), "--workers", "2", "--strategy", "switch:at=auto")
+    (before,) = settings_of(shell, *words)
+    known = {("switch:at=0.4", 2): {1: 0.0, 2: 0.0, 3: 0.0}}
+    monkeypatch.setattr("phalanx.observe.summary.past_runs.losses_of", lambda *_: known)
+    (after,) = settings_of(shell, *words)
+    assert (before["strategy"], after["strategy"]) == ("switch:at=0.5", "switch:at=0.4")
+
+
 @pytest.mark.parametrize(
     ("text", "rate"),
     [("100mbit", 1e8), ("1.5Gbit", 1.5e9), ("56kbit", 56e3), ("9600", 9600.0), ("1e6 bit", 1e6)],

@@ -73,7 +73,6 @@ def test_a_policy_has_two_phases() -> None:
         ("switch", "does not say when to switch"),
         ("switch:at=", "does not say when to switch"),
         ("switch:at=1.5", "out of range: 1.5"),
-        ("switch:at=auto", "not implemented"),
         ("single@0.5/async", "'single' cannot be a phase"),
         ("pipeline:stages=2", "'pipeline' is not implemented"),
         ("ssp:bound=-1", "out of range: -1"),

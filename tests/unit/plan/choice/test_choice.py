@@ -8,7 +8,7 @@ from made_plans import FAST, MBIT, costs, job, machines, probe
 
 from phalanx.core.errors import InputError
 from phalanx.plan.choice.decide import Choice, choose_plan
-from phalanx.plan.choice.evidence import Losses, learn_factors
+from phalanx.plan.choice.evidence import Losses, earliest_switch, learn_factors
 from phalanx.plan.choice.wishes import Wishes
 from phalanx.plan.cost.model import CostModel
 from phalanx.plan.job import JobProfile
@@ -160,3 +160,29 @@ def test_a_switch_is_considered_where_it_may_win() -> None:
     assert listed["async"] < listed["switch:at=0.5"] < found.chosen.seconds.value
     evidence = {("switch:at=0.5", 4): {1: 0.0, 2: 0.0, 3: 0.0}}
     assert _choose(work, machines("abcd"), links, evidence).chosen.strategy == "switch:at=0.5"
+
+
+SEEDS = {1: 0.0, 2: 0.004, 3: 0.001}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "found"),
+    [
+        ({}, None),
+        ({("switch:at=0.4", 2): SEEDS, ("switch:at=0.5", 2): SEEDS}, "switch:at=0.4"),
+        ({("switch:at=0.2", 2): {1: 0.1, 2: 0.1, 3: 0.1}, ("switch:at=0.5", 2): SEEDS},
+         "switch:at=0.5"),
+        ({("switch:at=0.4", 2): {1: 0.0, 2: 0.0}}, None),
+        ({("switch:at=0.4", 3): SEEDS, ("switch:at=auto", 2): SEEDS, ("async", 2): SEEDS}, None),
+    ],
+)  # fmt: skip
+def test_a_plan_says_which_switch_is_the_earliest_that_keeps_the_accuracy(
+    evidence: Losses, found: str | None
+) -> None:
+    assert earliest_switch(evidence, 2) == found
+    (reason,) = [
+        each
+        for each in _choose(EQUAL, machines("ab"), probe("ab", FAST), evidence).reasons
+        if "switch:at=auto" in each
+    ]
+    assert reason.startswith(f"switch:at=auto is {found or 'switch:at=0.5'}")

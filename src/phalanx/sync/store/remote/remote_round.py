@@ -35,7 +35,7 @@ class RemoteRound:
     def holding_slots(self) -> AbstractContextManager[None]:
         return self._store.holding_slots()
 
-    def offer(self, weight: float, clip: float | None) -> None:
+    def offer(self, weight: float, clip: float | None = None) -> None:
         self._reducer.offer(weight, clip)
 
     def take_part(self) -> Timing:
