@@ -41,9 +41,9 @@ async def commands_for(
     """As they are written down, and started."""
     if job.framework is not None:
         return await _foreign(job, job.framework, root, members)
-    seats = {member.name: member.seat for member in members}
+    layouts = {member.name: member.layout for member in members}
     return [
-        command_of(job, root, machine, slot, seats[machine.name])
+        command_of(job, root, machine, slot, layouts[machine.name])
         for machine, slot in job.plan.seats
     ]
 
@@ -78,7 +78,7 @@ def start_request(
             "rank": command.rank,
             "argv": command.argv,
             "env": {**command.env, **secrets.get(command.rank, {})},
-            "cwd": working_folder(root, session.seat),
+            "cwd": working_folder(root, session.layout),
             "log": command.log,
         }
         for command in commands
@@ -114,13 +114,13 @@ async def _foreign(
     figures = Path(keras_figures.__file__).resolve().relative_to(code_root()).as_posix()
     contexts = {
         member.name: MachineContext(
-            python=member.seat.python,
-            script=str(PurePosixPath(member.seat.project) / script),
-            run_folder=member.seat.run_folder,
-            data=member.seat.data or member.seat.datasets,
-            variables=dataset_variables(member.seat),
-            before=(member.seat.python, "-I", "-S", f"{member.seat.code}/{binding}"),
-            figures=f"{member.seat.code}/{figures}",
+            python=member.layout.python,
+            script=str(PurePosixPath(member.layout.project) / script),
+            run_folder=member.layout.run_folder,
+            data=member.layout.data or member.layout.datasets,
+            variables=dataset_variables(member.layout),
+            before=(member.layout.python, "-I", "-S", f"{member.layout.code}/{binding}"),
+            figures=f"{member.layout.code}/{figures}",
         )
         for member in members
     }
@@ -158,28 +158,30 @@ class MeetingPoint:
 
 
 def command_of(
-    job: Job, root: Path, machine: PlannedMachine, slot: Slot, seat: RemoteLayout
+    job: Job, root: Path, machine: PlannedMachine, slot: Slot, layout: RemoteLayout
 ) -> WorkerCommand:
     """The worker of ``slot``, without what only the start knows (the key, where to meet)."""
-    script = PurePosixPath(seat.project) / job.script.resolve().relative_to(root).as_posix()
-    bootstrap = [seat.python, "-P", "-m", "phalanx.launch.worker.bootstrap"]
-    chosen = msgspec.structs.replace(job.settings, data=seat.data)  # not where this machine has it
-    if seat.checkpoint is not None:
-        chosen = msgspec.structs.replace(chosen, resume=seat.checkpoint)
+    script = PurePosixPath(layout.project) / job.script.resolve().relative_to(root).as_posix()
+    bootstrap = [layout.python, "-P", "-m", "phalanx.launch.worker.bootstrap"]
+    chosen = msgspec.structs.replace(
+        job.settings, data=layout.data
+    )  # not where this machine has it
+    if layout.checkpoint is not None:
+        chosen = msgspec.structs.replace(chosen, resume=layout.checkpoint)
     found = {
-        **worker_variables(replace(job, settings=chosen), seat.run_folder, machine, slot),
+        **worker_variables(replace(job, settings=chosen), layout.run_folder, machine, slot),
         **process_variables(job, slot),
-        "PYTHONPATH": seat.code,
+        "PYTHONPATH": layout.code,
     }
-    if seat.data is not None:
-        found[settings.DATA] = seat.data
+    if layout.data is not None:
+        found[settings.DATA] = layout.data
     serves = slot.rank >= job.plan.workers
-    server = [seat.python, "-P", "-m", "phalanx.train.start.joining_hosts"]
+    server = [layout.python, "-P", "-m", "phalanx.train.start.joining_hosts"]
     return WorkerCommand(
         rank=slot.rank,
         machine=machine.name,
         argv=server if serves else [*bootstrap, str(script), *job.arguments],
-        env={**found, **dataset_variables(seat)},
+        env={**found, **dataset_variables(layout)},
         cpus=list(slot.cpus),
         threads=slot.threads,
         log=f"logs/rank-{slot.rank}.log",
@@ -187,12 +189,12 @@ def command_of(
     )
 
 
-def working_folder(root: Path, seat: RemoteLayout) -> str:
+def working_folder(root: Path, layout: RemoteLayout) -> str:
     """That of the command, if it is inside the project; else the project's root."""
     here = Path.cwd().resolve()
     inside = here == root or root in here.parents
     part = here.relative_to(root).as_posix() if inside else "."
-    return os.path.normpath(f"{seat.project}/{part}")
+    return os.path.normpath(f"{layout.project}/{part}")
 
 
 def meeting_variables(
@@ -214,8 +216,11 @@ def meeting_variables(
     return found
 
 
-def dataset_variables(seat: RemoteLayout) -> dict[str, str]:
+def dataset_variables(layout: RemoteLayout) -> dict[str, str]:
     """Where the data sets are that were sent, and whether this machine takes them as they are."""
-    if seat.datasets is None:
+    if layout.datasets is None:
         return {}
-    return {settings.DATASETS: seat.datasets, **({UNCHECKED_VARIABLE: "1"} if unchecked() else {})}
+    return {
+        settings.DATASETS: layout.datasets,
+        **({UNCHECKED_VARIABLE: "1"} if unchecked() else {}),
+    }

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from phalanx.agent.system import readable
-from phalanx.sync.state.light_optimizers import step_without_compiler
+from phalanx.sync.state.skip_dynamo_import import step_without_compiler
 from phalanx.train.adopt.side_effects import keep_files_of_child_apart
 from phalanx.train.proof.child import become_child, ends_if_it_fails, fork
 
