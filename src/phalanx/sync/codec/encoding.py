@@ -68,11 +68,11 @@ class Sender:
         self._streams = [(s[0], s[3], self._encoding.compressor(s, visit)) for s in self._given]
         self._plain = sum(t.numel() * t.itemsize for _, t, c in self._streams if c is None)
         self._coded = [(tensor, c) for _, tensor, c in self._streams if c is not None]
-
-    @property
-    def is_plain(self) -> bool:
+        self.is_plain = not self._coded
         """Whether receivers see exactly what is sent."""
-        return not self._coded
+        passes = self.is_plain and not self._encoding.bits_per_second
+        self.untouched = self._plain if passes else None
+        """The bytes of what is sent as it is, in no time."""
 
     def begin(self, shared: SharedState) -> None:
         """A clean start, as a run that is resumed later has it too: nothing that is left of an
@@ -86,10 +86,12 @@ class Sender:
         what the codec still owes then waits for this worker's next step."""
         if weight == 0.0 and not any(mask is None or any(mask) for mask in masks):
             return 0
-        return self.send() if self._coded or self._encoding.bits_per_second else self._plain
+        return self.send()
 
     def send(self) -> int:
         """The tensors become what the receivers see; returns the bytes that takes."""
+        if self.untouched is not None:
+            return self.untouched
         count = self._plain
         for tensor, compressor in self._coded:
             count += compressor.compress(tensor).nbytes

@@ -124,7 +124,7 @@ class SharedRound:
     def _update(self, shards: list[int] | range, timing: Timing) -> None:
         began, masks = self._clock.now(), self._shared.used_by(slice(None))
         for shard in shards:
-            self._store.apply(shard, [sums[shard] for sums in self._sums], masks)
+            self._store.apply(shard, self._sums, masks)
             self._done[shard] = self._step
         timing.update += self._clock.now() - began
         self._arena.wake()

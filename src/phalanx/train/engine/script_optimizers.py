@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,25 @@ _Values = list[Any]
 """Per layout, a tensor, or a list of numbers."""
 _Seen = tuple[Replica, int, _Values]
 """How often torch has seen a write to the replica's parameters, and some values of them."""
+
+
+class Inside:
+    """Whether a block of code is being executed: ``with inside:``, also one in another.
+
+    Cheaper than a generator, once in every step.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+
+    def __bool__(self) -> bool:
+        return self._depth > 0
 
 
 class ScriptOptimizers:
@@ -227,3 +247,38 @@ def _same(before: _Seen, now: _Seen) -> bool:
     if before[2] and isinstance(before[2][0], Tensor):
         return all(map(torch.equal, before[2], now[2]))
     return before[2] == now[2]
+
+
+class StepGuard:
+    """Refuses steps that are not ours, and keeps ``state_dict`` true."""
+
+    def __init__(
+        self, optimizers: Sequence[torch.optim.Optimizer], shared: ScriptOptimizers, ours: Inside
+    ) -> None:
+        self._ours, self._shared = ours, shared
+        self._hooks = [o.register_step_pre_hook(self._check) for o in optimizers]
+        for index, optimizer in enumerate(optimizers):
+            self._hooks.append(optimizer.register_state_dict_pre_hook(partial(self._ask, index)))
+            self._hooks.append(
+                optimizer.register_load_state_dict_post_hook(partial(self._load, index))
+            )
+
+    def end(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _check(self, *_: Any) -> None:
+        if not self._ours:
+            raise InputError(
+                "the script called optimizer.step() itself, for this worker alone",
+                "Use run.step(): it agrees with the other workers first, and zeroes the gradients "
+                "(with a GradScaler: run.step(scaler=scaler)).",
+            )
+
+    def _ask(self, index: int, *_: Any) -> None:
+        if not self._ours:
+            self._shared.write(index)
+
+    def _load(self, index: int, *_: Any) -> None:
+        if not self._ours:
+            self._shared.read(index)

@@ -12,11 +12,11 @@ from phalanx.core.errors import InputError, NotFinite, RunStopped
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.sync.strategy import Timing
 from phalanx.train.checkpoint.checkpointing import Trained
+from phalanx.train.engine.script_optimizers import Inside, StepGuard
 from phalanx.train.guards.grad_scaler import Scaling, refuse_hooks
 from phalanx.train.guards.gradient_reads import GradientReads, watch_backward
 from phalanx.train.guards.loss_kind import LossWatch, SumLossError
 from phalanx.train.guards.nonfinite import NonFinite
-from phalanx.train.guards.step_guard import Inside, StepGuard
 from phalanx.train.loop.stopwatch import Stopwatch
 
 
