@@ -76,7 +76,7 @@ class Equipment:
             python = await choose_foreign(link, self.framework)
         else:
             python = await choose_python(link, self.project[0])
-        seating = RemoteLayout(
+        layout = RemoteLayout(
             python=python.executable(link),
             run_folder=run_folder,
             code=place(self.code, "code") or "",
@@ -84,21 +84,23 @@ class Equipment:
             datasets=place((self.datasets.home, self.datasets.cached), "data") if needed else None,
             checkpoint=f"{place(self.checkpoint, 'data')}/{self.resumed}" if self.resumed else None,
         )
-        return seating, python
+        return layout, python
 
-    async def bring(self, link: AgentLink, seat: RemoteLayout, python: PythonChoice) -> Inspection:
-        """Have it all where ``seat`` says."""
+    async def bring(
+        self, link: AgentLink, layout: RemoteLayout, python: PythonChoice
+    ) -> Inspection:
+        """Have it all where ``layout`` says."""
         there = {}
-        if seat.datasets is not None:
-            there[seat.datasets] = await self.datasets.send(link, self._telling("data sets"))
-        there[seat.code] = await self._ship(link, self.code, "code")
-        there[seat.project] = await self._ship(link, self.project, "project")
+        if layout.datasets is not None:
+            there[layout.datasets] = await self.datasets.send(link, self._telling("data sets"))
+        there[layout.code] = await self._ship(link, self.code, "code")
+        there[layout.project] = await self._ship(link, self.project, "project")
         found = await python.prepare(link, self._telling("packages"))
         if self.data is not None:
-            there[str(seat.data)] = await self._ship(link, self.data, "data")
+            there[str(layout.data)] = await self._ship(link, self.data, "data")
         if self.checkpoint is not None:
             copied = await self._ship(link, self.checkpoint, "data")
-            there[str(seat.checkpoint)] = f"{copied}/{self.resumed}"
+            there[str(layout.checkpoint)] = f"{copied}/{self.resumed}"
         if any(place != found_at for place, found_at in there.items()):
             raise answers_wrongly(link)  # the run's record names those places
         return found

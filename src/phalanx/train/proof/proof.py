@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.sync.state.light_optimizers import step_without_compiler
+from phalanx.sync.state.skip_dynamo_import import step_without_compiler
 from phalanx.train.proof.child import Child, ends_if_it_fails
 
 SECONDS = 5.0

@@ -7,7 +7,7 @@ import sys
 
 MAKES = """
 import sys, torch
-from phalanx.sync.state.light_optimizers import COMPILER, without_compiler
+from phalanx.sync.state.skip_dynamo_import import COMPILER, without_compiler
 without_compiler()
 weights = torch.ones(2, requires_grad=True)
 optimizer = torch.optim.SGD([weights], lr=0.5, momentum=0.9)
