@@ -1,6 +1,6 @@
 """MNIST with one convolution: the job that a study of choosing machines from a pool ran.
 
-    phalanx run examples/mnist_cnn.py --workers 2 --batch-per-worker 64
+    phalanx run examples/mnist_cnn.py --workers 2 --batch 128
 
 SGD at a rate of 0.001, 64 images per worker, 3 epochs. A single machine finishes a model this
 small quickly; the study found that spreading it does not pay, and `phalanx compare` shows it.

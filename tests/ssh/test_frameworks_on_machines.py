@@ -122,8 +122,8 @@ def test_keras_script_of_which_a_worker_is_killed(bench: Bench) -> None:
 @pytest.mark.machines
 @pytest.mark.usefixtures("tensorflow")
 def test_parameter_server_with_a_chief_on_a_machine_of_its_own(bench: Bench) -> None:
-    words = ["--servers", "m2"]
-    ended = foreign(bench, "parameter_server_keras.py", "tensorflow", "all", *words).end(LONG)
+    machines = "all,server:m2"
+    ended = foreign(bench, "parameter_server_keras.py", "tensorflow", machines).end(LONG)
     told(ended, nothing_left(bench.lab, "m1", "m2", "m3", "m4"))
     assert ended.code == 0
     summary = bench.summary()

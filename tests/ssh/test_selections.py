@@ -53,7 +53,7 @@ def working(lab: Lab) -> dict[str, int]:
 @pytest.mark.parametrize("selection", MEMBERS)
 def test_a_selection_starts_exactly_its_machines(bench: Bench, selection: str) -> None:
     wanted = dict.fromkeys(MEMBERS[selection], 1)
-    common = ["--pool", str(bench.pool), "--batch-per-worker", "64", "--name", selection]
+    common = ["--pool", str(bench.pool), "--batch", str(64 * len(wanted)), "--name", selection]
     running = bench.start("run", EXAMPLE.name, "--machines", selection, *common)
     holds(lambda: working(bench.lab) == wanted or running.process.poll() is not None, 240)
     running.until(r"epoch\s+1/3", 600)

@@ -15,8 +15,6 @@ Precision = Literal["auto", "float32", "tf32", "bfloat16", "float16"]
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
 AUTOCASTS = ("bfloat16", "float16")
 """Computed under autocast, images in channels_last."""
-DataOn = Literal["auto", "host", "device"]
-DATA_ON = ("auto", "host", "device")
 CompileMode = Literal["off", "auto", "default", "reduce-overhead"]
 COMPILE_MODES = ("off", "auto", "default", "reduce-overhead")
 Balance = Literal["auto", "off"]
@@ -122,13 +120,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str = "allreduce"
     epochs: int | None = None
     batch: int | None = None
-    batch_per_worker: int | None = None
     seed: int = 0
     precision: Precision = "float32"
     compile: CompileMode = "off"
     """Whether ``torch.compile`` compiles the model; ``auto``: if that is measured to be faster."""
-    data_on: DataOn = "auto"
-    """Where tensors that a GPU trains on are kept; ``auto``: there, if they take little of it."""
     divide_rate: bool = True
     data: str | None = None
     balance: Balance = "off"

@@ -193,7 +193,7 @@ class SlurmLauncher(ClusterLauncher):
         if state == "TIMEOUT":
             return MachineError(
                 f"Slurm ended job {number} at its time limit",
-                f"Go on with more time: phalanx resume {self._paths.id} --slurm time=…",
+                f"Go on with more time: phalanx resume {self._paths.id} --launcher slurm:time=…",
             )
         if self._notes or state not in ("COMPLETED", "FAILED", "GONE"):
             return MachineError(

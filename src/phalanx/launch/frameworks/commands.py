@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from phalanx.core import settings
 from phalanx.launch.frameworks import Framework, environment_of, settings_variables
-from phalanx.launch.frameworks.framework import TENSORFLOW, WORKER, Places
+from phalanx.launch.frameworks.framework import TENSORFLOW, Places
 from phalanx.launch.launchers.launcher import Job, WorkerCommand
 
 
@@ -33,7 +33,7 @@ def commands_of(
 ) -> list[WorkerCommand]:
     """``python SCRIPT ARGUMENT…`` for every process; ``grounds`` by machine."""
     variables = environment_of(framework.name, places)
-    told = settings_variables(job.settings, len(places.with_role(WORKER)))
+    told = settings_variables(job.settings)
     commands = []
     for (machine, slot), process in zip(job.plan.seats, places.processes, strict=True):
         ground = grounds[machine.name]
