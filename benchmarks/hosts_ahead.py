@@ -31,7 +31,6 @@ def main(words: list[str]) -> None:
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--each", type=int, default=1, help="workers on each machine")
     parser.add_argument("--own", action="store_true", help="a loop that calls loss.backward()")
-    parser.add_argument("--codec", help="for the rows of Phalanx: fp16, bf16, int8 or int4")
     parser.add_argument("--models", default=",".join(MODELS))
     chosen = parser.parse_args(words)
     for model in chosen.models.split(","):
@@ -45,7 +44,6 @@ def main(words: list[str]) -> None:
             lengths = _lengths(teams, chosen.seconds)
             found = in_turns(teams, lengths.__getitem__, chosen.rounds, lost)
         kind = f"{model}, {chosen.each} on each of {len(MACHINES)} machines"
-        kind += f", {chosen.codec}" if chosen.codec else ""
         _tell(found, kind + ", own loop" * chosen.own, chosen.rate)
 
 
@@ -56,9 +54,8 @@ def _start(
     enough = len(os.sched_getaffinity(0)) >= len(machines)  # else those of a machine share one
     cores = [n if enough else n // chosen.each for n in range(len(machines))]
     words = [model, str(len(machines)), "own" if chosen.own else "run"]
-    strategy = f"allreduce+{chosen.codec}" if chosen.codec else "allreduce"
     places = {
-        name: keys.team(SCRIPT, machines, strategy, cores=cores, words=[kind, *words])
+        name: keys.team(SCRIPT, machines, "allreduce", cores=cores, words=[kind, *words])
         for name, kind in (("ahead", "early"), ("with the step", "late"))
     }
     places |= {

@@ -26,7 +26,7 @@ from phalanx.sync.state.replica import Masks, Replica
 from phalanx.sync.store.remote.store_client import StoreClient
 from phalanx.sync.store.remote.store_messages import STORE
 from phalanx.sync.store.remote.store_process import ServerProcess
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 
 LOOPBACK = "127.0.0.1"
 SIZE = 32 << 20

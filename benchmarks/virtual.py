@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from benchmarks.harness import report, spread
 from phalanx.core.run_folder.run_paths import new_run
 from phalanx.core.settings import RunSettings, VirtualCluster, VirtualWorker
-from phalanx.launch.launchers.launcher import Job
+from phalanx.launch.launcher import Job
 from phalanx.launch.run.controller import execute
 from phalanx.launch.run.observer import Observer
 from phalanx.plan.plan import make_plan

@@ -18,8 +18,8 @@ import phalanx
 from benchmarks.peers.turns import take_turns
 from benchmarks.scripts.blocks import blocks_of, torch_blocks
 from benchmarks.scripts.gpu_fit import DEVICE, GPU, Transformer
-from phalanx.sync.arena.remote import membership
 from phalanx.sync.collective.algorithms import ahead
+from phalanx.sync.hosts import membership
 
 BATCH, WORDS, WORKERS = 64, 128, 2
 """Samples of each worker, and the length of each."""

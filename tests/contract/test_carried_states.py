@@ -14,7 +14,10 @@ import phalanx
 from phalanx.core.context import advice_on
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.core.settings import RunSettings
+from phalanx.observe.events.emit import EventWriter
+from phalanx.sync.arena.clock import MonotonicClock
 from phalanx.train.guards.carried_state import CarriedState
+from phalanx.train.loop.stopwatch import Stopwatch
 
 COLUMNS, CHUNKS, LENGTH = 6, 10, 5
 
@@ -79,25 +82,32 @@ def test_free_workers_cannot_keep_columns(tmp_path: Path, strategy: str) -> None
         as_ranks(2, tmp_path, lambda _: _train(True), RunSettings(strategy=strategy))
 
 
-def test_a_state_within_a_batch_and_one_at_evaluation_are_nobodys_business() -> None:
+def _stopwatch(folder: Path) -> Stopwatch:
+    return Stopwatch(MonotonicClock(), EventWriter(folder / "events", 0))
+
+
+def test_a_state_within_a_batch_and_one_at_evaluation_are_nobodys_business(tmp_path: Path) -> None:
     lstm = nn.LSTM(4, 4)
-    watched = CarriedState([lstm])
+    stopwatch = _stopwatch(tmp_path)
+    CarriedState([lstm], stopwatch)
     x, state = torch.ones(2, 3, 4), None
     for _ in range(3):
-        watched.new_batch(3, fixed=False)
+        stopwatch.received(0.0, 3)
         state = None
         for _ in range(2):
             _, state = lstm(x, state)
-    watched.new_batch(3, fixed=False)
+    stopwatch.received(0.0, 3)
     lstm.eval()
     lstm(x, state)
 
 
-def test_an_error_about_sizes_gets_the_advice_when_the_batch_has_changed() -> None:
-    watched = CarriedState([])
+def test_an_error_about_sizes_gets_the_advice_when_the_batch_has_changed(tmp_path: Path) -> None:
+    stopwatch = _stopwatch(tmp_path)
+    watched = CarriedState([], stopwatch)
     error = RuntimeError("The size of tensor a (4) must match the size of tensor b (3)")
     for samples, advised in ((4, False), (4, False), (3, True)):
-        watched.new_batch(samples, fixed=False)
+        stopwatch.received(0.0, samples)
         assert ("fixed=True" in advice_on(error)) is advised
-    watched.new_batch(4, fixed=True)
+    stopwatch.received(0.0, 4)
+    watched.fixed = True
     assert advice_on(error) == advice_on(ValueError("size")) == ""

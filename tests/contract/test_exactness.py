@@ -193,8 +193,8 @@ class _Sums:
         self._bounds = [layout.bounds(int(name.split(".")[1])) for name, _, _ in self._streams]
         self._offered = [torch.empty(0)] * 2
         self.given, self.sent = torch.zeros(weight.numel()), torch.zeros(weight.numel())
-        offer, follow = strategy.offer, strategy.follow
-        strategy.offer = lambda *given: self._look(offer, *given)
+        offer, follow = strategy.offers.offer, strategy.follow
+        strategy.offers.offer = lambda *given: self._look(offer, *given)
         strategy.follow = lambda: self._add(follow)
 
     def _look(self, offer: Callable[..., None], *given: Any) -> None:

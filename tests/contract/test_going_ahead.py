@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ranks
 import torch
 from devices import AWAY
-from early_counts import count_early
 from torch import nn
 from training import CLASSES, FEATURES, Training, made_data
 
@@ -30,6 +30,24 @@ pytestmark = pytest.mark.skipif(
 
 SEVERAL = [(2, 2), (3, 3), (3, 2), (4, 2), (6, 2), (4, 3)]
 """Workers and hosts: of several on a host one adds up what all have."""
+
+
+def count_early(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often sums of this ``kind`` went before they were offered, and went in vain."""
+    found: Counter[str] = Counter()
+    ready, discard = kind.ready, kind.discard
+
+    def counted(self: Any, low: int) -> None:
+        found["early"] += low > 0
+        ready(self, low)
+
+    def counted_discard(self: Any) -> None:
+        found["in vain"] += 1
+        discard(self)
+
+    monkeypatch.setattr(kind, "ready", counted)
+    monkeypatch.setattr(kind, "discard", counted_discard)
+    return found
 
 
 def deep_model() -> nn.Module:

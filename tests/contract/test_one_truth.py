@@ -31,10 +31,10 @@ from phalanx.rules.grouping import by_size
 from phalanx.sync.arena import memory_arena
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import MonotonicClock
-from phalanx.sync.reduce.team import everyone, team_of
+from phalanx.sync.arena.team import everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.strategies.strategy import StrategyContext
+from phalanx.sync.strategy import StrategyContext
 
 SIZE = 40  # numbers: a few for the shard of each of eight workers
 

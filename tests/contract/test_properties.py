@@ -27,10 +27,10 @@ from phalanx.rules.admission import AWAY
 from phalanx.rules.grouping import by_size
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import MonotonicClock
-from phalanx.sync.reduce.team import everyone, team_of
+from phalanx.sync.arena.team import everyone, team_of
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.strategies.strategy import Gates, Strategy, StrategyContext
+from phalanx.sync.strategy import Gates, Strategy, StrategyContext
 
 SIZE = 150  # numbers: enough for a shard for each of eight workers
 TOLERANCE = 1e-5
@@ -256,7 +256,7 @@ def test_nobody_waits_for_a_worker_that_has_left(spec: str) -> None:
         arena.barrier()
         if rank == 1:
             if phase.traits.lockstep:
-                strategy.offer(1.0)
+                strategy.offers.offer(1.0)
                 team.meet()
             left.append(rank)
             return

@@ -15,10 +15,10 @@ import phalanx
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import STRATEGIES, known_strategies
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.reduce.team import everyone
+from phalanx.sync.arena.team import everyone
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class ScriptedClock:

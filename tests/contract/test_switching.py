@@ -177,7 +177,7 @@ def _commanded(
         torch.manual_seed(0)
         model = nn.Linear(4, 1)
         run = phalanx.join(model, kind(model.parameters(), lr=0.01))
-        steps, source = itertools.count(1), run.engine.source
+        steps, source = itertools.count(1), run.engine.directives.source
         source.look = lambda: Switch(command) if next(steps) == 3 else None  # type: ignore[method-assign]
         for _ in run.epochs(2):
             for a, b in run.batches((x, y), batch=8):
@@ -217,6 +217,6 @@ def test_stragglers_are_watched_for_from_the_command_on(
     for run in _commanded(tmp_path, before, after, balance="auto"):
         assert run._parts.schedule.spec.text == after
         assert isinstance(run.engine, SharedEngine)
-        watch = run.engine._control.watch
+        watch = run.engine.directives.watch
         assert (watch._policy is not None) == (after == "switch:on=straggler")
-        assert watch._balances == (after == "allreduce")
+        assert watch.balances == (after == "allreduce")

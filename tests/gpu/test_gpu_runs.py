@@ -13,7 +13,7 @@ from torch import Tensor
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.launch.launchers.launcher import Job
+from phalanx.launch.launcher import Job
 from phalanx.launch.run.controller import execute
 from phalanx.launch.run.observer import Observer
 from phalanx.observe.events.event_types import Joined, read_events

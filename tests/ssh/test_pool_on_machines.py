@@ -17,7 +17,7 @@ import pytest
 from lab_machines import MakeLab, lab, run_in
 
 from phalanx.lab.lab import Lab
-from phalanx.launch.machines.agent_link import open_agent
+from phalanx.launch.link.agent_link import open_agent
 from phalanx.observe.events.event_types import MachineSample
 from phalanx.observe.machines.monitor import sample_of
 from phalanx.pool.blueprint import read_blueprint

@@ -23,7 +23,8 @@ from phalanx.rules.ledger import Lease
 from phalanx.sync.arena import memory_arena
 from phalanx.sync.arena.deterministic_scheduler import DeterministicScheduler
 from phalanx.train.adopt import hooks
-from phalanx.train.loop.stepper import Stepper
+from phalanx.train.engine.engine import Engine
+from phalanx.train.loop.gradient_weight import GradientWeight
 
 Result = dict[str, Any]
 
@@ -97,14 +98,14 @@ def _leases_noted() -> Iterator[dict[int, list[bool]]]:
     """Of each batch, by thread, whether it counts: a last one may have fewer samples than there
     are workers, and those without a part go through it for nothing."""
     noted: dict[int, list[bool]] = {}
-    plain = Stepper.new_batch
+    plain = GradientWeight.new_batch
 
-    def new_batch(self: Stepper, lease: Lease, batch: int) -> None:
+    def new_batch(self: GradientWeight, lease: Lease, batch: int, engine: Engine) -> None:
         noted[threading.get_ident()].append(lease.samples > 0)
-        plain(self, lease, batch)
+        plain(self, lease, batch, engine)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stepper, "new_batch", new_batch)
+        patch.setattr(GradientWeight, "new_batch", new_batch)
         yield noted
 
 

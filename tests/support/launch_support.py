@@ -16,7 +16,7 @@ import pytest
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.launch.launchers.launcher import Job, Launch
+from phalanx.launch.launcher import Job, Launch
 from phalanx.launch.run import controller
 from phalanx.launch.run.controller import Observer, RunOutcome, execute
 from phalanx.observe.events.event_types import Event, MachineSample

@@ -20,10 +20,10 @@ from phalanx.core.errors import PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.arena.remote.coordinator import Coordinator
 from phalanx.sync.arena.remote.coordinator_messages import COORDINATOR, Ending, Hello
-from phalanx.sync.arena.remote.membership import become_worker, greet
 from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.connect.listener import Listener
-from phalanx.sync.store.remote.servers import Server
+from phalanx.sync.hosts.membership import become_worker, greet
+from phalanx.sync.hosts.servers import Server
 from phalanx.sync.store.remote.store_process import ServerProcess
 
 LIMIT = 100.0

@@ -24,8 +24,8 @@ from phalanx.agent.storage import (
     run_results as results,
 )
 from phalanx.core.errors import MachineError
-from phalanx.launch.machines.agent_answers import AgentListener
-from phalanx.launch.run.progress_notes import MachineWait
+from phalanx.launch.link.agent_answers import AgentListener
+from phalanx.launch.link.progress_notes import MachineWait
 from phalanx.pool.machine import Machine
 
 HANDLERS: dict[str, Callable[..., Any]] = {

@@ -134,7 +134,7 @@ class Training:
         return self.data(self) if self.data is not None else made_data(self.samples)
 
     def _prepare(self, run: Run) -> None:
-        source, checkpointer = run.engine.source, run._parts.checkpointer
+        source, checkpointer = run.engine.directives.source, run._parts.checkpointer
         steps, own, save = itertools.count(1), source.look, checkpointer.save
 
         def look() -> Directive | None:

@@ -9,7 +9,7 @@ from unittest import mock
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings, VirtualCluster, VirtualWorker
-from phalanx.launch.launchers.launcher import Job
+from phalanx.launch.launcher import Job
 from phalanx.launch.run.controller import Observer, execute
 from phalanx.observe.summary.summary import Summary
 from phalanx.plan.plan import make_plan

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.frames import InvalidFrame, RequestProblem
-from phalanx.agent.tails import Tails, finished_checkpoints
+from phalanx.agent.log_forwarder import LogForwarder, finished_checkpoints
 from phalanx.agent.wire import Bell, Connection
 from phalanx.agent.workers import Workers
 
@@ -44,7 +44,7 @@ class Agent:
         self.bell = Bell()
         self.connection: Connection | None = None
         self.workers = Workers()
-        self.tails = Tails()
+        self.logs = LogForwarder()
         self.saved = ""
         """The newest checkpoint that the controller has heard of."""
         self.sampler: Sampler | None = None
@@ -110,12 +110,12 @@ class Agent:
         connection = self.connection
         if connection is None:
             return
-        self.tails.pump(connection)
+        self.logs.pump(connection)
         newest = max(finished_checkpoints(self.run_folder), key=int, default="")
         if newest and newest != self.saved:
             self.saved = newest
             self.tell("saved", checkpoint=newest)
         for rank, code in list(self.workers.codes.items()):
-            if rank not in self.told and self.tails.drained(rank):
+            if rank not in self.told and self.logs.drained(rank):
                 self.told.add(rank)
                 self.tell("exited", rank=rank, code=code)

@@ -51,7 +51,7 @@ def hello(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
     agent.bound = not request.get("detach") and (not request.get("attach") or agent.hold > 0)
     agent.folder, agent.run_folder = folders(request)
     if request.get("attach"):
-        agent.tails.going, agent.saved = False, ""
+        agent.logs.going, agent.saved = False, ""
     else:
         make_folders(agent.folder, agent.run_folder)
     return {
@@ -121,7 +121,7 @@ def discard_empty(run_folder: Path | None) -> None:
 
 
 def ping(agent: Agent, request: dict[str, Any], payload: bytes) -> None:
-    agent.tails.heard_controller()
+    agent.logs.heard_controller()
     agent.send({"tell": "pong", "sent": request.get("sent"), "mine": time.monotonic()}, urgent=True)
 
 
@@ -198,7 +198,7 @@ def _is_cut_off(agent: Agent) -> bool:
     a detached run has none, and goes on.
     """
     ended = any(code in CUT_OFF_CODES for code in agent.workers.codes.values())
-    return agent.hold > 0 and (ended or (agent.bound and agent.tails.others_lost()))
+    return agent.hold > 0 and (ended or (agent.bound and agent.logs.others_lost()))
 
 
 def _time_to_linger(agent: Agent, cut_off: bool) -> float:

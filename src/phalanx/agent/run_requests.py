@@ -41,7 +41,7 @@ def _start_one(agent: Agent, folder: Path, rank: int, orders: dict[str, Any]) ->
     file = inside(folder, log)
     if not words:
         raise RequestProblem(f"cannot start rank {rank}: no program")
-    agent.tails.follow(folder, rank, log)
+    agent.logs.follow(folder, rank, log)
     agent.told.discard(rank)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def kill(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any
 
 
 def resume_tails(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    agent.tails.resume(field(request, "offsets", dict, {}))
+    agent.logs.resume(field(request, "offsets", dict, {}))
     agent.told.clear()
     return {}
 

@@ -1,1 +1,1 @@
-"""How a run starts, is watched and ends. Uses core, pool, plan, observe, agent and arenas."""
+"""From a plan to its processes. ``launcher.py`` has the types that all folders here speak of."""

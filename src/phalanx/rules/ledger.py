@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 LANE_CELLS = 5
 """Numbers by which ``lanes`` describes what one worker reads of data in blocks."""
@@ -42,15 +42,15 @@ class Lease:
     ends: tuple[int, ...] = ()
     """In lockstep: where each worker's part of the batch ends; the first number is 0."""
 
-    @property
-    def samples(self) -> int:
-        """Those that count as this worker's."""
-        return self.end - self.start if self.share else 0
+    samples: int = field(init=False)
+    """Those that count as this worker's."""
+    part: float = field(init=False)
+    """Of its batch; the parts of all workers that step together add up to 1."""
 
-    @property
-    def part(self) -> float:
-        """Of its batch; the parts of all workers that step together add up to 1."""
-        return self.samples / self.whole if self.whole else 1.0
+    def __post_init__(self) -> None:
+        samples = self.end - self.start if self.share else 0
+        object.__setattr__(self, "samples", samples)
+        object.__setattr__(self, "part", samples / self.whole if self.whole else 1.0)
 
 
 @dataclass(frozen=True)
@@ -123,18 +123,19 @@ def lockstep(
     has at least, if anything. ``fixed``: the same columns also of a last batch that is not full.
     ``left``: of samples that only one worker can read, how many each has; all then end together.
     """
-    known, parts = 0, [0]
+    known = 0
+    ends: tuple[int, ...] = (0,)
     for number, start in enumerate(range(segment.start, segment.end, batch), 1):
         total = min(batch, segment.end - start)
         if left is None:
             if total != known:  # only a last batch is cut otherwise than those before it
                 known = total
                 parts = split_among_all(batch if fixed else total, shares, least)
+                ends = (0, *(min(end, total) for end in parts))
         else:
-            parts = split(total, left)
-            taken = itertools.pairwise([0, *parts])
+            ends = (0, *split(total, left))
+            taken = itertools.pairwise(ends)
             left = [rows - (b - a) for rows, (a, b) in zip(left, taken, strict=True)]
-        ends = (0, *(min(end, total) for end in parts))
         over = start + total
         round_over = bool(every) and (number % every == 0 or over == segment.end)
         first, last = ends[rank], ends[rank + 1]

@@ -30,23 +30,6 @@ PERMANENT = 600.0
 """Seconds after which those who are still slow are so for good, and training returns."""
 
 
-class SpeedMeter:
-    """The speed of one worker: the median of its last steps, which ignores a hiccup."""
-
-    def __init__(self, window: int = 10) -> None:
-        self._rates: deque[float] = deque(maxlen=window)
-
-    def add(self, samples: float, seconds: float) -> None:
-        """A step. One without samples or without a duration says nothing about speed."""
-        if samples > 0.0 and seconds > 0.0:
-            self._rates.append(samples / seconds)
-
-    @property
-    def value(self) -> float:
-        """Samples per second; 0 is unknown."""
-        return statistics.median(self._rates) if self._rates else 0.0
-
-
 class StragglerPolicy:
     """Values in, verdicts out: "leave" and "return" in turn, "leave" first.
 

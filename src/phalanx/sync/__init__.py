@@ -1,5 +1,6 @@
-"""How workers agree on parameters. From below: ``arena`` (shared memory, barriers) and ``connect``
-(connections), ``collective`` and ``codec``, ``state`` (what is trained), ``reduce`` and ``store``
-(how it is brought together), ``strategies``. A worker of one host imports none of ``connect``,
-``collective`` and the two ``remote`` rooms.
+"""How workers agree on parameters. From below: ``connect`` (connections), ``collective``, ``arena``
+(shared memory, barriers), ``state`` (what is trained), ``codec``, ``strategy.py`` (what a strategy
+is, and what it is given), ``reduce``, ``store``, and at the top ``strategies`` and ``hosts``. A
+worker of one host imports none of ``connect``, ``collective``, ``hosts`` and the two ``remote``
+rooms.
 """

@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.agent import frames as agent_side
 from phalanx.agent.frames import InvalidFrame, RequestProblem, field, inside, is_run
-from phalanx.launch.machines import agent_frames as our_side
+from phalanx.launch.link import agent_frames as our_side
 
 HEADER = {"ask": "blob", "id": 7, "path": "ünï/ço de", "nothing": None}
 

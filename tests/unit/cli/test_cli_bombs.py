@@ -16,7 +16,7 @@ from made_runs import write_run
 from phalanx.core.errors import InputError
 from phalanx.core.files import LONGEST_LINE, TooLarge, read_bounded, read_lines
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.machines.remote_files import Homecoming
+from phalanx.launch.machines.remote_files import FileDownload
 from phalanx.launch.run.failure import told_by
 from phalanx.observe.events.emit import MOST_ROWS, EventWriter
 from phalanx.observe.events.event_types import decode
@@ -109,7 +109,7 @@ def test_what_a_machine_streams_in_as_events_has_an_end(
 ) -> None:
     monkeypatch.setattr("phalanx.launch.machines.remote_files.LARGEST_LOG", 1000)
     paths, said = RunPaths(tmp_path / "run").make(), list[str]()
-    home = Homecoming(paths, [0], said.append)
+    home = FileDownload(paths, [0], said.append)
     home.take("events/rank-0.jsonl", 0, b"x" * 5000)
     assert paths.events_of(0).stat().st_size == 1000 and "too large" in said[0]
 

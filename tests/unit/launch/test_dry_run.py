@@ -13,7 +13,7 @@ from launch_support import Recorder, make_job, write_script
 from phalanx.cli.output import Output
 from phalanx.cli.request import dry_run
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.launchers.launcher import Fleet, Job, read_launch
+from phalanx.launch.launcher import Fleet, Job, read_launch
 from phalanx.launch.run import controller
 from phalanx.launch.run.controller import execute
 from phalanx.pool.machine import Machine

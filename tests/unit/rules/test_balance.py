@@ -13,27 +13,11 @@ from hypothesis import strategies as st
 from phalanx.rules.balance import Balancer, ShareChange
 from phalanx.rules.fitting_shares import fitting_shares
 from phalanx.rules.share_proposal import Tick, faster, fixed_cost, propose
-from phalanx.rules.straggler_policy import SpeedMeter
 
 BATCH = 256.0
 EXCHANGE = 5.0
 Slowing = Callable[[random.Random, int], Sequence[float]]
 """How many times as long each worker takes in a step: what others do to it."""
-
-
-def test_a_meter_knows_nothing_at_first() -> None:
-    meter = SpeedMeter()
-    assert meter.value == 0.0
-    meter.add(0, 1.0)
-    meter.add(5, 0.0)
-    assert meter.value == 0.0
-
-
-def test_a_hiccup_does_not_change_a_meter() -> None:
-    meter = SpeedMeter()
-    for seconds in (0.1, 0.1, 0.1, 60.0, 0.1):
-        meter.add(10, seconds)
-    assert meter.value == pytest.approx(100.0)
 
 
 @dataclass

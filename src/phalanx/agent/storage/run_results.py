@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.frames import RequestProblem, field
+from phalanx.agent.log_forwarder import CHECKPOINT_NAME, CHECKPOINTS, finished_checkpoints
 from phalanx.agent.ownership import PIECE
 from phalanx.agent.storage.folders import read_baseline, snapshot
 from phalanx.agent.storage.unused import remove, remove_unused
-from phalanx.agent.tails import CHECKPOINT_NAME, CHECKPOINTS, finished_checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

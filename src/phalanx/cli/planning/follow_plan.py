@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from phalanx.cli.request.options import RunOptions
     from phalanx.cli.request.request import Request
     from phalanx.launch.frameworks import Framework
-    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.launcher import Job
     from phalanx.plan.choice.decide import Choice
     from phalanx.plan.choice.wishes import Wishes
 

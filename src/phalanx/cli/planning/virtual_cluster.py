@@ -19,7 +19,7 @@ from phalanx.core.spec import parse_spec
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
     from phalanx.cli.request.request import Request
-    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.launcher import Job
     from phalanx.plan.job import JobProfile
     from phalanx.pool.measured import Probe
 
@@ -188,7 +188,7 @@ class VirtualMachines:
 
     def simulated(self, job: Job) -> Job:
         """The same job in virtual time, in this process."""
-        from phalanx.launch.launchers.launcher import Fleet
+        from phalanx.launch.launcher import Fleet
         from phalanx.pool.here import this_machine
 
         if self.request.adopt:

@@ -9,7 +9,7 @@ from phalanx.core.run_folder.run_paths import RunPaths, runs_home, slug
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
-    from phalanx.launch.launchers.launcher import Job, Launch
+    from phalanx.launch.launcher import Job, Launch
 
 
 def show(jobs: list[tuple[str, Job]], out: Output) -> int:
@@ -27,7 +27,7 @@ def show(jobs: list[tuple[str, Job]], out: Output) -> int:
 
 
 def _rehearsed(name: str, job: Job, out: Output) -> tuple[Job, Launch]:
-    from phalanx.launch.launchers.launcher import LAUNCHERS, Launcher, describe_launch
+    from phalanx.launch.launcher import LAUNCHERS, Launcher, describe_launch
     from phalanx.launch.launchers.ssh import as_found
     from phalanx.launch.run.interrupts import Interrupts
 

@@ -39,7 +39,7 @@ from phalanx.core.spec import AUTO_SWITCH, parse_spec
 if TYPE_CHECKING:
     from phalanx.cli.invocation import Invocation
     from phalanx.cli.request.options import RunOptions
-    from phalanx.launch.launchers.launcher import Fleet, Job
+    from phalanx.launch.launcher import Fleet, Job
     from phalanx.plan.plan import Plan
     from phalanx.pool.machine import Machine, Pool
 
@@ -113,7 +113,7 @@ class Request:
 
     def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
         """One run; each repeat has its own seed, shared by all strategies."""
-        from phalanx.launch.launchers.launcher import Job
+        from phalanx.launch.launcher import Job
 
         options = self.options
         plan = self.plan(strategy, batch)
@@ -165,7 +165,7 @@ class Request:
         return earliest_switch(losses, workers) or MIDDLE_SWITCH, why_auto_switch(losses, workers)
 
     def _fleet(self) -> Fleet:
-        from phalanx.launch.launchers.launcher import Fleet
+        from phalanx.launch.launcher import Fleet
 
         return Fleet(
             machines=(*self.machines, *self.servers),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
     from phalanx.core.run_folder.run_paths import RunPaths
     from phalanx.core.settings import RunSettings
-    from phalanx.launch.launchers.launcher import Fleet, Job, Launch
+    from phalanx.launch.launcher import Fleet, Job, Launch
     from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
 
 SUFFIX = "-resumed"

@@ -20,7 +20,7 @@ from phalanx.core.settings import OURS
 
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
-    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.launcher import Job
     from phalanx.launch.run.controller import RunOutcome
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
     from phalanx.core.run_folder.run_paths import RunPaths
     from phalanx.launch.frameworks import Framework
-    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.launcher import Job
     from phalanx.launch.run.controller import RunOutcome
 
 
@@ -258,7 +258,7 @@ def ready(job: Job, out: Output) -> Job:
 
 def cannot_run(job: Job, paths: RunPaths, error: PhalanxError) -> RunOutcome:
     """The outcome of a run that could not even be started: a row with its reason."""
-    from phalanx.launch.launchers.launcher import system_of
+    from phalanx.launch.launcher import system_of
     from phalanx.launch.run.controller import RunOutcome
 
     summary = Summary(run=paths.id, status="failed", strategy=job.settings.strategy)

@@ -38,7 +38,7 @@ class CheckpointTimes:
 
 def read_launcher(text: str) -> tuple[str, str]:
     """``slurm:partition=gpu`` as the launcher, and what its cluster is asked for."""
-    from phalanx.launch.launchers.launcher import LAUNCHERS
+    from phalanx.launch.launcher import LAUNCHERS
 
     kind, colon, where = text.partition(":")
     if kind not in (known := ["auto", *LAUNCHERS.names()]):

@@ -24,7 +24,7 @@ from phalanx.train.checkpoint.checkpoint_manifest import Damaged, read_manifest
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
-    from phalanx.launch.launchers.launcher import Launch
+    from phalanx.launch.launcher import Launch
     from phalanx.observe.summary.summary import Summary
 
 REFRESHES_PER_SECOND = 4

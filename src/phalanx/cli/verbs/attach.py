@@ -13,7 +13,7 @@ from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
-    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.launcher import Job
 
 
 def attach(
@@ -58,7 +58,7 @@ def job_of(paths: RunPaths, pool: Path | None) -> Job:
 def past_job(paths: RunPaths, pool: Path | None) -> Job:
     """The job of a run that was started on machines of a blueprint."""
     from phalanx.core.run_folder.trust import refuse_foreign
-    from phalanx.launch.launchers.launcher import Fleet, Job, read_launch
+    from phalanx.launch.launcher import Fleet, Job, read_launch
     from phalanx.pool.blueprint import read_blueprint
 
     launch, plan = read_launch(paths)

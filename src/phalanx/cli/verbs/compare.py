@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from phalanx.cli.request.study import StudyCell
     from phalanx.cli.request.systems import Wanted
     from phalanx.core.spec import Spec
-    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.launcher import Job
 
 DEFAULT = "allreduce,async,switch:at=0.5"
 MOST_REPEATS = 1000

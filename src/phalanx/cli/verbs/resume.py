@@ -15,7 +15,7 @@ from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
-    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.launcher import Job
     from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
 
 MOST_SHOWN = 200  # characters of a command line
@@ -32,7 +32,7 @@ def resume(ctx: typer.Context, run: o.RunName = None, *, options: ResumeOptions)
     from phalanx.cli.request.find_run import single_run
     from phalanx.cli.request.values import check_at_least
     from phalanx.cli.verbs.run import execute_and_tell
-    from phalanx.launch.launchers.launcher import read_launch
+    from phalanx.launch.launcher import read_launch
 
     check_at_least("--batch", options.batch, 1)
     out = Output(options.json)

@@ -14,7 +14,7 @@ from phalanx.core.errors import InputError
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
     from phalanx.core.run_folder.run_paths import RunPaths
-    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.launcher import Job
     from phalanx.launch.run.controller import RunOutcome
 
 

@@ -22,7 +22,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.script.startup import run_startup
 from phalanx.core.settings import RunSettings
 from phalanx.core.terminal import printable
-from phalanx.launch.launchers.launcher import Job
+from phalanx.launch.launcher import Job
 from phalanx.launch.run import external_launch as by_hand
 from phalanx.launch.run.failure import never_joined, told_by
 from phalanx.launch.run.open_run_folder import folder_gone

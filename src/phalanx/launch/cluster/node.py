@@ -16,7 +16,7 @@ from phalanx.core.addresses import look_up, own_addresses
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_key import KEY_FILE_VARIABLE, KEY_VARIABLE
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.launchers.launcher import WorkerCommand
+from phalanx.launch.launcher import WorkerCommand
 
 LOOPBACK = "127.0.0.1"
 

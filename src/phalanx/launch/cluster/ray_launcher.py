@@ -22,7 +22,7 @@ from phalanx.launch.cluster.node import LOOPBACK
 from phalanx.launch.cluster.seat import WorkerSeat
 from phalanx.launch.cluster.seat_launcher import SeatLauncher
 from phalanx.launch.cluster.seats import SeatLost, cluster_folder, on_cluster, write_private
-from phalanx.launch.launchers.launcher import Job
+from phalanx.launch.launcher import Job
 
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"
 _LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"

@@ -18,14 +18,14 @@ from pathlib import Path
 import msgspec
 
 from phalanx.agent import system
+from phalanx.agent.log_forwarder import finished_checkpoints
 from phalanx.agent.storage.run_results import held, result_files
-from phalanx.agent.tails import finished_checkpoints
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.settings import RUN_FOLDER
 from phalanx.launch.cluster import node
 from phalanx.launch.cluster.seats import SeatNote
-from phalanx.launch.launchers.launcher import WorkerCommand
+from phalanx.launch.launcher import WorkerCommand
 from phalanx.observe.machines.monitor import Monitor
 
 PIECE = 4 << 20

@@ -31,8 +31,8 @@ from phalanx.launch.cluster.seats import (
     settled,
     write_down_nodes,
 )
-from phalanx.launch.launchers.launcher import Job, Launch, describe_launch, never
-from phalanx.launch.machines.remote_files import Homecoming
+from phalanx.launch.launcher import Job, Launch, describe_launch, never
+from phalanx.launch.machines.remote_files import FileDownload
 from phalanx.launch.run.interrupts import await_end
 from phalanx.launch.shipping.home import checkpoints
 from phalanx.launch.shipping.home.incoming import Incoming
@@ -65,7 +65,7 @@ class SeatLauncher(ClusterLauncher):
         self._shared: list[bool] = []
         self._codes: dict[int, int] = {}
         self._lost: dict[int, MachineError] = {}
-        self._homes: list[Homecoming] = []
+        self._homes: list[FileDownload] = []
         self._coming: Iterator[None] = iter(())
         """A checkpoint that is on its way home."""
         self._newest, self._next_checkpoint = 0, 0.0
@@ -136,10 +136,10 @@ class SeatLauncher(ClusterLauncher):
         """Of its node."""
         return mates_of(note, self._notes)[0] == note.rank
 
-    def _home(self, paths: RunPaths, note: SeatNote, shared: bool) -> Homecoming:
+    def _home(self, paths: RunPaths, note: SeatNote, shared: bool) -> FileDownload:
         """Takes the files of a worker while it writes them; where it writes them here, none."""
         ranks, node = ([], "") if shared else ([note.rank], note.node)
-        return Homecoming(paths, ranks, self._news.append, node if self._is_first(note) else "")
+        return FileDownload(paths, ranks, self._news.append, node if self._is_first(note) else "")
 
     def _until(self, questions: Sequence[Any], words: str) -> Iterator[None]:
         said = time.monotonic() + _WAITING

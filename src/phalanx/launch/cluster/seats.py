@@ -19,7 +19,7 @@ from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
 from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.run_folder.trust import write_launch
 from phalanx.launch.cluster.node import LOOPBACK
-from phalanx.launch.launchers.launcher import (
+from phalanx.launch.launcher import (
     Job,
     Launch,
     Launcher,

@@ -30,7 +30,7 @@ from phalanx.launch.cluster.seats import (
 )
 from phalanx.launch.cluster.slurm_queue import JobState, SlurmJob, check_commands, submit
 from phalanx.launch.cluster.slurm_script import LOG, batch_script
-from phalanx.launch.launchers.launcher import Job, Launch, describe_launch, never
+from phalanx.launch.launcher import Job, Launch, describe_launch, never
 from phalanx.launch.run.heartbeat import Patience
 from phalanx.launch.run.interrupts import await_end
 from phalanx.launch.worker.script_runner import PEER_LOST_CODE, STOPPED_CODE

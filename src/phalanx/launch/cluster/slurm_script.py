@@ -9,7 +9,7 @@ from pathlib import Path
 
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.launchers.launcher import Job
+from phalanx.launch.launcher import Job
 
 UNSEEN = 66
 """The exit code of a job whose nodes lack a file of the run."""

@@ -36,7 +36,7 @@ from phalanx.launch.cluster.seats import (
     seated,
     write_note,
 )
-from phalanx.launch.launchers.launcher import STOP_SECONDS, Launch
+from phalanx.launch.launcher import STOP_SECONDS, Launch
 from phalanx.observe.machines.monitor import Monitor
 from phalanx.observe.summary.summary import summarise
 

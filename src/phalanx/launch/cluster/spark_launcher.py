@@ -27,7 +27,7 @@ from phalanx.launch.cluster.spark_session import (
     why_ended,
 )
 from phalanx.launch.cluster.spark_task import receive, send, sit
-from phalanx.launch.launchers.launcher import Job
+from phalanx.launch.launcher import Job
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.listener import Listener
 

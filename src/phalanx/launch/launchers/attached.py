@@ -10,12 +10,12 @@ from phalanx.core.errors import PhalanxError
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
-from phalanx.launch.launchers.launcher import Job, Launch, never, read_launch
+from phalanx.launch.launcher import Job, Launch, never, read_launch
+from phalanx.launch.launchers.recover_results import salvage
 from phalanx.launch.launchers.remote_run import NothingLeft, RemoteRun
 from phalanx.launch.launchers.ssh import SshLauncher
-from phalanx.launch.machines.event_loop import EventLoop
+from phalanx.launch.link.event_loop import EventLoop
 from phalanx.launch.machines.reconnect import reconnect_seconds
-from phalanx.launch.machines.recover_results import salvage
 from phalanx.launch.run.controller import Controller, RunOutcome
 from phalanx.launch.run.interrupts import Interrupts
 from phalanx.launch.run.observer import Observer

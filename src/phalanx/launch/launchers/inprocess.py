@@ -23,7 +23,7 @@ from phalanx.core.context import WorkerContext, enter
 from phalanx.core.errors import SCRIPT_FAILED, MachineError, PeerLost, RunStopped
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.script.startup import run_startup
-from phalanx.launch.launchers.launcher import (
+from phalanx.launch.launcher import (
     Job,
     Launch,
     Launcher,

@@ -17,8 +17,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
 from phalanx.launch.frameworks import Framework, places_of
-from phalanx.launch.frameworks.commands import Ground, commands_of
-from phalanx.launch.launchers.launcher import (
+from phalanx.launch.launcher import (
     Job,
     Launch,
     Launcher,
@@ -30,6 +29,7 @@ from phalanx.launch.launchers.launcher import (
     with_own_threads,
     worker_variables,
 )
+from phalanx.launch.launchers.foreign_commands import MachineContext, commands_of
 from phalanx.launch.run.interrupts import await_end
 from phalanx.launch.worker import keras_figures
 from phalanx.launch.worker import process_binding as tied
@@ -146,7 +146,7 @@ def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> 
 def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[WorkerCommand]:
     """By the Python that has the framework, tied to this process."""
     seats = job.plan.seats
-    ground = Ground(
+    context = MachineContext(
         python=framework.python or sys.executable,
         script=str(job.script),
         run_folder=str(paths.folder.absolute()),
@@ -158,7 +158,7 @@ def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[W
     ports = dict(zip((slot.rank for _, slot in seats), free_ports(len(seats)), strict=True))
     addresses = dict.fromkeys(names, _LOOPBACK)
     places = places_of(job.plan, framework, paths.id, addresses, ports)
-    return commands_of(job, framework, places, dict.fromkeys(names, ground))
+    return commands_of(job, framework, places, dict.fromkeys(names, context))
 
 
 def free_ports(count: int) -> list[int]:

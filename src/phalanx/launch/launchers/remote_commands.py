@@ -10,8 +10,8 @@ from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.launch.frameworks import Framework, places_of
-from phalanx.launch.frameworks.commands import Ground, commands_of
-from phalanx.launch.launchers.launcher import Job, WorkerCommand
+from phalanx.launch.launcher import Job, WorkerCommand
+from phalanx.launch.launchers.foreign_commands import MachineContext, commands_of
 from phalanx.launch.launchers.remote_worker import (
     MeetingPoint,
     command_of,
@@ -19,10 +19,10 @@ from phalanx.launch.launchers.remote_worker import (
     meeting_variables,
     working_folder,
 )
-from phalanx.launch.machines.agent_frames import Ports
+from phalanx.launch.link.agent_frames import Ports
 from phalanx.launch.machines.machine_session import ANSWER_SECONDS, MachineSession
-from phalanx.launch.shipping.loads import code_root
 from phalanx.launch.shipping.send import answers_wrongly, read_answer
+from phalanx.launch.shipping.uploads import code_root
 from phalanx.launch.worker import keras_figures, process_binding
 from phalanx.plan.plan import PlannedMachine
 from phalanx.pool.measured import link_rates, read_probe
@@ -105,8 +105,8 @@ async def _foreign(
     script = job.script.resolve().relative_to(root).as_posix()
     binding = Path(process_binding.__file__).resolve().relative_to(code_root()).as_posix()
     figures = Path(keras_figures.__file__).resolve().relative_to(code_root()).as_posix()
-    grounds = {
-        member.name: Ground(
+    contexts = {
+        member.name: MachineContext(
             python=member.seat.python,
             script=str(PurePosixPath(member.seat.project) / script),
             run_folder=member.seat.run_folder,
@@ -117,7 +117,7 @@ async def _foreign(
         )
         for member in members
     }
-    return commands_of(job, framework, places, grounds)
+    return commands_of(job, framework, places, contexts)
 
 
 def _planned(job: Job, member: MachineSession) -> PlannedMachine:

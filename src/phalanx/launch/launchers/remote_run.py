@@ -14,16 +14,16 @@ from typing import Any
 from phalanx.core.errors import InputError, MachineError, PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.launchers.launcher import Job, Launch, WorkerCommand
+from phalanx.launch.launcher import Job, Launch, WorkerCommand
 from phalanx.launch.launchers.remote_commands import commands_for, secrets_for, start_request
-from phalanx.launch.machines.agent_loss import ConnectionLost
+from phalanx.launch.link.agent_loss import ConnectionLost
+from phalanx.launch.link.problems import all_of, first_failure
+from phalanx.launch.link.progress_notes import telling
+from phalanx.launch.machines.addresses import own_address
 from phalanx.launch.machines.machine_session import MachineSession
 from phalanx.launch.machines.reconnect import Absences, Unreached
 from phalanx.launch.machines.shipment import Equipment, pack_up
-from phalanx.launch.pool.pool_addresses import own_address
 from phalanx.launch.run.heartbeat import STANDSTILL
-from phalanx.launch.run.problems import all_of, first_failure
-from phalanx.launch.run.progress_notes import telling
 from phalanx.launch.shipping.home.incoming import shown
 from phalanx.launch.shipping.home.results import collect_results
 from phalanx.launch.shipping.project import find_root

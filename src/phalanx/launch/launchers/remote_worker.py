@@ -16,32 +16,14 @@ from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
 from phalanx.core.script.datasets import UNCHECKED_VARIABLE, unchecked
 from phalanx.launch.frameworks.framework import SERVER
-from phalanx.launch.launchers.launcher import (
+from phalanx.launch.launcher import (
     Job,
     WorkerCommand,
     process_variables,
     worker_variables,
 )
+from phalanx.launch.machines.shipment import RemoteLayout
 from phalanx.plan.plan import PlannedMachine, Slot
-
-
-@dataclass(frozen=True)
-class Seating:
-    """Where the files of a run are on one machine, and what starts its workers."""
-
-    python: str
-    run_folder: str
-    code: str
-    """The folder that holds our own package."""
-    data: str | None = None
-    datasets: str | None = None
-    """Ready-made ones that were sent, each in a folder of its name."""
-    checkpoint: str | None = None
-    """Of the run that this one goes on from."""
-
-    @property
-    def project(self) -> str:
-        return f"{self.run_folder}/project"
 
 
 @dataclass(frozen=True)
@@ -60,7 +42,7 @@ class MeetingPoint:
 
 
 def command_of(
-    job: Job, root: Path, machine: PlannedMachine, slot: Slot, seat: Seating
+    job: Job, root: Path, machine: PlannedMachine, slot: Slot, seat: RemoteLayout
 ) -> WorkerCommand:
     """The worker of ``slot``, without what only the start knows (the key, where to meet)."""
     script = PurePosixPath(seat.project) / job.script.resolve().relative_to(root).as_posix()
@@ -89,7 +71,7 @@ def command_of(
     )
 
 
-def working_folder(root: Path, seat: Seating) -> str:
+def working_folder(root: Path, seat: RemoteLayout) -> str:
     """That of the command, if it is inside the project; else the project's root."""
     here = Path.cwd().resolve()
     inside = here == root or root in here.parents
@@ -116,7 +98,7 @@ def meeting_variables(
     return found
 
 
-def dataset_variables(seat: Seating) -> dict[str, str]:
+def dataset_variables(seat: RemoteLayout) -> dict[str, str]:
     """Where the data sets are that were sent, and whether this machine takes them as they are."""
     if seat.datasets is None:
         return {}

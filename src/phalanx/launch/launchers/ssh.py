@@ -15,9 +15,9 @@ from phalanx.core.files import read_bounded
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
 from phalanx.launch.frameworks import plan_for
-from phalanx.launch.launchers.launcher import Job, Launch, Launcher, describe_launch, never
+from phalanx.launch.launcher import Job, Launch, Launcher, describe_launch, never
 from phalanx.launch.launchers.remote_run import RemoteRun
-from phalanx.launch.machines.event_loop import EventLoop, cancel
+from phalanx.launch.link.event_loop import EventLoop, cancel
 from phalanx.launch.machines.reconnect import reconnect_seconds
 from phalanx.launch.machines.remote_files import MachineFile
 from phalanx.launch.run.interrupts import await_end

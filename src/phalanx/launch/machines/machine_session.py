@@ -7,17 +7,16 @@ from typing import Any, Protocol
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.launchers.remote_worker import Seating
-from phalanx.launch.machines.agent_answers import AgentListener, AgentRefused
-from phalanx.launch.machines.agent_facts import as_found, ask_facts
-from phalanx.launch.machines.agent_frames import Exited, FileChunk, read_as
-from phalanx.launch.machines.agent_link import AgentLink, open_agent
-from phalanx.launch.machines.agent_loss import without_controls
-from phalanx.launch.machines.remote_files import Homecoming, MachineFile
-from phalanx.launch.machines.shipment import Equipment
-from phalanx.launch.pool.pool_addresses import address_for_others
+from phalanx.launch.link.agent_answers import AgentListener, AgentRefused
+from phalanx.launch.link.agent_facts import as_found, ask_facts
+from phalanx.launch.link.agent_frames import Exited, FileChunk, read_as
+from phalanx.launch.link.agent_link import AgentLink, open_agent
+from phalanx.launch.link.agent_loss import without_controls
+from phalanx.launch.machines.addresses import address_for_others
+from phalanx.launch.machines.remote_files import FileDownload, MachineFile
+from phalanx.launch.machines.shipment import Equipment, RemoteLayout
 from phalanx.launch.shipping.environment import PythonChoice
-from phalanx.launch.shipping.home.checkpoints import ComingHome
+from phalanx.launch.shipping.home.checkpoints import CheckpointDownload
 from phalanx.launch.shipping.home.results import clean_up, take_checkpoint
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.plan.plan import PlannedMachine
@@ -75,10 +74,10 @@ class MachineSession(AgentListener):
         self._detach, self._attach, self._dry = detach, attach, dry
         self._hold = 0.0 if detach or attach else hold
         """Of an agent that ends with its controller, but not with its sleep."""
-        self._files: Homecoming | None = None
-        self._checkpoints: ComingHome | None = None
+        self._files: FileDownload | None = None
+        self._checkpoints: CheckpointDownload | None = None
         self._notes = 0
-        self._seat: Seating | None = None
+        self._seat: RemoteLayout | None = None
         self._python: PythonChoice | None = None
         self._watched = False
         """Whether a loss is reported; before, and while reconnecting, requests fail by it."""
@@ -102,7 +101,7 @@ class MachineSession(AgentListener):
         return f"{self.link.folder}/runs/{self._run_id}"
 
     @property
-    def seat(self) -> Seating:
+    def seat(self) -> RemoteLayout:
         assert self._seat is not None
         return self._seat
 
@@ -164,8 +163,8 @@ class MachineSession(AgentListener):
 
     def begin(self, paths: RunPaths, plan: PlannedMachine) -> None:
         self.ranks = [slot.rank for slot in plan.slots]
-        self._files = Homecoming(paths, self.ranks, self._say_by_name)
-        self._checkpoints = ComingHome(
+        self._files = FileDownload(paths, self.ranks, self._say_by_name)
+        self._checkpoints = CheckpointDownload(
             self.name,
             paths,
             lambda incoming, name: take_checkpoint(self.link, incoming, name),

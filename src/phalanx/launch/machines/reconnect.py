@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from phalanx.core.errors import InputError, MachineError, PhalanxError
 from phalanx.core.terminal import Say
-from phalanx.launch.machines.agent_link import PATIENCE
+from phalanx.launch.link.agent_link import PATIENCE
 from phalanx.launch.machines.machine_session import MachineSession
 
 VARIABLE = "PHALANX_RECONNECT"

@@ -25,7 +25,7 @@ LARGEST_TRACEBACK = 1 << 20
 _LAST_BYTES = 1 << 16
 
 
-class Homecoming:
+class FileDownload:
     """The files of one machine's ranks; ``node``: its samples too, of a machine without agent."""
 
     def __init__(

@@ -11,17 +11,16 @@ from pathlib import Path
 from phalanx.core import words
 from phalanx.core.terminal import Say
 from phalanx.launch.frameworks import Framework
-from phalanx.launch.launchers.launcher import Job
-from phalanx.launch.launchers.remote_worker import Seating
-from phalanx.launch.machines.agent_link import AgentLink
-from phalanx.launch.machines.event_loop import in_thread
-from phalanx.launch.run.progress_notes import telling
+from phalanx.launch.launcher import Job
+from phalanx.launch.link.agent_link import AgentLink
+from phalanx.launch.link.event_loop import in_thread
+from phalanx.launch.link.progress_notes import telling
 from phalanx.launch.shipping.datasets import Datasets, find_datasets
 from phalanx.launch.shipping.environment import PythonChoice, choose_foreign, choose_python
-from phalanx.launch.shipping.loads import checkpoint_manifest, code_manifest, data_manifest
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.project import SHIP_LIMIT, project_manifest
 from phalanx.launch.shipping.send import Progress, answers_wrongly, ship
+from phalanx.launch.shipping.uploads import checkpoint_manifest, code_manifest, data_manifest
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.pool.machine import Machine
 
@@ -29,6 +28,25 @@ Load = tuple[Path, FileManifest]
 """A folder of this machine, and what of it travels."""
 _WORTH_TELLING = 5_000_000
 """Bytes: less is there before anybody has read the line."""
+
+
+@dataclass(frozen=True)
+class RemoteLayout:
+    """Where the files of a run are on one machine, and what starts its workers."""
+
+    python: str
+    run_folder: str
+    code: str
+    """The folder that holds our own package."""
+    data: str | None = None
+    datasets: str | None = None
+    """Ready-made ones that were sent, each in a folder of its name."""
+    checkpoint: str | None = None
+    """Of the run that this one goes on from."""
+
+    @property
+    def project(self) -> str:
+        return f"{self.run_folder}/project"
 
 
 @dataclass(frozen=True)
@@ -47,7 +65,7 @@ class Equipment:
 
     async def settle(
         self, link: AgentLink, machine: Machine, run_folder: str
-    ) -> tuple[Seating, PythonChoice]:
+    ) -> tuple[RemoteLayout, PythonChoice]:
         """Where it all will be on ``machine``, and what Python its workers get; sends nothing."""
 
         def place(load: Load | None, kind: str) -> str | None:
@@ -58,7 +76,7 @@ class Equipment:
             python = await choose_foreign(link, self.framework)
         else:
             python = await choose_python(link, self.project[0])
-        seating = Seating(
+        seating = RemoteLayout(
             python=python.executable(link),
             run_folder=run_folder,
             code=place(self.code, "code") or "",
@@ -68,7 +86,7 @@ class Equipment:
         )
         return seating, python
 
-    async def bring(self, link: AgentLink, seat: Seating, python: PythonChoice) -> Inspection:
+    async def bring(self, link: AgentLink, seat: RemoteLayout, python: PythonChoice) -> Inspection:
         """Have it all where ``seat`` says."""
         there = {}
         if seat.datasets is not None:

@@ -11,9 +11,9 @@ from itertools import permutations
 
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.terminal import Say
-from phalanx.launch.machines.agent_facts import ask_facts
-from phalanx.launch.machines.agent_link import AgentLink, open_agent
-from phalanx.launch.pool.pool_addresses import address_for_others, own_address
+from phalanx.launch.link.agent_facts import ask_facts
+from phalanx.launch.link.agent_link import AgentLink, open_agent
+from phalanx.launch.machines.addresses import address_for_others, own_address
 from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import MachineFacts
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from phalanx.core.errors import PhalanxError
-from phalanx.launch.machines.clocks import SKEW_WARNING, clock_words
+from phalanx.launch.link.clocks import SKEW_WARNING, clock_words
 from phalanx.launch.pool.pool_check import Check, Knock, Visit
 from phalanx.launch.shipping.versions import OLDEST
 from phalanx.pool.contradictions import contradictions

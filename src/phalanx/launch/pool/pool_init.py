@@ -16,7 +16,7 @@ import asyncssh
 from pydantic import SecretStr, ValidationError
 
 from phalanx.core.errors import InputError, MachineError, PhalanxError
-from phalanx.launch.machines.agent_link import AgentLink, open_agent
+from phalanx.launch.link.agent_link import AgentLink, open_agent
 from phalanx.launch.pool.pool_check import ANSWER_SECONDS, START_SECONDS, Visit, see
 from phalanx.launch.ssh.ssh_config import Resolved, resolve
 from phalanx.pool.credential import Credential, read_credential

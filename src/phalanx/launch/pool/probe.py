@@ -21,13 +21,13 @@ import msgspec
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.terminal import Say
-from phalanx.launch.machines.agent_link import open_agent
-from phalanx.launch.machines.event_loop import in_thread
-from phalanx.launch.pool.pool_addresses import own_address
+from phalanx.launch.link.agent_link import open_agent
+from phalanx.launch.link.event_loop import in_thread
+from phalanx.launch.machines.addresses import own_address
 from phalanx.launch.pool.probe_plan import Schedule, all_reached, handling, pair_seconds
-from phalanx.launch.shipping.loads import code_manifest
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.send import ignore_progress, ship
+from phalanx.launch.shipping.uploads import code_manifest
 from phalanx.launch.ssh.ssh_command import RunningCommand, start_command
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import (

@@ -27,7 +27,7 @@ from phalanx.core.files import read_bounded, read_tail
 from phalanx.core.run_folder.run_paths import RunPaths, slug
 from phalanx.core.settings import RunSettings
 from phalanx.core.terminal import Say
-from phalanx.launch.launchers.launcher import Fleet, Job
+from phalanx.launch.launcher import Fleet, Job
 from phalanx.launch.pool.pool_check import check_pool
 from phalanx.launch.profile.kept_profiles import job_key, keep, read_kept
 from phalanx.launch.profile.machine_kinds import Kinds

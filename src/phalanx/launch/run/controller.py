@@ -13,8 +13,7 @@ from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.run_folder.trust import write_launch
 from phalanx.launch.frameworks.framework import SERVER
-from phalanx.launch.frameworks.watching import counted, figures_of, stuck_first, why_failed
-from phalanx.launch.launchers.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launcher
+from phalanx.launch.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launcher
 from phalanx.launch.run.event_tail import Relay
 from phalanx.launch.run.failure import (
     cannot_write,
@@ -27,6 +26,7 @@ from phalanx.launch.run.failure import (
     taken_along,
     told_by,
 )
+from phalanx.launch.run.foreign_runs import counted, figures_of, stuck_first, why_failed
 from phalanx.launch.run.heartbeat import Patience
 from phalanx.launch.run.interrupts import Interrupts
 from phalanx.launch.run.observer import Observer

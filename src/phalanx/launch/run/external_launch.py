@@ -20,7 +20,7 @@ from phalanx.core.errors import DONE, MACHINE_FAILED, STOPPED, InputError, RunSt
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.run_folder.trust import write_launch
-from phalanx.launch.launchers.launcher import Job, describe_launch
+from phalanx.launch.launcher import Job, describe_launch
 from phalanx.launch.run.open_run_folder import keep_source
 from phalanx.launch.worker.script_runner import PEER_LOST_CODE, STOPPED_CODE
 from phalanx.observe.events.timeline import read_ranks

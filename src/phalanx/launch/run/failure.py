@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +18,12 @@ from phalanx.core.errors import (
 )
 from phalanx.core.files import read_tail
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.words import signal_name
 from phalanx.launch.frameworks.framework import WORKER
 from phalanx.launch.worker.script_runner import PEER_LOST_CODE, STOPPED_CODE
 
 if TYPE_CHECKING:
-    from phalanx.launch.launchers.launcher import Launch
+    from phalanx.launch.launcher import Launch
 
 _NAMES_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)(:|$)")
 FREE_SOME_SPACE = "Free disk space, then continue from the last checkpoint: phalanx resume"
@@ -128,13 +128,6 @@ def _disk_is_full(paths: RunPaths) -> bool:
         return shutil.disk_usage(paths.folder).free < _FULL
     except OSError:
         return False
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _remedy_for(name: str) -> str:

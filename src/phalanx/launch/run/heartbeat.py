@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 
-from phalanx.launch.run.progress_notes import EACH_WORD, FIRST_WORD
+from phalanx.launch.link.progress_notes import EACH_WORD, FIRST_WORD
 from phalanx.observe.events.event_types import Event, Finished, Joined, Steps, WorkerLost
 
 MOST_STEP = 1.0

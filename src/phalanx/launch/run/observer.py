@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.launch.launchers.launcher import Launch
+from phalanx.launch.launcher import Launch
 from phalanx.observe.events.event_types import Event, MachineSample
 from phalanx.observe.summary.summary import Summary
 

@@ -13,14 +13,14 @@ from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.script.datasets import FILES, HOMES, data_home, files_in
 from phalanx.core.terminal import Say
-from phalanx.launch.machines.agent_link import AgentLink
+from phalanx.launch.link.agent_link import AgentLink
 from phalanx.launch.script.script_datasets import Needs, needs_of
 from phalanx.launch.shipping.listing import ListedFile, walk
 from phalanx.launch.shipping.manifest import FileManifest, make_manifest
 from phalanx.launch.shipping.send import Progress, read_answer, ship
 
 if TYPE_CHECKING:
-    from phalanx.launch.launchers.launcher import Job
+    from phalanx.launch.launcher import Job
 
 LOOK_SECONDS = 180.0
 """A machine that asks dead name servers takes its time."""

@@ -15,8 +15,8 @@ from phalanx.core.errors import MachineError
 from phalanx.core.files import cache_home
 from phalanx.launch.frameworks import Framework
 from phalanx.launch.frameworks.peer_environments import python_of
-from phalanx.launch.machines.agent_link import AgentLink
-from phalanx.launch.run.progress_notes import telling
+from phalanx.launch.link.agent_link import AgentLink
+from phalanx.launch.link.progress_notes import telling
 from phalanx.launch.shipping.requirements import WORKER_PACKAGES, PipStep, Recipe, read_recipe
 from phalanx.launch.shipping.send import (
     Progress,

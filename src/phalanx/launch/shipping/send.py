@@ -12,7 +12,7 @@ import msgspec
 
 from phalanx.core import words
 from phalanx.core.errors import InputError, MachineError
-from phalanx.launch.machines.agent_link import AgentLink
+from phalanx.launch.link.agent_link import AgentLink
 from phalanx.launch.shipping.manifest import FileEntry, FileManifest
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from phalanx.core.errors import MachineError
-from phalanx.launch.run.problems import as_one
+from phalanx.launch.link.problems import as_one
 from phalanx.launch.shipping.requirements import TLS_ONLY, WORKER_PACKAGES
 
 OLDEST = (3, 11)

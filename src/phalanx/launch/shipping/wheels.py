@@ -16,7 +16,7 @@ from pathlib import Path
 
 from phalanx.core.errors import MachineError
 from phalanx.core.files import cache_home
-from phalanx.launch.machines.event_loop import in_thread
+from phalanx.launch.link.event_loop import in_thread
 from phalanx.launch.shipping.listing import walk
 from phalanx.launch.shipping.manifest import FileManifest, make_manifest
 from phalanx.launch.shipping.requirements import PipStep, Recipe, refuse_unsafe

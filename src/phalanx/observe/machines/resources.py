@@ -6,8 +6,26 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+import msgspec
+
 from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.summary.summary_fields import Range, Resources
+
+
+class Range(msgspec.Struct, kw_only=True):
+    avg: float | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+class Resources(msgspec.Struct, kw_only=True):
+    cpu_percent: Range = msgspec.field(default_factory=Range)
+    memory_bytes: Range = msgspec.field(default_factory=Range)
+    network_bytes_per_second: Range = msgspec.field(default_factory=Range)
+    disk_bytes_per_second: Range = msgspec.field(default_factory=Range)
+    gpu_percent: Range = msgspec.field(default_factory=Range)
+    gpu_memory_bytes: Range = msgspec.field(default_factory=Range)
+    watts: Range = msgspec.field(default_factory=Range)
+
 
 _FIELDS = Resources.__struct_fields__
 _MEANS = ("cpu_percent", "gpu_percent")

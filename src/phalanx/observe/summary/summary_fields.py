@@ -5,24 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.core.settings import OURS
+from phalanx.observe.machines.resources import Resources
 from phalanx.observe.speedup.speedup import Worth
 from phalanx.observe.speedup.straggler import Straggler
-
-
-class Range(msgspec.Struct, kw_only=True):
-    avg: float | None = None
-    min: float | None = None
-    max: float | None = None
-
-
-class Resources(msgspec.Struct, kw_only=True):
-    cpu_percent: Range = msgspec.field(default_factory=Range)
-    memory_bytes: Range = msgspec.field(default_factory=Range)
-    network_bytes_per_second: Range = msgspec.field(default_factory=Range)
-    disk_bytes_per_second: Range = msgspec.field(default_factory=Range)
-    gpu_percent: Range = msgspec.field(default_factory=Range)
-    gpu_memory_bytes: Range = msgspec.field(default_factory=Range)
-    watts: Range = msgspec.field(default_factory=Range)
 
 
 class MachineSummary(msgspec.Struct, kw_only=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from phalanx.core import words
-from phalanx.observe.summary.summary_fields import MachineSummary, Range
+from phalanx.observe.machines.resources import Range
+from phalanx.observe.summary.summary_fields import MachineSummary
 from phalanx.report.findings import of_group, worth_sentence
 from phalanx.report.load import StudyData
 from phalanx.report.sections import Grid, Plot, Section

@@ -35,6 +35,8 @@ Members = tuple[int, ...]
 class Toll:
     """Of one worker. This one is of real time: nothing is charged."""
 
+    charges = False
+    """Whether time that is charged passes here."""
     apart = False
     """Whether what a worker has may be older than what the store has by then."""
 

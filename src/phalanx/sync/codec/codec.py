@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -53,26 +53,6 @@ class Codec(Protocol):
 
     def import_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from what another instance with the same options exported."""
-
-
-@runtime_checkable
-class Piecewise(Codec, Protocol):
-    """One whose messages can be made of pieces, each of which has always the same size.
-
-    Together they decode to the same bits as the whole.
-    """
-
-    grain: int
-    """Pieces begin and end at multiples of it, or with the whole."""
-
-    def encode_piece(self, flat: Tensor, low: int, high: int) -> Payload:
-        """``flat[low:high]``, as in the next message; nothing is remembered of it."""
-
-    def decode_piece(self, payload: Payload, out: Tensor, low: int, high: int) -> None:
-        """Write what the receiver sees into ``out[low:high]``."""
-
-    def advance(self, size: int) -> None:
-        """A message of ``size`` values was sent in pieces."""
 
 
 class Stateless:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from phalanx.sync.codec.codec import Codec, Payload, Piecewise, restore, working_dtype
+from phalanx.sync.codec.codec import Codec, Payload, restore, working_dtype
 
 _CODEC = "codec."
 
@@ -26,11 +26,6 @@ class Compressor:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-
-    @property
-    def piecewise(self) -> Piecewise | None:
-        """The codec, if a message may be made of pieces."""
-        return self._codec if isinstance(self._codec, Piecewise) else None
 
     def compress(self, flat: Tensor) -> Payload:
         """The message for ``flat``, in which the decoded values are left: what receivers see."""
@@ -57,10 +52,6 @@ class ErrorFeedback(Compressor):
     def __init__(self, codec: Codec, size: int, dtype: torch.dtype) -> None:
         super().__init__(codec)
         self._residual = torch.zeros(size, dtype=working_dtype(dtype))
-
-    @property
-    def piecewise(self) -> None:
-        """What was left out is added to the whole."""
 
     def compress(self, flat: Tensor) -> Payload:
         # The residual holds the whole wish first; half types then round it into ``flat``.

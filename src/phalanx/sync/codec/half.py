@@ -18,7 +18,6 @@ from phalanx.sync.codec.codec import Part, Payload, Stateless
 
 class _Half(Stateless):
     wire: ClassVar[torch.dtype]
-    grain = 1
 
     def __init__(self, parts: Sequence[Part], seed: int) -> None:
         """Neither the shape of the parameters nor chance matters here."""
@@ -28,15 +27,6 @@ class _Half(Stateless):
 
     def decode(self, payload: Payload, out: Tensor) -> None:
         out.copy_(payload.tensors[0])
-
-    def encode_piece(self, flat: Tensor, low: int, high: int) -> Payload:
-        return self.encode(flat[low:high])
-
-    def decode_piece(self, payload: Payload, out: Tensor, low: int, high: int) -> None:
-        self.decode(payload, out[low:high])
-
-    def advance(self, size: int) -> None:
-        """Messages stand alone."""
 
 
 class Float16(_Half):

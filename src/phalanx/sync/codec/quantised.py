@@ -44,11 +44,7 @@ def noise_table(reach: int, base: float, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class _Span:
-    """Blocks of one width that are worked on together, and where their codes go.
-
-    ``block``, ``wire`` and ``wire_end`` are places in the message of a piece. The noise is that of
-    the span ``number`` of the whole, from ``skipped`` on: so it does not depend on the pieces.
-    """
+    """Blocks of one width that are worked on together, and where their codes go."""
 
     start: int
     rows: int
@@ -56,8 +52,6 @@ class _Span:
     block: int
     wire: int
     wire_end: int
-    number: int
-    skipped: int
 
     @property
     def end(self) -> int:
@@ -69,23 +63,15 @@ class _Span:
 
 
 @lru_cache(maxsize=64)
-def _cut(size: int, block: int, per_byte: int, low: int, high: int) -> tuple[_Span, ...]:
-    """Of ``size`` values those from ``low`` to ``high``, which are whole blocks."""
+def _cut(size: int, block: int, per_byte: int) -> tuple[_Span, ...]:
     spans: list[_Span] = []
-    most, wire = max(1, CHUNK // block), 0
-    number = low // (most * block)
-    start = number * most * block
-    while start < high:
-        rows = min(most, (size - start) // block) or 1
+    start = wire = 0
+    while start < size:
+        rows = min(max(1, CHUNK // block), (size - start) // block) or 1
         width = min(block, size - start)
-        end, first = start + rows * width, max(start, low)
-        if first < end:
-            wanted = (min(end, high) - first) // width
-            wire_end = wire + -(-wanted * width // per_byte)
-            block_number, skipped = (first - low) // block, first - start
-            spans.append(_Span(first, wanted, width, block_number, wire, wire_end, number, skipped))
-            wire = wire_end
-        start, number = end, number + 1
+        wire_end = wire + -(-rows * width // per_byte)
+        spans.append(_Span(start, rows, width, start // block, wire, wire_end))
+        start, wire = spans[-1].end, wire_end
     return tuple(spans)
 
 
@@ -94,37 +80,21 @@ class _Quantised(ABC):
     per_byte: ClassVar[int]
 
     def __init__(self, parts: Sequence[Part], seed: int, block: int = 256) -> None:
-        self._block = self.grain = block
+        self._block = block
         self._reach = max(block, CHUNK)
         self._generator = make_generator(seed)
         self._numbers = torch.empty(0)
         self._codes = torch.empty(0, dtype=torch.int32)
 
     def encode(self, flat: Tensor) -> Payload:
-        return self._encode(flat, 0, flat.numel(), self._draw(flat.numel()))
-
-    def encode_piece(self, flat: Tensor, low: int, high: int) -> Payload:
-        before = self._generator.get_state()
-        places = self._draw(flat.numel())
-        self._generator.set_state(before)
-        return self._encode(flat, low, high, places)
-
-    def advance(self, size: int) -> None:
-        self._draw(size)
-
-    def _draw(self, size: int) -> list[int]:
-        """Where in the table the noise of each span of a message begins."""
-        spans = _cut(size, self._block, self.per_byte, 0, size)
-        return torch.randint(POSITIONS, (len(spans),), generator=self._generator).tolist()
-
-    def _encode(self, flat: Tensor, low: int, high: int, places: list[int]) -> Payload:
         dtype = working_dtype(flat.dtype)
-        spans = self._prepare(flat.numel(), low, high, dtype)
+        spans = self._prepare(flat.numel(), dtype)
         noise = noise_table(self._reach, _ABOVE_ZERO, dtype)
-        scales = torch.empty(-(-(high - low) // self._block), dtype=dtype)
+        places = torch.randint(POSITIONS, (len(spans),), generator=self._generator).tolist()
+        scales = torch.empty(-(-flat.numel() // self._block), dtype=dtype)
         wire = torch.empty(spans[-1].wire_end if spans else 0, dtype=torch.int8)
-        for span in spans:
-            count, place = span.end - span.start, places[span.number] + span.skipped
+        for span, place in zip(spans, places, strict=True):
+            count = span.end - span.start
             values = flat[span.start : span.end].to(dtype).view(span.rows, span.width)
             numbers = self._numbers[:count].view_as(values)
             inverse = _measure(values, self.levels, scales[span.blocks])
@@ -136,11 +106,8 @@ class _Quantised(ABC):
         return Payload((wire, scales))
 
     def decode(self, payload: Payload, out: Tensor) -> None:
-        self.decode_piece(payload, out, 0, out.numel())
-
-    def decode_piece(self, payload: Payload, out: Tensor, low: int, high: int) -> None:
         wire, scales = payload.tensors
-        for span in self._prepare(out.numel(), low, high, scales.dtype):
+        for span in self._prepare(out.numel(), scales.dtype):
             target = out[span.start : span.end]
             direct = out.dtype == scales.dtype
             numbers = target if direct else self._numbers[: span.end - span.start]
@@ -157,9 +124,9 @@ class _Quantised(ABC):
         restore(state, "generator", saved)
         self._generator.set_state(saved)
 
-    def _prepare(self, size: int, low: int, high: int, dtype: torch.dtype) -> tuple[_Span, ...]:
-        """The spans of a piece of ``size`` values, with scratch memory for the longest."""
-        spans = _cut(size, self._block, self.per_byte, low, high)
+    def _prepare(self, size: int, dtype: torch.dtype) -> tuple[_Span, ...]:
+        """The spans of ``size`` values, with scratch memory for the longest."""
+        spans = _cut(size, self._block, self.per_byte)
         longest = max((span.end - span.start for span in spans), default=0)
         if self._numbers.numel() < longest or self._numbers.dtype != dtype:
             self._numbers = torch.empty(longest, dtype=dtype)

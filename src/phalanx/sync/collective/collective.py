@@ -10,7 +10,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from phalanx.rules.collective_choice import MOST_DIRECT, choose
+from phalanx.rules.collective_choice import choose
 from phalanx.sync.collective.algorithms import ahead, butterfly, direct, ring, striped, tree
 from phalanx.sync.collective.algorithms.gather import all_gather
 from phalanx.sync.collective.links import Links
@@ -45,7 +45,7 @@ class Collective:
     ) -> None:
         self.links, self._open_more = links, open_more
         self._wanted = (topology, latency, bandwidth)
-        self._begun: list[ahead.EarlySum | ahead.EarlyExchange] = []
+        self._begun: list[ahead.EarlySum] = []
         self._packs: dict[tuple[torch.dtype, int], Tensor] = {}
         self.topology(0)
 
@@ -95,15 +95,6 @@ class Collective:
         else:
             made = ahead.AheadSum(self.links, flat, cuts)
         self._begun.append(made)
-        return made
-
-    def exchange_ahead(self, count_bytes: int) -> ahead.EarlyExchange | None:
-        """An exchange of encoded messages, always of the same sizes, that may begin early; if that
-        pays. Before they are encoded they have ``count_bytes``. From then on it is the only thing
-        that this is used for."""
-        if not 1 < self.links.size <= MOST_DIRECT or count_bytes < ahead.WORTHWHILE:
-            return None
-        self._begun.append(made := ahead.EarlyExchange(self.links))
         return made
 
     def _all(self, answer: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Adding up gradients: within a host, between hosts, with a codec; teams of workers.
+"""Adding up gradients: within a host, between hosts, with a codec, before the step.
 
 Uses ``arena``, ``state`` and ``codec``; ``collective`` only where there are several hosts.
 """

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.arena.arena import Topology
-from phalanx.sync.codec.codec import Payload, Piecewise
+from phalanx.sync.codec.codec import Payload
 from phalanx.sync.codec.make import make_codec, parts_of
 from phalanx.sync.reduce.early_gradients import cuts_of
 from phalanx.sync.state.gradient_values import are_sound
 from phalanx.sync.state.layout import reshard
-from phalanx.sync.strategies.strategy import StrategyContext
+from phalanx.sync.strategy import StrategyContext
 
 if TYPE_CHECKING:
     from phalanx.sync.collective.algorithms.ahead import EarlySum
@@ -53,31 +53,12 @@ class Summing:
         codec = context.encoding.codec
         self._decoders = [make_codec(codec, parts_of(n, 0), 0) for n in layouts] if codec else []
         self._scratch = [torch.empty_like(flat) for flat in sums] if codec else []
-        self._cuts = cuts_of(layouts[0])
         self.ahead: EarlySum | None = None
         """The sum of what there is, if a part of it may go before the rest is there."""
         if self._collective and not codec and len(sums) == 1:
             self.ahead = self._collective.sum_ahead(
-                sums[0], self._cuts, on_gpu=context.replica.staging.away
+                sums[0], cuts_of(layouts[0]), on_gpu=context.replica.staging.away
             )
-
-    def encode_ahead(self) -> None:
-        """From now on all sums are coded, and pieces of them may go before the rest is there, if
-        the codec can make them. All hosts do so."""
-        if self.ahead is None and self._collective and self.sender.piecewise:
-            from phalanx.sync.reduce.early_encoded import EncodedSum
-
-            flat, scratch, decoder = self._sums[0], self._scratch[0], self._decoders[0]
-            exchange = self._collective.exchange_ahead(flat.numel() * flat.element_size())
-            if exchange is not None and isinstance(decoder, Piecewise):
-                codec, gives = self._codec_at_work, self._has_something
-                self.ahead = EncodedSum(exchange, flat, scratch, self._cuts, decoder, codec, gives)
-
-    def _codec_at_work(self) -> Piecewise:
-        """Each stay in a phase has its own."""
-        found = self.sender.piecewise
-        assert found is not None
-        return found
 
     def start(self) -> None:
         """``sum`` comes next, and what lies there does not change until then."""

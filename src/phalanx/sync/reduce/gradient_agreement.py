@@ -8,7 +8,7 @@ import torch
 
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.gradients import get_grad, set_grad
-from phalanx.sync.strategies.strategy import StrategyContext
+from phalanx.sync.strategy import StrategyContext
 
 
 class GradientAgreement:

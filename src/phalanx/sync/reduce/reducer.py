@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.arena.arena import Topology
+from phalanx.sync.arena.team import circle_of
 from phalanx.sync.reduce.adding import adding
-from phalanx.sync.reduce.team import circle_of
 from phalanx.sync.state.gradient_values import are_sound, clip_factor, squares
 from phalanx.sync.state.gradients import get_grad
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import NOBODY, Masks
-from phalanx.sync.strategies.strategy import StrategyContext
+from phalanx.sync.strategy import StrategyContext
 
 if TYPE_CHECKING:
     from phalanx.sync.reduce.between_hosts import Summing
@@ -32,11 +32,17 @@ if TYPE_CHECKING:
 class Reducer:
     """``offer`` before the team meets, ``reduce`` after it; rows are free again once all have.
 
-    ``across`` hosts, unless somebody else sums what the hosts have.
+    ``across`` hosts, unless somebody else sums what the hosts have. ``starts``: what is offered is
+    for a step, whatever the others say, so it may be on its way while this worker waits for them.
     """
 
     def __init__(
-        self, context: StrategyContext, *, across: bool = True, topology: Topology | None = None
+        self,
+        context: StrategyContext,
+        *,
+        across: bool = True,
+        topology: Topology | None = None,
+        starts: bool = False,
     ) -> None:
         self._replica, self._shared = context.replica, context.shared
         self._team, host, hosts = context.team, context.arena.host, context.arena.hosts
@@ -67,6 +73,7 @@ class Reducer:
         whole = self._team.size == context.arena.workers
         self._rows = slice(None) if whole else list(self._team.members)
         self._summing = self._sum_between_hosts(context, topology) if across and hosts else None
+        self._starts = self._summing if starts and len(self._local) == 1 else None
         self._early: EarlySums | None = None
         self.sender = (
             self._summing.sender if self._summing else context.encoding.sender(self._sent())
@@ -127,7 +134,6 @@ class Reducer:
         if self._early is None and self._summing:
             from phalanx.sync.reduce.early_sums import make_early_sums
 
-            self._summing.encode_ahead()
             self._early = make_early_sums(
                 self._replica, self._shared, self._summing.ahead, self._local, self._circle,
                 leads=self.leads,
@@ -143,11 +149,20 @@ class Reducer:
     def offer(self, weight: float, clip: float | None = None) -> None:
         """Show this worker's gradients."""
         gone, stale = self._early.settle() if self._early else (NOBODY, False)
-        masks = [collector.collect(gone) for collector in self._collectors]
-        self._flats, doubtful = None, not all(c.finite for c in self._collectors)
+        masks: Masks = []
+        doubtful, self._flats = False, None
+        for collector in self._collectors:
+            masks.append(collector.collect(gone))
+            doubtful |= not collector.is_finite()
         spoilt = doubtful and self._is_spoilt()
         self._shared.declare(weight, clip, masks, stale=stale, spoilt=spoilt, doubtful=doubtful)
-        self.bytes_sent = 0 if self._summing or spoilt else self.sender.offer(weight, masks)
+        if self._summing or spoilt:
+            self.bytes_sent = 0
+        else:
+            untouched = self.sender.untouched if weight else None
+            self.bytes_sent = self.sender.offer(weight, masks) if untouched is None else untouched
+        if self._starts is not None:
+            self._starts.start()
 
     def _is_spoilt(self) -> bool:
         return self._looks_first and not are_sound(self._offered)
@@ -160,12 +175,6 @@ class Reducer:
                 for shard, out in zip(self.shards, own, strict=True):
                     out.copy_(targets[shard])
         return masks
-
-    def start(self) -> None:
-        """What was offered is for a step, whatever the others say: it may be on its way while
-        this worker still waits for them."""
-        if self._summing and len(self._local) == 1:
-            self._summing.start()
 
     def offer_flats(self, flats: list[Tensor], weight: float) -> None:
         """Show something else that has the shape of the parameters."""

@@ -48,38 +48,31 @@ class SharedBuffers:
         pairs = list(zip(self._firsts, self._first, strict=True))
         types = {b.dtype for b in self._first}
         self._first_by_type = [[p for p in pairs if p[1].dtype == t] for t in types]
-        self._samples = 0.0
+        self.samples = 0.0
         """That passed through this worker's statistics since all had the same."""
+        self.any = bool(everything)
         self.publish()
         arena.barrier()
         self.load(self._rows[0], self._firsts)  # the first one's, as of the weights
         arena.barrier()
 
-    @property
-    def any(self) -> bool:
-        return bool(self._average or self._first)
-
-    def count(self, samples: int) -> None:
-        """These samples have passed through this worker's statistics."""
-        self._samples += samples
-
     def forget_counts(self) -> None:
         """Everyone has the average now: only samples from here on tell the workers apart."""
-        self._samples = 0.0
+        self.samples = 0.0
         self._table[self._arena.rank, -1] = 0.0
 
     def export_counts(self) -> dict[str, Tensor]:
-        return {"seen": torch.tensor([self._samples], dtype=torch.float64)}
+        return {"seen": torch.tensor([self.samples], dtype=torch.float64)}
 
     def import_counts(self, state: dict[str, Tensor]) -> None:
         if "seen" in state:
-            self._samples = float(state["seen"])
+            self.samples = float(state["seen"])
 
     def publish(self) -> None:
         """Show this worker's buffers to the others."""
         if self._average:
             self._rows[self._arena.rank].copy_(_joined(self._average))
-            self._table[self._arena.rank, -1] = self._samples
+            self._table[self._arena.rank, -1] = self.samples
         if self._arena.rank == 0:
             for members in self._first_by_type:
                 regions, buffers = zip(*members, strict=True)

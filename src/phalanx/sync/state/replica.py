@@ -24,8 +24,9 @@ from phalanx.sync.state.layout import (
 )
 from phalanx.sync.state.staging import StagedCollector, Staging
 
-_version = attrgetter("_version")
+_version, _requires_grad = attrgetter("_version"), attrgetter("requires_grad")
 NOBODY: Collection[int] = frozenset()
+Strays = list[tuple[Tensor, Tensor]]
 Masks = list[bytes | None]
 """Per layout, which parameters had a gradient; ``None`` is all of them."""
 
@@ -67,20 +68,26 @@ class Replica:
         starts = [[place.start for place in layout.places] for layout in self.layouts]
         return [torch.tensor(places, device=self.device) for places in starts]
 
-    def first_values(self) -> list[Tensor] | list[list[float]]:
+    def first_values(self) -> list[Any]:
         """In each layout, the first value of each parameter, as it is now. A device is not waited
         for."""
-        if self._arrays:
-            return [array.take(places).tolist() for array, places in self._arrays]
-        pairs = zip(self.bound, self._firsts, strict=True)
-        return [flat.index_select(0, places) for flat, places in pairs]
+        found: list[Any] = []
+        for array, places in self._arrays:
+            found.append(array.take(places).tolist())
+        if not found:
+            pairs = zip(self.bound, self._firsts, strict=True)
+            found = [flat.index_select(0, places) for flat, places in pairs]
+        return found
 
     def written(self, apart: Collection[int]) -> int:
         """How often torch has seen a write to the parameters, but for those with the ids ``apart``.
         It grows with every write."""
         if apart:
             return sum(p._version for own in self.parameters for p in own if id(p) not in apart)
-        return sum(sum(map(_version, own)) for own in self.parameters)
+        count = 0
+        for own in self.parameters:
+            count += sum(map(_version, own))
+        return count
 
     def outgrown(self) -> bool:
         """Whether the optimizer trains a parameter that is not laid out (unfrozen, or added), or
@@ -91,7 +98,7 @@ class Replica:
         for group, (size, features) in zip(groups, self._known, strict=True):
             if len(group["params"]) != size or _features(group) != features:
                 return True
-        return any(parameter.requires_grad for parameter in self._frozen)
+        return any(map(_requires_grad, self._frozen))
 
     def copy_out(self, flats: list[Tensor]) -> None:
         """Write the parameters' values into ``flats``."""
@@ -111,9 +118,13 @@ class Replica:
             pairs = zip(flats, self._firsts, strict=True)
             self._arrays = [(flat.numpy(), places.numpy()) for flat, places in pairs]
 
-    def strays(self) -> list[tuple[Tensor, Tensor]]:
+    def strays(self) -> Strays:
         """Parameters that the script has moved elsewhere (``p.data = …``), and their own places."""
-        return [(p, place) for p, address, place in self._places if p.data_ptr() != address]
+        found = []
+        for parameter, address, place in self._places:
+            if parameter.data_ptr() != address:
+                found.append((parameter, place))
+        return found
 
     def private_flats(self) -> list[Tensor]:
         """Flat buffers of this worker's own, on the parameters' device."""
@@ -244,10 +255,10 @@ class Collector:
             return None
         return bytes(i not in missing for i in range(len(self._parameters)))
 
-    @property
-    def finite(self) -> bool:
+    def is_finite(self) -> bool:
         """Whether what was collected last is finite for certain, and its squares are."""
-        return all(math.isfinite(torch.dot(flat, flat).item()) for flat in self._real)
+        squares = map(torch.dot, self._real, self._real)
+        return all(map(math.isfinite, map(float, squares)))
 
 
 def _shaped(place: ParameterPlace, targets: list[Tensor]) -> Tensor | None:

@@ -145,7 +145,7 @@ class SharedState:
         doubtful: bool = False,
     ) -> None:
         """What this worker offers weighs so much; ``masks`` says of which parameters it is."""
-        rank, complete = self.arena.rank, all(mask is None for mask in masks)
+        rank, complete = self.arena.rank, masks.count(None) == len(masks)
         self._declared[rank] = (weight, clip or 0.0, spoilt, stale, doubtful, complete)
         if not complete:
             for table, mask in zip(self._used, masks, strict=True):

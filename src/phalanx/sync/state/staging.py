@@ -22,8 +22,7 @@ Copy = tuple[Tensor, Tensor]
 
 
 class Gather(Protocol):
-    @property
-    def finite(self) -> bool: ...
+    def is_finite(self) -> bool: ...
 
     def collect(self, gone: Collection[int] = ...) -> bytes | None: ...
 
@@ -147,9 +146,8 @@ class StagedCollector:
         self._staging.fetch(_up_to(left, self._copies))
         return used
 
-    @property
-    def finite(self) -> bool:
-        return self._gather.finite
+    def is_finite(self) -> bool:
+        return self._gather.is_finite()
 
 
 def _wait_for(event: torch.cuda.Event, device: torch.device) -> None:

@@ -1,5 +1,4 @@
-"""The parameter store of one host: versions, admission of workers, pushes.
+"""The parameter store of one host: versions and pushes.
 
-Uses ``arena``, ``state`` and ``reduce``, and the rules of admission in ``phalanx.rules``. Its form
-over the network is in ``remote``.
+Uses ``arena``, ``state``, ``codec`` and ``reduce``. Its form over the network is in ``remote``.
 """

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.codec.codec import Payload
-from phalanx.sync.reduce.encoding import Encoding
+from phalanx.sync.codec.encoding import Encoding
 from phalanx.sync.state.gradient_values import are_sound, clip_factor
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import Masks, Replica
@@ -43,7 +43,7 @@ class PushBuffers:
 
     def is_finite(self) -> bool:
         """What was collected."""
-        return all(c.finite for c in self._collectors) or are_sound(self.flats)
+        return all(c.is_finite() for c in self._collectors) or are_sound(self.flats)
 
     def is_encoded_finite(self) -> bool:
         """What a codec has made of it."""

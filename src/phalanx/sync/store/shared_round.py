@@ -9,7 +9,7 @@ import torch
 from phalanx.sync.arena.arena import Locks, shard_lock
 from phalanx.sync.state.gradient_values import are_sound, clip_factor
 from phalanx.sync.store.shared_store import SharedStore
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class SharedRound:
@@ -48,7 +48,7 @@ class SharedRound:
 
     def offer(self, weight: float, clip: float | None = None) -> None:
         masks = [collector.collect() for collector in self._collectors]
-        finite = all(c.finite for c in self._collectors) or are_sound(self._mine)
+        finite = all(c.is_finite() for c in self._collectors) or are_sound(self._mine)
         self.bytes_sent = self.sender.offer(weight, masks) if finite else 0
         if finite and not self.sender.is_plain:  # a codec may have made something infinite of it
             finite = are_sound(self._mine)
@@ -124,7 +124,7 @@ class SharedRound:
     def _update(self, shards: list[int] | range, timing: Timing) -> None:
         began, masks = self._clock.now(), self._shared.used_by(slice(None))
         for shard in shards:
-            self._store.apply(shard, [sums[shard] for sums in self._sums], masks)
+            self._store.apply(shard, self._sums, masks)
             self._done[shard] = self._step
         timing.update += self._clock.now() - began
         self._arena.wake()

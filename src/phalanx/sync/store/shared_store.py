@@ -22,7 +22,7 @@ from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shard_optimizer import ELEMENTWISE
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.push_buffers import PushBuffers
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 if TYPE_CHECKING:
     from phalanx.sync.store.remote.remote_store import RemoteStore
@@ -47,6 +47,7 @@ class SharedStore:
             [self._shared.optimizer_of(i, shard) for shard in range(self._shards)]
             for i in range(len(layouts))
         ]
+        self._locks = [self._arena.lock(shard_lock(shard)) for shard in range(self._shards)]
         first = self._arena.rank
         self.order = [(first + i) % self._shards for i in range(self._shards)]
         """Workers begin with different shards, so as not to meet."""
@@ -125,33 +126,37 @@ class SharedStore:
         while waiting:
             asked, coded = self._clock.now(), self._coded if shards is None else 1.0
             shard = waiting[0]
-            sent = self._toll.request(shard, self.part * coded, 1 / self._shards)
-            timing.send, timing.wait = timing.send + sent, timing.wait - sent
+            if self._toll.charges:
+                sent = self._toll.request(shard, self.part * coded, 1 / self._shards)
+                timing.send, timing.wait = timing.send + sent, timing.wait - sent
             shard = self._enter_one(waiting)
             waiting.remove(shard)
             try:
-                self._visit(shard, [g[shard] for g in gradients], used, rate_factor, asked, timing)
-                self._copy(shard, pull)
+                self._visit(shard, gradients, used, rate_factor, asked, timing)
+                if pull:
+                    self._copy(shard, pull)
             finally:
-                self._arena.lock(shard_lock(shard)).release()
-            self._toll.reply(shard, self.part if pull else 0.0)
-        given = self._clock.now()
-        updates = self._toll.settle()
-        timing.update += updates
-        timing.reduce += self._clock.now() - given - updates
+                self._locks[shard].release()
+            if self._toll.charges:
+                self._toll.reply(shard, self.part if pull else 0.0)
+        if self._toll.charges:
+            given = self._clock.now()
+            updates = self._toll.settle()
+            timing.update += updates
+            timing.reduce += self._clock.now() - given - updates
 
     def _enter_one(self, waiting: list[int]) -> int:
         """Lock a shard that is free; only when none is, wait for one."""
         for shard in waiting:
-            if self._arena.lock(shard_lock(shard)).acquire(blocking=False):
+            if self._locks[shard].acquire(blocking=False):
                 return shard
-        self._arena.lock(shard_lock(waiting[0])).acquire()
+        self._locks[waiting[0]].acquire()
         return waiting[0]
 
     def _visit(
         self,
         shard: int,
-        gradients: list[Tensor],
+        gradients: Sequence[ByShard],
         used: Masks,
         rate_factor: float,
         asked: float,
@@ -166,11 +171,11 @@ class SharedStore:
         timing.update += self._clock.now() - admitted
 
     def apply(
-        self, shard: int, gradients: Sequence[Tensor], used: Masks, rate_factor: float = 1.0
+        self, shard: int, gradients: Sequence[ByShard], used: Masks, rate_factor: float = 1.0
     ) -> None:
         """Run the optimizer on ``shard``, whose lock this worker holds."""
-        for optimizers, gradient, mask in zip(self._optimizers, gradients, used, strict=True):
-            optimizers[shard].update(gradient, mask, rate_factor)
+        for optimizers, parts, mask in zip(self._optimizers, gradients, used, strict=True):
+            optimizers[shard].update(parts[shard], mask, rate_factor)
         self._shared.versions[shard] += 1
 
     def pull_reduced(self, reducer: Reducer, into: Sequence[Tensor]) -> None:
@@ -194,16 +199,18 @@ class SharedStore:
     def pull(self, into: Sequence[Tensor]) -> None:
         """Copy the newest parameters, no shard while it is being updated."""
         for shard in self.order:
-            self._toll.request(shard, 0.0)
-            with self._arena.lock(shard_lock(shard)):
+            if self._toll.charges:
+                self._toll.request(shard, 0.0)
+            with self._locks[shard]:
                 self._seen[shard] = int(self._shared.versions[shard])
-                self._copy(shard, into)
-            self._toll.reply(shard, self.part)
-        self._toll.settle()
+                if into:
+                    self._copy(shard, into)
+            if self._toll.charges:
+                self._toll.reply(shard, self.part)
+        if self._toll.charges:
+            self._toll.settle()
 
     def _copy(self, shard: int, into: Sequence[Tensor]) -> None:
-        if not into:
-            return
         parts = [slice(*bounds[shard]) for bounds in self._bounds]
         flats = zip(into, self._shared.parameters, parts, strict=True)
         self._staging.fetch((flat[part], shared[part]) for flat, shared, part in flats)

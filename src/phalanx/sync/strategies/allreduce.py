@@ -15,8 +15,8 @@ from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.gradients import set_grad
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
 from phalanx.sync.strategies.team_strategy import TeamStrategy
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class AllReduce(TeamStrategy):
@@ -28,7 +28,7 @@ class AllReduce(TeamStrategy):
         super().__init__(context)
         self._topology = topology
         chosen = Topology(topology, through, self._replica.device)
-        self._reducer = Reducer(context, topology=chosen)
+        self.offers = self._reducer = Reducer(context, topology=chosen, starts=True)
         if self._shared.elementwise:
             layouts, shard = len(self._replica.layouts), self._host.rank
             self._optimizers = [self._shared.optimizer_of(i, shard) for i in range(layouts)]
@@ -38,23 +38,14 @@ class AllReduce(TeamStrategy):
         super().begin()
         self._reducer.go_ahead()
 
-    def offer(self, weight: float, clip: float | None = None) -> None:
-        self._reducer.offer(weight, clip)
-
-    @property
-    def bytes_sent(self) -> int:
-        return self._reducer.bytes_sent
-
-    def start(self) -> None:
-        self._reducer.start()
-
     def distrust(self) -> None:
         self._reducer.distrust()
 
     def follow(self) -> Timing:
         met = self._clock.now()
         masks = self._reducer.reduce()
-        self._reducer.take_time(self._topology)
+        if self._toll.charges:
+            self._reducer.take_time(self._topology)
         self._replica.drop_gradients()
         return self._take(masks, met)
 
@@ -75,10 +66,12 @@ class AllReduce(TeamStrategy):
         now, reduced, refused = self._clock.now, self._clock.now(), self._reducer.refused
         if refused is None:
             (self._update if self._shared.elementwise else self._update_whole)(masks)
-        self._toll.update()
+        if self._toll.charges:
+            self._toll.update()
         updated = now()
         self._host.barrier()
-        self.refresh()
+        if self._staged:
+            self.refresh()
         settled = now() - updated
         return Timing(
             reduce=reduced - met, update=updated - reduced, settle=settled, refused=refused

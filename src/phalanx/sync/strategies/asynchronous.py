@@ -14,7 +14,7 @@ from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.push_thread import make_pusher
 from phalanx.sync.store.shared_store import make_store
 from phalanx.sync.strategies.shared_strategy import StoreStrategy
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class Asynchronous(StoreStrategy):

@@ -8,10 +8,10 @@ parallel distributed training for deep learning" (2019). The rules are in ``phal
 from __future__ import annotations
 
 from phalanx.rules.admission import Dynamic, Rule, Stale
+from phalanx.sync.arena.admission_gate import AdmissionGate
 from phalanx.sync.state.replica import Masks
-from phalanx.sync.store.admission_gate import AdmissionGate
 from phalanx.sync.strategies.asynchronous import Asynchronous
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class Bounded(Asynchronous):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.shared_round import SharedRound
 from phalanx.sync.store.shared_store import refuse_whole
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
 from phalanx.sync.strategies.team_strategy import TeamStrategy
+from phalanx.sync.strategy import StrategyContext, Timing
 
 if TYPE_CHECKING:
     from phalanx.sync.store.remote.remote_round import RemoteRound
@@ -24,18 +24,11 @@ class BulkSynchronous(TeamStrategy):
     def __init__(self, context: StrategyContext, servers: int | None = None) -> None:
         super().__init__(context)
         refuse_whole(context)
-        self._round = _round_of(context, servers)
+        self.offers = self._round = _round_of(context, servers)
 
     def begin(self) -> None:
         self._round.begin()
         super().begin()
-
-    def offer(self, weight: float, clip: float | None = None) -> None:
-        self._round.offer(weight, clip)
-
-    @property
-    def bytes_sent(self) -> int:
-        return self._round.bytes_sent
 
     def follow(self) -> Timing:
         self._replica.drop_gradients()

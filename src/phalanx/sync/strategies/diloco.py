@@ -11,7 +11,7 @@ from torch import Tensor
 
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.strategies.local_training import Local
-from phalanx.sync.strategies.strategy import StrategyContext
+from phalanx.sync.strategy import StrategyContext
 
 
 class DiLoCo(Local):

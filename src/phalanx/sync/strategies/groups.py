@@ -13,8 +13,8 @@ from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.shared_store import make_store
 from phalanx.sync.strategies.shared_strategy import StoreStrategy
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
 from phalanx.sync.strategies.team_strategy import TeamStrategy
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class Groups(StoreStrategy, TeamStrategy):
@@ -30,7 +30,7 @@ class Groups(StoreStrategy, TeamStrategy):
         self.own_copy = self.own_copy or context.toll.apart
         super().__init__(context)
         self._store = make_store(context, servers)
-        self._reducer = Reducer(context)
+        self.offers = self._reducer = Reducer(context)
         self._store.push_for(self._reducer)
         self._rate_factor, self._emphasis = 1.0 / context.rate_divisor, 1.0
 
@@ -41,13 +41,6 @@ class Groups(StoreStrategy, TeamStrategy):
         self._reducer.begin()
         self._store.begin()
         super().begin()
-
-    def offer(self, weight: float, clip: float | None = None) -> None:
-        self._reducer.offer(weight, clip)
-
-    @property
-    def bytes_sent(self) -> int:
-        return self._reducer.bytes_sent
 
     def follow(self) -> Timing:
         now, timing, began = self._clock.now, Timing(), self._clock.now()

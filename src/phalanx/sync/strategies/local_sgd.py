@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from phalanx.sync.strategies.local_training import Local
-from phalanx.sync.strategies.strategy import StrategyContext
+from phalanx.sync.strategy import StrategyContext
 
 
 class LocalSGD(Local):

@@ -13,7 +13,7 @@ from phalanx.sync.state.optimizer_state import export_tensors, load_tensors, rea
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.strategies.shared_strategy import SharedStrategy
 from phalanx.sync.strategies.single import Single
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class Local(SharedStrategy):

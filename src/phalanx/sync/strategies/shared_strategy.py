@@ -8,7 +8,7 @@ import torch
 
 from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.strategies.strategy import Strategy, StrategyContext
+from phalanx.sync.strategy import Strategy, StrategyContext
 
 if TYPE_CHECKING:
     from phalanx.sync.store.remote.remote_store import RemoteStore

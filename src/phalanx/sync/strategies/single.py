@@ -22,7 +22,7 @@ from phalanx.sync.state.optimizer_state import (
 )
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shard_optimizer import discover_slots, is_elementwise
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 
 if TYPE_CHECKING:
     from phalanx.sync.state.device_skips import DeviceSkips

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from phalanx.core.spec import Phase, Spec
 from phalanx.rules.balance import Balancer, ShareChange
 from phalanx.rules.share_proposal import Tick
-from phalanx.rules.straggler_policy import SpeedMeter, StragglerPolicy
+from phalanx.rules.straggler_policy import StragglerPolicy
 from phalanx.train.control.directives import Directive, Leave, Regroup, Return
 from phalanx.train.control.rendezvous import BUSY, SAMPLES, STEPS, WHOLE
 
@@ -27,16 +29,21 @@ class SpeedWatch:
     """What one worker makes of everybody's speeds. All see the same, so all decide the same."""
 
     def __init__(self, workers: int, *, balance: bool) -> None:
-        self.meter = SpeedMeter(WINDOW)
+        self.rates: deque[float] = deque(maxlen=WINDOW)
+        """Samples a second of this worker's last steps."""
         self.shares = [1.0 / workers] * workers
         self.decided: list[ShareChange] = []
         """What has been found out about shares, and not been said yet."""
         self._workers, self._wanted = workers, balance
         self._balancer = Balancer(workers)
-        self._balances = self._regroups = False
+        self.balances = self._regroups = False
+        """Whether shares follow speeds now."""
         self._policy: StragglerPolicy | None = None
         self._spec = ""
         self._since: Any = None
+        self.next_tick = -math.inf
+        """Of the figure ``WHOLE`` of the first worker: from then on shares are looked at. Not by a
+        clock, so that all workers agree on when that is."""
         self._steps, self._next_look, self._looked, self._every = 0, LOOK_EVERY, 0.0, 1
 
     def enter(self, phase: Phase, spec: Spec, grouped_by_speed: bool, every: int = 1) -> None:
@@ -65,29 +72,34 @@ class SpeedWatch:
 
     def _share_anew(self, phase: Phase) -> None:
         """A straggler that a policy avoids is not balanced away as well."""
-        self._balances = self._wanted and phase.traits.balanced and self._policy is None
-        if not self._balances:
+        self.balances = self._wanted and phase.traits.balanced and self._policy is None
+        if not self.balances:
             self.shares = [1.0 / self._workers] * self._workers
         settling = 1 if phase.traits.lockstep else FREE_SETTLING
         self._balancer = Balancer(self._workers, self.shares, settling, self._every)
-        self._since = None
+        self._since, self.next_tick = None, -math.inf
+
+    @property
+    def judges(self) -> bool:
+        """Whether anything is to be decided by speeds, besides shares."""
+        return self._regroups or self._policy is not None
+
+    @property
+    def speed(self) -> float:
+        """Samples a second: the median of the last steps, which ignores a hiccup; 0 is unknown."""
+        return statistics.median(self.rates) if self.rates else 0.0
 
     def new_shares(self, figures: Any, lost: Collection[int] = ()) -> bool:
         """Whether the shares have changed, from the figures of all workers, a row each."""
-        if not self._balances:
-            return False
         since = self._since
         if since is None:
-            self._since = figures.copy()
-            return False
-        # By what the first worker tells and not by a clock, so that all agree on when to look.
-        if figures[0, WHOLE] - since[0, WHOLE] < TICK_SECONDS:
+            self._start_tick(figures.copy())
             return False
         now = figures.copy()  # free-running workers go on writing theirs
         passed = now - since
         if any(passed[r, STEPS] <= 0.0 for r in range(self._workers) if r not in lost):
             return False
-        self._since = now
+        self._start_tick(now)
         change = self._balancer.observe(_tick(passed.tolist(), lost))
         if change is None:
             return False
@@ -95,6 +107,9 @@ class SpeedWatch:
         if change.decided:
             self.decided.append(change)
         return True
+
+    def _start_tick(self, now: Any) -> None:
+        self._since, self.next_tick = now, float(now[0, WHOLE]) + TICK_SECONDS
 
     def verdict(self, speeds: Iterable[float], now: float) -> Directive | None:
         """What the policies want, asked once a step."""

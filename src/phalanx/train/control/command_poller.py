@@ -17,6 +17,7 @@ from phalanx.train.control.directives import (
     Directive,
     DirectiveSource,
     SaveCheckpoint,
+    Stop,
     Switch,
 )
 from phalanx.train.start.environment import Environment
@@ -63,12 +64,17 @@ class CommandPoller(DirectiveSource):
         self._path = environment.paths.switch if environment.paths else None
         self.clock, self._timer, self._lifecycle = clock, timer, lifecycle
         self._looked = clock.now()
-        self._workers = environment.workers
+        self._rank, self._workers = environment.rank, environment.workers
 
+    @property
     def must_stop(self) -> bool:
         return self._lifecycle.stopped
 
     def look(self) -> Directive | None:
+        if self._lifecycle.stopped:
+            return Stop()
+        if self._rank:
+            return None
         now = self.clock.now()
         if now - self._looked < LOOK_SECONDS:
             return None

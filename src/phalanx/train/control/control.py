@@ -16,7 +16,13 @@ from phalanx.core.spec import Spec
 from phalanx.rules.balance import ShareChange
 from phalanx.sync.arena.arena import Arena
 from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
-from phalanx.train.control.directives import CommandCells, Directive, DirectiveSource, Stop
+from phalanx.train.control.directives import (
+    CommandCells,
+    Directive,
+    DirectiveSource,
+    DirectiveTaker,
+    Stop,
+)
 from phalanx.train.control.rendezvous import (
     BUSY,
     CUT,
@@ -31,8 +37,9 @@ from phalanx.train.engine.active_phase import ActivePhase
 from phalanx.train.engine.shared_leases import SharedLeases
 
 
-class Control:
-    """``tell`` is called, on every worker, with what was found out about shares."""
+class Control(DirectiveTaker):
+    """``tell`` is called, on every worker, with what was found out about shares; ``rest`` is called
+    before free-running workers meet."""
 
     def __init__(
         self,
@@ -41,10 +48,12 @@ class Control:
         claims: SharedLeases,
         source: DirectiveSource,
         tell: Callable[[ShareChange], None],
+        rest: Callable[[], None],
         *,
         balance: bool,
     ) -> None:
-        self._arena, self._claims, self._source, self._tell = arena, claims, source, tell
+        super().__init__(source)
+        self._arena, self._claims, self._tell, self._rest = arena, claims, tell, rest
         self._first = arena.rank == 0
         everyone = range(arena.workers)
         self.rendezvous = Rendezvous(arena, arena.circle(everyone), everyone, self.attended)
@@ -69,7 +78,8 @@ class Control:
     @property
     def free_shares(self) -> list[float]:
         """For workers that do not meet: as the first one sees them."""
-        return [float(share) for share in self._cells.shares]
+        found: list[float] = self._cells.shares.tolist()
+        return found
 
     # -- rendezvous --------------------------------------------------------------------------
 
@@ -108,7 +118,8 @@ class Control:
 
     def measured(self, samples: int, seconds: float) -> None:
         """This worker has computed."""
-        self.watch.meter.add(samples, seconds)
+        if samples > 0 and seconds > 0.0:
+            self.watch.rates.append(samples / seconds)
         figures = self.rendezvous.figures
         if samples:  # a second optimizer's step over the same ones is part of it
             figures[STEPS] += 1
@@ -116,12 +127,8 @@ class Control:
         figures[BUSY] += seconds
         figures[WHOLE] += seconds
         if not self._lockstep or figures[STEPS] % LOOK_EVERY == 0:
-            figures[SPEED] = self.watch.meter.value
+            figures[SPEED] = self.watch.speed
             self._cells.figures[self._arena.rank] = figures
-
-    def exchanged(self, seconds: float) -> None:
-        """And has then exchanged what it computed, and waited for others."""
-        self.rendezvous.figures[WHOLE] += seconds
 
     def use_shares(self) -> list[float]:
         """The shares of the stretch that begins in lockstep."""
@@ -145,47 +152,49 @@ class Control:
         self._seen = directive
         if not self._lockstep:
             return
-        self._rebalanced |= not self.fixed and self.watch.new_shares(figures)
-        if self._first:
+        if self.watch.balances and not self.fixed and figures[0, WHOLE] >= self.watch.next_tick:
+            self._rebalanced |= self.watch.new_shares(figures)
+        if self._first and self.watch.judges:
             self._post(self.watch.verdict(figures[:, SPEED], self._arena.pace.now()))
 
     def look(self) -> None:
-        """The first worker looks for directives, and after those who do not meet."""
-        if self._source.must_stop():
-            self._cells.ask_to_stop()
-        if not self._first:
-            return
-        if self._cells.number > self._taken:
+        """The first worker looks for them, and after those who do not meet."""
+        if self._first and self._cells.cells[0] > self._taken:
             if not self._lockstep:
                 self._claims.cut()  # again: there was nothing left to cut the last time
             return
-        if self._cells.stop_is_asked:
+        if (found := self.source.look()) is not None:
+            if isinstance(found, Stop):
+                self._cells.stopping[self._arena.rank] = 1
+            elif self._first:
+                self._post(found)
+        if not self._first:
+            return
+        if 1 in self._cells.stopping:
             self._post(Stop())
             return
-        self._post(self._source.look())
         if not self._lockstep:
-            if self.watch.new_shares(self._cells.figures, self._arena.lost):
+            figures, watch = self._cells.figures, self.watch
+            looks = watch.balances and figures[0, WHOLE] >= watch.next_tick
+            if looks and watch.new_shares(figures, self._arena.lost):
                 self._share_out()
                 self._tell_decided()
-            self._post(self.watch.verdict(self.speeds, self._arena.pace.now()))
+            if self.watch.judges:
+                self._post(self.watch.verdict(self.speeds, self._arena.pace.now()))
 
     def _post(self, directive: Directive | None) -> None:
-        if directive is None or self._cells.number > self._taken:
+        if directive is None or self._cells.cells[0] > self._taken:
             return
         self._cells.post(directive)
-        self.rendezvous.directive = self._cells.number
+        self.rendezvous.directive = self._cells.cells[0]
         if not self._lockstep:
             self._claims.cut()
 
     @property
     def cut(self) -> bool:
-        """In lockstep: the stretch under way ends with the batch in hand."""
         return self._lockstep and (self._rebalanced or self._seen > self._taken)
 
-    def after_stretch(
-        self, ticket: int, position: int, rest: Callable[[], None]
-    ) -> tuple[int, Directive | None]:
-        """How far the data have been used, and the directive to carry out there, if any."""
+    def after_stretch(self, ticket: int, position: int) -> tuple[int, Directive | None]:
         if self._lockstep:
             self.use_shares()
             if self._seen <= self._taken:
@@ -193,9 +202,9 @@ class Control:
         else:
             if not self._claims.is_cut(ticket):
                 return position, None
-            rest()
+            self._rest()
             self.rendezvous.meet(CUT)
             position = self._claims.position
-        directive, self._taken = self._cells.read(), self._cells.number
+        directive, self._taken = self._cells.read(), self._cells.cells[0]
         self._arena.barrier()  # the next is posted only when all have read this one
         return position, directive

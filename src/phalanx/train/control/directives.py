@@ -56,13 +56,39 @@ _KINDS: tuple[type[Directive], ...] = (SaveCheckpoint, Switch, Leave, Return, Re
 class DirectiveSource:
     """Where a worker's directives come from; this one has none."""
 
+    @property
+    def must_stop(self) -> bool:
+        """Whether this worker was asked to stop."""
+        return False
+
     def look(self) -> Directive | None:
-        """Asked at every step, on the first worker."""
+        """Asked at every step, on each worker: only the first one has other directives than
+        ``Stop``."""
         return None
 
-    def must_stop(self) -> bool:
-        """Asked at every step, on each worker."""
-        return False
+
+class DirectiveTaker:
+    """Takes directives between two batches: of a worker alone, as soon as there are any."""
+
+    def __init__(self, source: DirectiveSource) -> None:
+        self.source = source
+        self._directive: Directive | None = None
+
+    def look(self) -> None:
+        """Look for directives, at every step."""
+        if self._directive is None or self.source.must_stop:
+            self._directive = self.source.look()
+
+    @property
+    def cut(self) -> bool:
+        """In lockstep: the stretch under way ends with the batch in hand, or with its round."""
+        return self._directive is not None
+
+    def after_stretch(self, ticket: int, position: int) -> tuple[int, Directive | None]:
+        """How far the data have been used, which is to ``position`` in lockstep, and the directive
+        to carry out there, if any."""
+        directive, self._directive = self._directive, None
+        return position, directive
 
 
 class CommandCells:
@@ -72,33 +98,22 @@ class CommandCells:
         figures = arena.region("control.figures", arena.workers * len(FIGURES), torch.float64)
         self.figures = figures.view(arena.workers, -1).numpy()
         self.shares = arena.region("control.shares", arena.workers, torch.float64).numpy()
-        # [number, kind]; looked at in every step, where NumPy would be slow.
-        self._cells = arena.region("directive", 2, torch.int64).numpy().data
+        # Looked at in every step, where NumPy would be slow.
+        self.cells = arena.region("directive", 2, torch.int64).numpy().data
+        """The number of the newest directive, counted from 1, and its kind."""
         self._text = arena.region("directive.text", TEXT, torch.uint8).numpy()
-        self._stopping = arena.region("directive.stopping", arena.workers, torch.uint8).numpy()
-        self._rank = arena.rank
-
-    @property
-    def number(self) -> int:
-        """Of the newest directive; they count from 1."""
-        return self._cells[0]
-
-    def ask_to_stop(self) -> None:
-        """This worker has to stop; the first one sees it when it looks next."""
-        self._stopping[self._rank] = 1
-
-    @property
-    def stop_is_asked(self) -> bool:
-        return 1 in self._stopping.tobytes()
+        stopping = arena.region("directive.stopping", arena.workers, torch.uint8)
+        self.stopping = stopping.numpy().data
+        """Of each worker, whether it has to stop; the first one looks at them."""
 
     def post(self, directive: Directive) -> None:
         spec = directive.spec if isinstance(directive, Switch) else ""
         self._text[:] = list(spec.encode()[:TEXT].ljust(TEXT, b"\0"))
-        self._cells[1] = _KINDS.index(type(directive))
-        self._cells[0] += 1
+        self.cells[1] = _KINDS.index(type(directive))
+        self.cells[0] += 1
 
     def read(self) -> Directive:
-        kind = _KINDS[self._cells[1]]
+        kind = _KINDS[self.cells[1]]
         if kind is Switch:
             return Switch(bytes(self._text.tolist()).rstrip(b"\0").decode())
         return kind()  # type: ignore[call-arg]

@@ -86,9 +86,9 @@ class Rendezvous:
         """The barrier for what was announced; returns what the others mean to do."""
         self._circle.wait(self.someone_left)
         row, lost = self._told[self._count % 2], self._arena.lost
-        present = [member for member in self._members if member not in lost]
+        present = [m for m in self._members if m not in lost] if lost else self._members
         told = row[:, :3].tolist()
-        meant, directives, options = zip(*(told[member] for member in present), strict=True)
+        meant, directives, options = zip(*map(told.__getitem__, present), strict=True)
         if meant.count(meant[0]) != len(meant):
             self.disagree()
         intent = int(meant[0])
@@ -155,7 +155,10 @@ class OptimizerDigest:
         self._digest = 0.0
 
     def digest(self) -> float:
-        values = [v for o in self._optimizers for group in o.param_groups for v in group.values()]
+        values: list[object] = []
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                values += group.values()
         # The very objects of the last time: nothing was set since, unless it is a tensor.
         if len(values) != len(self._known) or not all(map(operator.is_, values, self._known)):
             self._digest = float(zlib.crc32(repr([_number(v) for v in values]).encode()))

@@ -13,11 +13,11 @@ import torch
 from phalanx.core.spec import STRATEGIES, Phase
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock, Toll
-from phalanx.sync.reduce.encoding import Encoding
-from phalanx.sync.reduce.team import Team, everyone, team_of
+from phalanx.sync.arena.team import Team, everyone, team_of
+from phalanx.sync.codec.encoding import Encoding
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.strategies.strategy import Gates, Strategy, StrategyContext
+from phalanx.sync.strategy import Gates, Strategy, StrategyContext
 from phalanx.train.control.rendezvous import Rendezvous
 
 
@@ -80,7 +80,7 @@ class PhaseSet:
         self._parts, self._optimizers = parts, optimizers
         self._laid_out = self._made = 0
         self._known: dict[tuple[str, tuple[float, ...]], ActivePhase] = {}
-        self.resting = False
+        self.resting = True
         """Whether this worker takes no part for a while, so that no other waits for it."""
         self.lay_out()
 

@@ -37,8 +37,6 @@ class SpeedEmulation:
         """This worker computed for ``seconds``; returns how long it shall have taken."""
         if self.arena is not None and self.arena.scripted:
             return self._script(samples)
-        if self.speed == 1.0:
-            return seconds
         longer = seconds / self.speed - seconds
         (self.arena.sleep if self.arena else time.sleep)(longer)
         return seconds + longer
@@ -53,11 +51,14 @@ class SpeedEmulation:
 
 def emulation_of(
     chosen: RunSettings, rank: int, arena: Arena | None, virtual: ThreadArena | None = None
-) -> SpeedEmulation:
+) -> SpeedEmulation | None:
+    """``None``: this worker is as fast as it is."""
     speeds = chosen.slow or []
     speed = speeds[rank] if rank < len(speeds) else 1.0
     if virtual is not None and chosen.virtual is not None:
         from phalanx.train.engine.virtual_work import VirtualWork
 
         return VirtualWork(virtual, chosen.virtual, speed, chosen.seed, alone=arena is None)
+    if speed == 1.0 and not (arena is not None and arena.scripted):
+        return None
     return SpeedEmulation(speed, arena, random.Random(f"{chosen.seed} {rank}"))

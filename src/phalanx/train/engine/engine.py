@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from phalanx.core.spec import Phase, Spec
 from phalanx.sync.arena.clock import Clock
-from phalanx.train.control.directives import Directive, DirectiveSource, Stop
+from phalanx.train.control.directives import DirectiveSource, DirectiveTaker
 from phalanx.train.engine.emulation import SpeedEmulation
 from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured, ModelState
@@ -29,8 +29,8 @@ class Engine:
     """A worker alone: the user's optimizer, nothing shared, no other worker to wait for.
 
     ``SharedEngine`` is the same for several workers; the loop knows only this. ``leases`` gives
-    out samples, ``exchange`` steps, ``optimizers`` keeps those of the script true, ``model`` reads
-    and restores the model's state.
+    out samples, ``exchange`` steps, ``directives`` says what to do between two batches,
+    ``optimizers`` keeps those of the script true, ``model`` reads and restores the model's state.
     """
 
     rank = 0
@@ -40,6 +40,10 @@ class Engine:
     lockstep = True
     background = True
     """Whether other threads may read ahead for this worker."""
+    parties = 1
+    """Workers whose gradients one step adds up."""
+    apart = False
+    """Whether workers train apart, in rounds."""
     timed = False
     """Whether a step waits for the device, so that computing can be told from updating."""
     goes_ahead = False
@@ -57,13 +61,12 @@ class Engine:
         self.model, self.leases = ModelState(models, optimizers), SampleLeases()
         self.exchange = Exchange(optimizers, clock, emulation)
         self.optimizers = ScriptOptimizers()
-        self.source = source or DirectiveSource()
+        self.directives = DirectiveTaker(source or DirectiveSource())
         self._make_stop()
 
     def _make_stop(self) -> None:
         self._stop = self.region("stop", 2, torch.int64).numpy()  # [last epoch, newest begun]
         self._stop[0] = NEVER
-        self._directive: Directive | None = None
 
     # -- memory and turns --------------------------------------------------------------------
 
@@ -109,22 +112,10 @@ class Engine:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Look for directives, at every step."""
-        if self.source.must_stop():
-            self._directive = Stop()
-        elif self._directive is None:
-            self._directive = self.source.look()
-
     @property
     def leads(self) -> bool:
         """Whether it speaks for those that step together."""
         return True
-
-    @property
-    def parties(self) -> int:
-        """Workers whose gradients one step adds up."""
-        return 1
 
     def settle(self) -> None:
         """Workers that train apart come together, to be evaluated as one. Collective."""
@@ -133,21 +124,6 @@ class Engine:
         """Return when no worker has anything under way: all then see the same. Collective."""
 
     # -- the way through the data ------------------------------------------------------------
-
-    @property
-    def cut(self) -> bool:
-        """In lockstep: the stretch under way ends with the batch in hand, or with its round."""
-        return self._directive is not None
-
-    @property
-    def apart(self) -> bool:
-        """Workers train apart, in rounds."""
-        return False
-
-    def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Directive | None]:
-        """How far the data have been used, and the directive to carry out there, if any."""
-        directive, self._directive = self._directive, None
-        return lockstep_position, directive
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterable[T]:
         """Of the ``count`` batches of an evaluation, those that are evaluated: all of them."""

@@ -12,9 +12,10 @@ from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.state.model_buffers import SharedBuffers
 from phalanx.sync.strategies.single import Single, SingleOnGpu
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
+from phalanx.train.control.rendezvous import WHOLE
 from phalanx.train.engine.active_phase import PhaseSet
 from phalanx.train.engine.emulation import SpeedEmulation
 from phalanx.train.engine.sample_leases import SharedSampleLeases
@@ -38,11 +39,9 @@ class Exchange:
         """The one ``optimizer`` may learn later that a step was skipped."""
         self._on_gpu = SingleOnGpu(optimizer, self._clock, say)
 
-    def received(self, lease: Lease) -> None:
-        """These samples are about to go through the model."""
-
-    def counted(self, lease: Lease, batch: Any) -> int:
-        """How many of the batch's samples this worker computes."""
+    def received(self, lease: Lease, batch: Any) -> int:
+        """``batch`` is about to go through the model; returns how many of its samples this worker
+        computes."""
         return lease.samples
 
     def worked(self, samples: int, seconds: float) -> None:
@@ -85,30 +84,36 @@ class SharedExchange(Exchange):
         self,
         arena: Arena,
         clock: Clock,
-        emulation: SpeedEmulation,
+        emulation: SpeedEmulation | None,
         control: Control,
         phases: PhaseSet,
         leases: SharedSampleLeases,
         buffers: SharedBuffers,
         written: WrittenWeights,
     ) -> None:
-        self._arena, self._clock, self._work = arena, clock, emulation.work
+        self._arena, self._clock, self._emulation = arena, clock, emulation
         self._on_gpu = None
-        emulation.lockstep = lambda: phases.current.lockstep
+        if emulation is not None:
+            emulation.lockstep = lambda: phases.current.lockstep
         self._control, self._phases = control, phases
+        self._figures = control.rendezvous.figures
         self._leases, self._buffers, self._written = leases, buffers, written
 
-    def received(self, lease: Lease) -> None:
-        self._buffers.count(lease.samples)
-        self._leases.received(lease)
+    def received(self, lease: Lease, batch: Any) -> int:
+        self._buffers.samples += lease.samples
+        self._leases.had = lease.total or self._leases.had + lease.samples
+        self._leases.batch_end = lease.batch_end
         active = self._phases.current
         if not active.lockstep:
             for strategy in active.strategies:
                 strategy.emphasise(lease.emphasis)
                 strategy.covers(self._leases.had)
+        return lease.samples
 
     def worked(self, samples: int, seconds: float) -> None:
-        self._control.measured(samples, self._work(samples, seconds))
+        if self._emulation is not None:
+            seconds = self._emulation.work(samples, seconds)
+        self._control.measured(samples, seconds)
 
     def begin_batch(self, scales: Sequence[float]) -> None:
         for replica, scale in zip(self._phases.replicas, scales, strict=True):
@@ -130,7 +135,7 @@ class SharedExchange(Exchange):
         else:
             self._control.announce(index, active, self._leases.batch_end)
             timing = strategy.exchange(weight, clip)
-        self._control.exchanged(self._arena.pace.now() - began)
+        self._figures[WHOLE] += self._arena.pace.now() - began
         self._leases.stepped = self._leases.had
         if not active.lockstep and self._buffers.any:
             self._buffers.publish()
@@ -164,5 +169,5 @@ class SharedExchange(Exchange):
             self._control.rendezvous.announce(intents.ROUND)
             began = self._arena.pace.now()
             found.append(strategy.agree())
-            self._control.exchanged(self._arena.pace.now() - began)
+            self._figures[WHOLE] += self._arena.pace.now() - began
         return found

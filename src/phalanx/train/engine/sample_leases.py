@@ -118,7 +118,8 @@ class SharedSampleLeases(SampleLeases):
         members = list(active.team.members) if active.grouped else [arena.rank]
         teams = active.team.teams if active.grouped else arena.workers
         while True:
-            self._phases.arrive()
+            if self._phases.resting:
+                self._phases.arrive()
             known = self._control.free_shares
             shares = [known[m] for m in members]
             want = max(len(members), round(batch * sum(shares)))
@@ -134,7 +135,8 @@ class SharedSampleLeases(SampleLeases):
             if not leases:
                 return
             for lease in leases:
-                self._phases.arrive()
+                if self._phases.resting:
+                    self._phases.arrive()
                 yield _emphasised(lease, lease.whole, batch, teams)
 
     def _counted(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
@@ -156,10 +158,6 @@ class SharedSampleLeases(SampleLeases):
                 share, full = part.samples / want, whole / want
                 mine = replace(part, share=share, whole=whole, full=full)
                 yield _emphasised(mine, want, batch, teams)
-
-    def received(self, lease: Lease) -> None:
-        self.had = lease.total or self.had + lease.samples
-        self.batch_end = lease.batch_end
 
     def complete(self, ticket: int) -> bool:
         given, active = self._claims.given, self._phases.current

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from phalanx.core.errors import InputError
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.state.replica import Replica
+from phalanx.sync.state.replica import Replica, Strays
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
 from phalanx.train.engine.active_phase import PhaseSet
@@ -19,12 +20,32 @@ from phalanx.train.engine.shared_leases import SharedLeases
 
 _Values = list[Any]
 """Per layout, a tensor, or a list of numbers."""
+_Seen = tuple[Replica, int, _Values]
+"""How often torch has seen a write to the replica's parameters, and some values of them."""
+
+
+class Inside:
+    """Whether a block of code is being executed: ``with inside:``, also one in another.
+
+    Cheaper than a generator, once in every step.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+
+    def __bool__(self) -> bool:
+        return self._depth > 0
 
 
 class ScriptOptimizers:
     """Of a worker alone: they train by themselves."""
 
-    @property
     def outgrown(self) -> bool:
         """Whether they train parameters that they did not before."""
         return False
@@ -58,12 +79,11 @@ class SharedOptimizers(ScriptOptimizers):
         self._arena, self._control, self._phases = arena, control, phases
         self._claims, self._leases, self._written = claims, leases, written
 
-    @property
     def outgrown(self) -> bool:
         return any(map(Replica.outgrown, self._phases.replicas))
 
     def follow_parameters(self) -> bool:
-        if not self.outgrown:
+        if not self.outgrown():
             return False
         self._written.follow_all()
         resting, given = self._phases.resting, self._claims.given
@@ -145,7 +165,7 @@ class WrittenWeights:
             for part in model.modules()
             if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None
         }
-        self._seen: dict[int, tuple[Replica, int, _Values]] = {}
+        self._seen: dict[int, _Seen | None] = {}
 
     def note_all(self) -> None:
         for index in range(len(self._phases.replicas)):
@@ -159,19 +179,21 @@ class WrittenWeights:
 
     def note(self, index: int) -> None:
         """The weights of optimizer ``index`` are as they should be now."""
-        if self._watches:
-            replica = self._phases.replicas[index]
-            self._seen[index] = replica, replica.written(self._apart), self._probe(replica)
+        active, replica = self._phases.current, self._phases.replicas[index]
+        # Those who train apart write into what is theirs until they come together.
+        watches = active.every == 0 and (active.lockstep or replica.private)
+        self._seen[index] = self._look(replica) if watches else None
 
     def follow(self, index: int) -> None:
         """Before a step: take over what the script has written. Collective if it has."""
         replica, seen = self._phases.replicas[index], self._seen.get(index)
         active, shared = self._phases.current, self._phases.shared[index]
-        moved = self._take_back(replica, allowed=replica.bound is not shared.parameters)
-        if seen is None or seen[0] is not replica or not self._watches:
+        moved = bool(strays := replica.strays()) and self._take_back(
+            strays, allowed=replica.bound is not shared.parameters
+        )
+        if seen is None or seen[0] is not replica:
             return
-        same = seen[1] == replica.written(self._apart) and self._as_seen(replica, seen[2])
-        if same and not moved:
+        if not moved and _same(seen, self._look(replica, copies=False)):
             return
         if not active.lockstep or replica.bound is shared.parameters:
             raise self._refusal()
@@ -182,12 +204,9 @@ class WrittenWeights:
         self._arena.barrier()
         active.strategies[index].refresh()
 
-    def _take_back(self, replica: Replica, *, allowed: bool) -> bool:
+    def _take_back(self, strays: Strays, *, allowed: bool) -> bool:
         """Parameters that the script has moved (``p.data = …``) return to their places, with their
         values. Whether these are new."""
-        strays = replica.strays()
-        if not strays:
-            return False
         if any((p.dtype, p.shape) != (place.dtype, place.shape) for p, place in strays):
             raise InputError(
                 "the script has given a parameter another type or shape during the training",
@@ -210,22 +229,56 @@ class WrittenWeights:
             "Change them before the training" + ("." if lockstep else ", or use allreduce."),
         )
 
-    @property
-    def _watches(self) -> bool:
-        """Those who train apart write into what is theirs until they come together."""
-        active = self._phases.current
-        return active.every == 0 and (active.lockstep or self._phases.replicas[0].private)
-
-    def _as_seen(self, replica: Replica, seen: _Values) -> bool:
-        now = replica.bound if self._copies and seen else self._probe(replica)
-        if seen and isinstance(seen[0], Tensor):
-            return all(map(torch.equal, seen, now))
-        return not seen or seen == now
-
-    def _probe(self, replica: Replica) -> _Values:
+    def _look(self, replica: Replica, *, copies: bool = True) -> _Seen:
+        """``copies``: to be kept, while the weights change."""
+        values: _Values = []
         # A free-running worker's copy changes whenever it fetches the newest weights.
-        if self._apart or not self._phases.current.lockstep:
-            return []
-        if self._copies:
-            return [flat.clone() for flat in replica.bound]
-        return replica.first_values()
+        if not self._apart and self._phases.current.lockstep:
+            if not self._copies:
+                values = replica.first_values()
+            else:
+                values = [flat.clone() for flat in replica.bound] if copies else replica.bound
+        return replica, replica.written(self._apart), values
+
+
+def _same(before: _Seen, now: _Seen) -> bool:
+    if before[1] != now[1]:
+        return False
+    if before[2] and isinstance(before[2][0], Tensor):
+        return all(map(torch.equal, before[2], now[2]))
+    return before[2] == now[2]
+
+
+class StepGuard:
+    """Refuses steps that are not ours, and keeps ``state_dict`` true."""
+
+    def __init__(
+        self, optimizers: Sequence[torch.optim.Optimizer], shared: ScriptOptimizers, ours: Inside
+    ) -> None:
+        self._ours, self._shared = ours, shared
+        self._hooks = [o.register_step_pre_hook(self._check) for o in optimizers]
+        for index, optimizer in enumerate(optimizers):
+            self._hooks.append(optimizer.register_state_dict_pre_hook(partial(self._ask, index)))
+            self._hooks.append(
+                optimizer.register_load_state_dict_post_hook(partial(self._load, index))
+            )
+
+    def end(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _check(self, *_: Any) -> None:
+        if not self._ours:
+            raise InputError(
+                "the script called optimizer.step() itself, for this worker alone",
+                "Use run.step(): it agrees with the other workers first, and zeroes the gradients "
+                "(with a GradScaler: run.step(scaler=scaler)).",
+            )
+
+    def _ask(self, index: int, *_: Any) -> None:
+        if not self._ours:
+            self._shared.write(index)
+
+    def _load(self, index: int, *_: Any) -> None:
+        if not self._ours:
+            self._shared.read(index)

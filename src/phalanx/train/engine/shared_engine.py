@@ -14,11 +14,11 @@ from phalanx.core.spec import Phase, Spec
 from phalanx.rules.balance import ShareChange
 from phalanx.sync.arena.arena import Arena, Locks, LostWorker
 from phalanx.sync.arena.clock import Clock, Toll
-from phalanx.sync.reduce.encoding import Encoding
+from phalanx.sync.codec.encoding import Encoding
 from phalanx.sync.state.windows import Gathering
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
-from phalanx.train.control.directives import Directive, DirectiveSource
+from phalanx.train.control.directives import DirectiveSource
 from phalanx.train.engine.active_phase import ActivePhase, PhaseParts, PhaseSet
 from phalanx.train.engine.emulation import emulation_of
 from phalanx.train.engine.engine import Engine
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 class SharedEngine(Engine):
     """Of several workers: the same as ``Engine``, over what the arena lets them share."""
 
+    directives: Control
     model: SharedModelState
     leases: SharedSampleLeases
     optimizers: SharedOptimizers
@@ -56,12 +57,13 @@ class SharedEngine(Engine):
     ) -> None:
         self._arena, self.rank, self.workers = arena, arena.rank, arena.workers
         self.background, self.goes_ahead = not arena.scripted, arena.hosts is not None
-        self.source, self._listener, self._clock = source, listener, clock
+        self._listener, self._clock = listener, clock
         self._make_stop()
         claims = claims_for(arena, models)
-        self._control = Control(
-            arena, optimizers, claims, source, self._tell_shares, balance=chosen.balance == "auto"
-        )
+        self.directives = Control(
+            arena, optimizers, claims, source, self._tell_shares, self.rest,
+            balance=chosen.balance == "auto",
+        )  # fmt: skip
         encoding = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
         toll, shards = Toll(), None
         if virtual is not None and chosen.virtual is not None:
@@ -69,27 +71,27 @@ class SharedEngine(Engine):
 
             toll, shards = toll_of(chosen.virtual, virtual, spec.phases)
         parts = PhaseParts(
-            arena, clock, self._control.rendezvous, chosen.divide_rate, encoding, machine,
+            arena, clock, self.directives.rendezvous, chosen.divide_rate, encoding, machine,
             chosen.private_weights, toll, shards,
         )  # fmt: skip
         self._phases = phases = PhaseSet(parts, optimizers)
         self.model = SharedModelState(arena, models, phases, buffers)
-        self.leases = SharedSampleLeases(arena, claims, self._control, phases, listener)
+        self.leases = SharedSampleLeases(arena, claims, self.directives, phases, listener)
         emulation = emulation_of(chosen, arena.rank, arena, virtual)
         self._written = WrittenWeights(
-            arena, self._control, phases, models, copies=chosen.private_weights
+            arena, self.directives, phases, models, copies=chosen.private_weights
         )
         self.exchange = SharedExchange(
-            arena, clock, emulation, self._control, phases, self.leases, self.model.buffers,
+            arena, clock, emulation, self.directives, phases, self.leases, self.model.buffers,
             self._written,
         )  # fmt: skip
         self.optimizers = SharedOptimizers(
-            arena, self._control, phases, claims, self.leases, self._written
+            arena, self.directives, phases, claims, self.leases, self._written
         )
         self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
         self._gathering: Gathering | None = None
         for phase in spec.phases:
-            phases.of(phase, self._control.speeds, regroup=False)
+            phases.of(phase, self.directives.speeds, regroup=False)
         self._begin(phases.of(spec.phases[first], (), regroup=False), spec)
         arena.watch_losses(self._survives)
 
@@ -97,10 +99,11 @@ class SharedEngine(Engine):
 
     def _begin(self, active: ActivePhase, spec: Spec, *, regroup: bool = False) -> None:
         self._phases.current = active
-        self.lockstep = active.lockstep
+        self.lockstep, self.apart = active.lockstep, active.every > 0
+        self.parties = active.team.size if active.together else 1
         self._arena.in_step = active.lockstep  # all come here after the same barriers
         self.leases.begin_phase()
-        self._control.enter(active, spec, regroup=regroup)
+        self.directives.enter(active, spec, regroup=regroup)
         for strategy in active.strategies:
             strategy.begin()
         self.note_weights()
@@ -114,17 +117,17 @@ class SharedEngine(Engine):
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         if not regroup and phase.label == self.phase:
-            self._control.follow(self._phases.current, spec)
+            self.directives.follow(self._phases.current, spec)
             return None
         self._written.follow_all()
         self.rest()
         old = self._phases.current.strategies
         self._arrived[self.rank] = self._clock.now()
         self.meet(intents.SWITCH)
-        self._control.leave()
+        self.directives.leave()
         self._phases.drain()
         arrived = float(self._arrived.max())
-        active = self._phases.of(phase, self._control.speeds, regroup=regroup)
+        active = self._phases.of(phase, self.directives.speeds, regroup=regroup)
         for before, after in zip(old, active.strategies, strict=True):
             after.import_state(before.export_state())
         self._begin(active, spec, regroup=regroup)
@@ -139,7 +142,7 @@ class SharedEngine(Engine):
         return self._arena.lock(index)
 
     def meet(self, intent: int) -> None:
-        self._control.meet(intent)
+        self.directives.meet(intent)
 
     def barrier(self) -> None:
         self._arena.barrier()
@@ -189,13 +192,6 @@ class SharedEngine(Engine):
     def leads(self) -> bool:
         return self._phases.current.team.index == 0
 
-    @property
-    def parties(self) -> int:
-        return self._phases.current.team.size if self._phases.current.together else 1
-
-    def look(self) -> None:
-        self._control.look()
-
     def settle(self) -> None:
         if self.apart:
             self._phases.drain()
@@ -208,17 +204,6 @@ class SharedEngine(Engine):
             self._listener.shares_changed(change)
 
     # -- the way through the data ------------------------------------------------------------
-
-    @property
-    def cut(self) -> bool:
-        return self._control.cut
-
-    @property
-    def apart(self) -> bool:
-        return self._phases.current.every > 0
-
-    def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Directive | None]:
-        return self._control.after_stretch(ticket, lockstep_position, self.rest)
 
     def end_pass(self, *, adopted: bool = False) -> None:
         if not self.lockstep and adopted:
@@ -297,7 +282,7 @@ class SharedEngine(Engine):
             self._phases.drain()
             self.model.share_buffers()
         else:
-            self._control.rendezvous.leave()
+            self.directives.rendezvous.leave()
         self.optimizers.give_back()
         if collective:
             self._arena.rewind()

@@ -217,7 +217,7 @@ class SharedLeases:
         return int(self._cells[1])
 
     def _counter(self) -> Counter:
-        return Counter(*(int(value) for value in self._cells))
+        return Counter(*self._cells.tolist())
 
     def _store(self, counter: Counter) -> None:
         self._cells[:] = (counter.ticket, counter.position, counter.end, counter.cut)

@@ -17,7 +17,7 @@ from phalanx.core.errors import InputError, MachineError
 from phalanx.core.settings import VirtualCluster
 from phalanx.core.spec import Phase
 from phalanx.sync.arena.memory_arena import ThreadArena
-from phalanx.sync.arena.tolls import VirtualToll
+from phalanx.sync.arena.simulated_network import SimulatedNetwork
 from phalanx.train.engine.emulation import SpeedEmulation
 
 STORED = ("async", "bsp", "ssp", "dssp")
@@ -64,12 +64,12 @@ class VirtualWork(SpeedEmulation):
 
 def toll_of(
     cluster: VirtualCluster, arena: ThreadArena, phases: Sequence[Phase]
-) -> tuple[VirtualToll, int | None]:
+) -> tuple[SimulatedNetwork, int | None]:
     """What exchanges take, and the number of shards: one for each server where all strategies
     have servers, since each update is one visit to each shard."""
     stored = all(phase.name in STORED for phase in phases)
     shards = min(len(cluster.servers), MOST_SHARDS) if stored else None
-    return VirtualToll(arena, cluster, shards or arena.workers), shards
+    return SimulatedNetwork(arena, cluster, shards or arena.workers), shards
 
 
 def replicas_memory(models: Sequence[nn.Module], workers: int) -> str:

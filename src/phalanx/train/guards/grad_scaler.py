@@ -20,7 +20,7 @@ from torch.amp.grad_scaler import GradScaler, OptState
 from phalanx.core.errors import InputError
 from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.gradients import get_grad
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 from phalanx.train.guards.nonfinite import NonFinite
 
 _plain_step = GradScaler.step
@@ -49,7 +49,9 @@ class Scaling:
         own: GradScaler | None = None,
     ) -> None:
         """``own``: of the run itself; its gradients are divided where they are copied out."""
-        self._optimizers, self._nonfinite, self._own = optimizers, nonfinite, own
+        self._optimizers, self._nonfinite, self.own = optimizers, nonfinite, own
+        self.used = False
+        """Whether any step had a scaler."""
         self._scalers: dict[int, GradScaler] = {}
         self._updates = self._one = len(optimizers) == 1
         for optimizer in optimizers:
@@ -67,8 +69,8 @@ class Scaling:
         """Of optimizer ``index``; returns what the losses were multiplied by."""
         if scaler is None or not scaler.is_enabled():
             return 1.0
-        self._scalers[index] = scaler
-        if scaler is self._own:
+        self._scalers[index], self.used = scaler, True
+        if scaler is self.own:
             return 1.0
         optimizer = self._optimizers[index]
         stage = scaler._per_optimizer_states[id(optimizer)]["stage"]
@@ -80,20 +82,20 @@ class Scaling:
 
     def after_step(self, scaler: GradScaler | None) -> None:
         updates, self._updates = self._updates, self._one
-        updates = updates or scaler is self._own
+        updates = updates or scaler is self.own
         if updates and scaler is not None and scaler.is_enabled():
             scaler.update()
 
     def chosen(self, given: GradScaler | None) -> GradScaler | None:
         """For a step that was ``given`` this one, or none."""
-        if self._own is None:
+        if self.own is None:
             return given
         if given is not None and given.is_enabled():
             raise InputError(
                 "the script has a GradScaler of its own, and --precision float16 scales losses too",
                 "Leave out one of them.",
             )
-        return self._own
+        return self.own
 
     def on_step(self, index: int, timing: Timing) -> None:
         """The scaler hears what all workers found."""

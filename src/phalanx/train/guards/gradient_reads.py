@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from phalanx.core.errors import InputError
 from phalanx.sync.state.gradients import stop_watching, watch_reads
 from phalanx.train.engine.engine import Engine
-from phalanx.train.guards.step_guard import Inside
+from phalanx.train.engine.script_optimizers import Inside
 from phalanx.train.loop.gradient_weight import GradientWeight
 
 Look = Callable[[Tensor, Tensor | None], None]

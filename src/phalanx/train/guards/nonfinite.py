@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from phalanx.core.errors import NotFinite, PeerLost
 from phalanx.observe.events.event_types import StepRefused
 from phalanx.sync.state.gradient_values import are_finite, are_sound
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.stopwatch import Stopwatch
 from phalanx.train.start.environment import Environment
@@ -28,14 +28,15 @@ class NonFinite:
     def __init__(self, environment: Environment, engine: Engine, stopwatch: Stopwatch) -> None:
         self._environment, self._engine, self._stopwatch = environment, engine, stopwatch
         self._most = 1 if environment.settings.on_nonfinite == "stop" else MOST_IN_A_ROW
-        self._steps = self._in_a_row = 0
+        self.steps = self.in_a_row = 0
+        """Taken or refused; refused since the last one that was taken."""
         self.scale = 1.0
         """Of a ``GradScaler``: above 1 it overflows now and then by design, to find its scale."""
 
     def stepped(self, index: int, timing: Timing) -> None:
-        self._steps += index >= 0
+        self.steps += index >= 0
         if timing.refused is None:
-            self._in_a_row = 0 if index >= 0 else self._in_a_row
+            self.in_a_row = 0 if index >= 0 else self.in_a_row
             return
         words = self._words(index, timing.refused)
         rank, whose = self._environment.rank, timing.refused
@@ -43,15 +44,15 @@ class NonFinite:
             self._tell(words, whose)
         if self.scale > 1.0:
             return
-        self._in_a_row += 1
-        if self._in_a_row >= self._most:
+        self.in_a_row += 1
+        if self.in_a_row >= self._most:
             self._stopwatch.writer.flush()
             if self._engine.lockstep and not self._engine.apart:
                 with suppress(PeerLost):
                     self._engine.barrier()  # who tells of it may end last
             count = "a step was" if self._most == 1 else f"{self._most} steps in a row were"
             raise NotFinite(
-                f"{count} not finite, the last at step {self._steps} ({words}); the weights are "
+                f"{count} not finite, the last at step {self.steps} ({words}); the weights are "
                 f"those from before. {_CAUSES}"
             )
 
@@ -69,12 +70,12 @@ class NonFinite:
         stopwatch, rank = self._stopwatch, self._environment.rank
         stopwatch.writer.emit(
             StepRefused(
-                time=stopwatch.clock.now(), rank=rank, epoch=stopwatch.epoch, step=self._steps,
+                time=stopwatch.clock.now(), rank=rank, epoch=stopwatch.epoch, step=self.steps,
                 what=words, workers=list(whose),
             )
         )  # fmt: skip
         if not self._environment.launched:  # nobody else shows it
-            told = f"phalanx: step {self._steps} was skipped: {words} is not finite"
+            told = f"phalanx: step {self.steps} was skipped: {words} is not finite"
             print(told, file=sys.stderr, flush=True)
 
 

@@ -124,7 +124,7 @@ def build_worker(
         figures,
         _stepper(script, trained, stopwatch),
         RateSchedules(engine, script.optimizers),
-        CarriedState(script.models) if engine.workers > 1 else None,
+        CarriedState(script.models, stopwatch) if engine.workers > 1 else None,
         resumed, seeds, script.precision, script.rounding,
         CheckedReaders(engine, chosen.seed, environment.device),
     )  # fmt: skip

@@ -127,6 +127,9 @@ class GradientWeight:
 
         Returns whether the scales are others now.
         """
+        if counted is self._counted is None and self.pending == 1 and not self._looks:
+            self._looks = 1  # the first loss of a step, which counts for its samples as expected
+            return False
         before = self._scales
         self._count(counted)
         return self._scales is not before
@@ -174,20 +177,20 @@ class GradientWeight:
             )
         self.agreed.discard(index)
 
-    def of_step(self, index: int, wanted: float | None = None) -> tuple[float, float]:
-        """Scale and weight of a step of optimizer ``index``."""
-        if self._unknown and wanted is None:
+    def of_step(
+        self, index: int, wanted: float | None = None, *, taken: bool = True
+    ) -> tuple[float, float]:
+        """Scale and weight of a step of optimizer ``index``, which is ``taken`` now."""
+        if self._unknown and wanted is None and taken:
             raise InputError(
                 "the loss is a mean over a selection of the batch, which may be of another size "
                 "on another worker",
                 "Give its weight, run.step(weight=how many were selected); for a cross "
                 "entropy, ignore targets (-100) instead of leaving them out.",
             )
-        return self._measured(index, wanted)
-
-    def _measured(self, index: int, wanted: float | None = None) -> tuple[float, float]:
         scale, weight = (self._scales[index], self._weight) if wanted is None else (wanted, wanted)
-        scale /= self.loss_scale.value
+        if self.loss_scale.scaler is not None:
+            scale /= self.loss_scale.value
         if index in self.agreed:  # the same on all workers: together they count once
             scale = weight = self._part
         return (scale / self._batches if self.averages and self._batches else scale), weight
@@ -197,7 +200,7 @@ class GradientWeight:
         """Of every optimizer, if its step came now."""
         if not self.averages and not self.agreed and self.loss_scale.scaler is None:
             return self._scales
-        return [self._measured(index)[0] for index in range(len(self._scales))]
+        return [self.of_step(index, taken=False)[0] for index in range(len(self._scales))]
 
     def stepped(self, index: int) -> None:
         self._forget()
@@ -206,7 +209,8 @@ class GradientWeight:
     def _forget(self) -> None:
         self.pending, self._batches, self._looks = 0, 0.0, 0
         self._weighted = self._unknown = False
-        self.loss_scale.forget()
+        if self.loss_scale.scaler is not None:
+            self.loss_scale.forget()
 
     # -- checkpoints -------------------------------------------------------------------------
 

@@ -146,7 +146,7 @@ def loaded(
     elif ahead and not plain and not cuda:
         ready = prefetch(ready, ahead)
     for lease, batch in ready:
-        yield lease, formatted(batch, channels_last)
+        yield lease, formatted(batch, channels_last) if channels_last else batch
 
 
 def formatted(batch: Any, channels_last: bool) -> Any:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from phalanx.rules.ledger import Lease
 from phalanx.train.engine.engine import Engine
 from phalanx.train.loop.passes import Pass
 
@@ -33,10 +32,11 @@ class RateSchedules:
         self._asked: list[int] = []
         self._done: list[int] = []
         """How often the script advanced each, and how often that was done."""
-        self._batches = self._before = 0
+        self.batches = self._before = 0
         """This worker's own batches, and everybody's of the passes before."""
         self._pass: Pass | None = None
-        self._start = self._reached = 0
+        self._start = self.reached = 0
+        """Where the pass began, and where the batch in hand ends."""
         self._advancing = self._held = False
         if engine.workers > 1:
             self.watch()
@@ -55,13 +55,9 @@ class RateSchedules:
     def begin_pass(self, current: Pass, start: int) -> None:
         self._pass, self._start = current, start
 
-    def new_batch(self, lease: Lease) -> None:
-        self._batches += 1
-        self._reached = lease.batch_end
-
     def leave_pass(self) -> None:
         """The script left it in the middle."""
-        self._end_at(self._reached)
+        self._end_at(self.reached)
 
     def end_pass(self) -> None:
         """Every worker's schedules come to where the pass has brought them."""
@@ -88,7 +84,7 @@ class RateSchedules:
         assert self._pass is not None
         index = self._index(scheduler)
         self._asked[index] += 1
-        given = (self._reached - self._start) // self._pass.batch
+        given = (self.reached - self._start) // self._pass.batch
         self._advance_to(index, self._goal(index, self._before + given))
 
     def _index(self, scheduler: LRScheduler) -> int:
@@ -102,7 +98,7 @@ class RateSchedules:
 
     def _goal(self, index: int, batches: int) -> int:
         """What this worker does after its own batches, done after everybody's."""
-        return self._asked[index] * batches // max(1, self._batches)
+        return self._asked[index] * batches // max(1, self.batches)
 
     def _advance_to(self, index: int, goal: int) -> None:
         self._advancing = True

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError, NotFinite, RunStopped
-from phalanx.rules.ledger import Lease
 from phalanx.sync.state.gradients import get_grad, set_grad
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 from phalanx.train.checkpoint.checkpointing import Trained
+from phalanx.train.engine.script_optimizers import Inside, StepGuard
 from phalanx.train.guards.grad_scaler import Scaling, refuse_hooks
 from phalanx.train.guards.gradient_reads import GradientReads, watch_backward
 from phalanx.train.guards.loss_kind import LossWatch, SumLossError
 from phalanx.train.guards.nonfinite import NonFinite
-from phalanx.train.guards.step_guard import Inside, StepGuard
 from phalanx.train.loop.stopwatch import Stopwatch
 
 
@@ -36,6 +35,7 @@ class Stepper:
         self._engine, self._exchange = engine, engine.exchange
         self._models, self._optimizers = models, optimizers
         self._weight, self._stopwatch, self._losses = trained.weight, stopwatch, losses
+        self._nonfinite = nonfinite
         self.ours = Inside()
         """Inside, it is not the script that steps, saves, loads or reads gradients."""
         self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
@@ -65,11 +65,6 @@ class Stepper:
         if self._over:
             raise _over()
         self._fed = True
-
-    def new_batch(self, lease: Lease, batch: int) -> None:
-        self._weight.new_batch(lease, batch, self._engine)
-        if self._engine.goes_ahead:
-            self._exchange.begin_batch(self._weight.scales)
 
     def backward(self, error: Tensor) -> None:
         """``error.backward()``, whose value becomes the training loss of the report."""
@@ -126,35 +121,45 @@ class Stepper:
         weight: float | None = None,
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
-        index = 0 if optimizer is None else self._index(optimizer)
+        index = 0
+        if optimizer is not None and optimizer is not self._optimizers[0]:
+            index = self._index(optimizer)
         if self._over:
             raise _over()
         if weight is None and not self._fed:
             raise _unfed()
-        chosen = self._scaling.chosen(scaler)
-        if self._weight.loss_scale.is_missing:
-            raise _not_scaled()
-        self._weight.loss_scale.spoil()
+        chosen = self._scaling.chosen(scaler) if self._scaling.own else scaler
+        if self._weight.loss_scale.scaler is not None:
+            if self._weight.loss_scale.is_missing:
+                raise _not_scaled()
+            self._weight.loss_scale.spoil()
         if self._waits_for_device:
             torch.cuda.current_stream(self._device).synchronize()
         self._exchange.worked(*self._stopwatch.worked())
         ready = self._stopwatch.clock.now()
-        self.follow_parameters()
+        if self._engine.optimizers.outgrown():
+            self.follow_parameters()
         scale, weight = self._weight.of_step(index, weight)
         agreed = index in self._weight.agreed and scaler is None
-        groups = self._optimizers[index].param_groups if self.keeps_gradients else ()
-        kept = [
-            (p, g) for group in groups for p in group["params"] if (g := get_grad(p)) is not None
-        ]
+        kept = []
+        for group in self._optimizers[index].param_groups if self.keeps_gradients else ():
+            for parameter in group["params"]:
+                if (gradient := get_grad(parameter)) is not None:
+                    kept.append((parameter, gradient))
         judge = chosen is not None and chosen.is_enabled()
         if judge:
             self.judge_pending()
         with self.ours:
-            factor = self._scaling.before_step(index, chosen)
-            self._engine.look()
+            factor = 1.0 if chosen is None else self._scaling.before_step(index, chosen)
+            self._engine.directives.look()
             timing = self._exchange.step(index, scale, weight, clip, agreed=agreed, judge=judge)
-            self._scaling.on_step(index, timing)
-            self._scaling.after_step(chosen)
+            if chosen is not None or self._scaling.used:
+                self._scaling.on_step(index, timing)
+                self._scaling.after_step(chosen)
+            elif timing.refused is not None or self._nonfinite.in_a_row:
+                self._nonfinite.stepped(index, timing)
+            elif timing.judged:
+                self._nonfinite.steps += 1
         self._losses.check()
         self._stopwatch.stepped(ready, timing, factor)
         self._weight.stepped(index)
@@ -168,7 +173,7 @@ class Stepper:
         """The script has made a step itself, which counts as one of this training."""
         self._exchange.worked(*self._stopwatch.worked())
         ready = self._stopwatch.clock.now()
-        self._engine.look()
+        self._engine.directives.look()
         self._stopwatch.stepped(ready, self._exchange.note())
         if known is not None:
             self._weight.stepped(self._index(known))
@@ -232,8 +237,6 @@ class Stepper:
             raise self._not_finite
 
     def follow_parameters(self) -> None:
-        if not self._engine.optimizers.outgrown:
-            return
         with self.ours:
             self._engine.optimizers.follow_parameters()
         self._reads.watch()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from phalanx.observe.events.emit import EventWriter
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 
 
 @dataclass
@@ -58,7 +58,11 @@ class Stopwatch:
     _began: float | None = None
     _input: float = 0.0
     _samples: int = 0
-    _batch: int = 0
+    batch_samples: int = 0
+    """Of the batch in hand, this worker's."""
+    batch_before: int = 0
+    """Of the batch before it."""
+    batches: int = 0
     loss_samples: int | None = None
     """Of the batch in hand, those that its loss is the mean of, where these are fewer."""
     _loss: float | None = None
@@ -80,18 +84,20 @@ class Stopwatch:
     def received(self, asked: float, samples: int) -> None:
         self._input += self.clock.now() - asked
         self._samples += samples
-        self._batch, self.loss_samples = samples, None
+        self.batches += 1
+        self.batch_before, self.batch_samples = self.batch_samples, samples
+        self.loss_samples = None
         self.sums.samples += samples
 
     def recount(self, samples: int) -> None:
         """The batch in hand turned out to have so many."""
-        self.sums.samples += samples - self._batch
-        self._samples += samples - self._batch
-        self._batch = samples
+        self.sums.samples += samples - self.batch_samples
+        self._samples += samples - self.batch_samples
+        self.batch_samples = samples
 
     def loss(self, error: Tensor, *, summed: bool = False) -> None:
         """The mean loss of the batch in hand; of one that is ``summed``, per sample."""
-        samples = self._batch if self.loss_samples is None else self.loss_samples
+        samples = self.batch_samples if self.loss_samples is None else self.loss_samples
         value = error.detach() / max(1, samples) if summed else error
         if value.is_cpu:  # reading it elsewhere would make the host wait
             self._loss = value.item()
@@ -116,22 +122,8 @@ class Stopwatch:
             else:
                 sums.add_loss(value, samples)
 
-    def _count_losses(self, scale: float, timing: Timing) -> None:
-        losses, self._losses = self._losses, []
-        if scale != 1.0:
-            losses = [(value / scale, samples) for value, samples in losses]
-            self._loss = None if self._loss is None else self._loss / scale
-        self._unjudged.append((self.sums, losses))
-        if timing.judged:
-            self.judged(timing)
-
-    @property
-    def batch_samples(self) -> int:
-        """Of the batch in hand."""
-        return self._batch
-
     def judge(self, outputs: Tensor, targets: Tensor) -> None:
-        if self._batch:
+        if self.batch_samples:
             self.sums.judge(outputs, targets)
 
     def worked(self) -> tuple[int, float]:
@@ -152,7 +144,13 @@ class Stopwatch:
 
         ``scale`` is what the script has multiplied its losses by.
         """
-        self._count_losses(scale, timing)
+        losses, self._losses = self._losses, []
+        if scale != 1.0:
+            losses = [(value / scale, samples) for value, samples in losses]
+            self._loss = None if self._loss is None else self._loss / scale
+        self._unjudged.append((self.sums, losses))
+        if timing.judged:
+            self.judged(timing)
         began = self._last if self._began is None else self._began
         compute = max(0.0, ready - began - self._input - timing.before)
         self.writer.step((

@@ -86,7 +86,8 @@ class Stretches:
     def __init__(self, parts: WorkerParts) -> None:
         self._parts, self._engine = parts, parts.trained.engine
         self._schedule, self._steps = parts.schedule, parts.steps
-        self._reached = 0
+        self.reached = 0
+        """Where the stretch under way ends, if it is cut."""
         self.switch: _SwitchUnderWay | None = None
 
     def of(self, current: Pass) -> Iterator[Source]:
@@ -99,7 +100,7 @@ class Stretches:
             self._parts.resumed.restore_random()
         while segment := schedule.next(current):
             self._enter(segment, current)
-            self._reached, over = segment.end, False
+            self.reached, over = segment.end, False
             leases.use_lanes(current.lanes)
             while not over:
                 if current.lanes is not None:
@@ -114,7 +115,7 @@ class Stretches:
                         leases.let_go()
                     raise
                 over = leases.complete(ticket)
-            schedule.position, directive = engine.after_stretch(ticket, self._reached)
+            schedule.position, directive = engine.directives.after_stretch(ticket, self.reached)
             leases.end_lanes(ticket)
             if current.lanes is not None:
                 current.lanes.came_to(schedule.position, lockstep=engine.lockstep)
@@ -128,14 +129,6 @@ class Stretches:
         device = torch.device("cpu") if current.adopted else self._parts.environment.device
         channels_last = self._parts.channels_last
         return loaded(current, found, device, ahead=ahead, channels_last=channels_last)
-
-    def ends_with(self, lease: Lease) -> bool:
-        """In lockstep, after each batch: whether the stretch ends with it."""
-        engine = self._engine
-        if not engine.lockstep or not engine.cut or (engine.apart and not lease.ends_round):
-            return False
-        self._reached = lease.batch_end
-        return True
 
     # -- what all workers carry out together -------------------------------------------------
 

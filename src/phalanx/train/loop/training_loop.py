@@ -167,7 +167,8 @@ class TrainingLoop:
         current = replace(self._new_pass(reader, batch, fixed, order), counted=counted)
         self.current = current
         self._engine.begin_pass(adopted=current.adopted and not behind)
-        self._steps.follow_parameters()  # here all workers come by, also one without a batch
+        if self._engine.optimizers.outgrown():  # here all workers come by, also without a batch
+            self._steps.follow_parameters()
         trained = False
         rates.begin_pass(current, self._schedule.begin_at(current))
         for source in self._stretches.of(current):
@@ -221,8 +222,11 @@ class TrainingLoop:
         return current
 
     def _through(self, source: Source, current: Pass) -> Iterator[Any]:
-        stopwatch, steps, exchange = self._parts.stopwatch, self._steps, self._engine.exchange
-        rates, carried, stretches = self._parts.rates, self._parts.carried, self._stretches
+        stopwatch, steps, engine = self._parts.stopwatch, self._steps, self._engine
+        exchange, weight = engine.exchange, self._parts.trained.weight
+        rates, stretches = self._parts.rates, self._stretches
+        if self._parts.carried is not None:
+            self._parts.carried.fixed = current.fixed
         while True:
             asked = stopwatch.asked()
             if stretches.switch is not None:
@@ -230,13 +234,13 @@ class TrainingLoop:
             lease, batch = next(source, (None, None))
             if lease is None:
                 return
-            steps.new_batch(lease, current.batch)
+            weight.new_batch(lease, current.batch, engine)
+            if engine.goes_ahead:
+                exchange.begin_batch(weight.scales)
             self._reached = lease.batch_end
-            exchange.received(lease)
-            rates.new_batch(lease)
-            stopwatch.received(asked, exchange.counted(lease, batch))
-            if carried is not None:
-                carried.new_batch(lease.end - lease.start, fixed=current.fixed)
+            rates.batches += 1
+            rates.reached = lease.batch_end
+            stopwatch.received(asked, exchange.received(lease, batch))
             steps.in_batch, self.in_last_batch = True, lease.batch_end >= current.samples
             yield batch
             if self._passes != current.number + 1:
@@ -248,7 +252,8 @@ class TrainingLoop:
             steps.in_batch = False
             if lease.ends_round:
                 steps.end_round()
-            if stretches.ends_with(lease):
+            if engine.lockstep and engine.directives.cut and (lease.ends_round or not engine.apart):
+                stretches.reached = lease.batch_end
                 source.close()  # type: ignore[attr-defined]  # what was read ahead is read again
                 return
 

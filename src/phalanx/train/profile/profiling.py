@@ -26,8 +26,8 @@ from phalanx.observe.events.emit import EventWriter
 from phalanx.plan.job import JobProfile
 from phalanx.rules.ledger import Lease, Segment, lease_of
 from phalanx.sync.state.shard_optimizer import is_elementwise
-from phalanx.sync.strategies.strategy import Timing
-from phalanx.train.control.directives import Directive
+from phalanx.sync.strategy import Timing
+from phalanx.train.control.directives import Directive, DirectiveSource, DirectiveTaker
 from phalanx.train.engine.engine import NEVER, Engine
 from phalanx.train.engine.sample_leases import SampleLeases, least_samples
 from phalanx.train.loop.stopwatch import Stopwatch
@@ -270,19 +270,26 @@ class _ProfilingLeases(SampleLeases):
         self._profiling.end_pass()
 
 
+class _ProfilingDirectives(DirectiveTaker):
+    def __init__(self, source: DirectiveSource, profiling: Profiling) -> None:
+        super().__init__(source)
+        self._profiling = profiling
+
+    @property
+    def cut(self) -> bool:
+        return super().cut or self._profiling.trial.over
+
+    def after_stretch(self, ticket: int, position: int) -> tuple[int, Directive | None]:
+        return NEVER, super().after_stretch(ticket, position)[1]
+
+
 class ProfilingEngine(Engine):
     timed = True
 
     def __init__(self, profiling: Profiling, *words: Any) -> None:
         super().__init__(*words)
         self._profiling, self.leases = profiling, _ProfilingLeases(profiling)
-
-    @property
-    def cut(self) -> bool:
-        return super().cut or self._profiling.trial.over
-
-    def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Directive | None]:
-        return NEVER, super().after_stretch(ticket, lockstep_position)[1]
+        self.directives = _ProfilingDirectives(self.directives.source, profiling)
 
     def end_pass(self, *, adopted: bool = False) -> None:
         self._profiling.end_pass()

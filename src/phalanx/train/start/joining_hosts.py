@@ -28,11 +28,11 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.pool.measured import link_rates, read_probe
 from phalanx.sync.arena.remote.coordinator_messages import Ending, Hello
 from phalanx.sync.arena.remote.coordinator_process import CoordinatorOrders, start_coordinator
-from phalanx.sync.arena.remote.membership import become_worker, greet, host_id
 from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.connect.channel import ConnectionEnded
 from phalanx.sync.connect.listener import Listener
-from phalanx.sync.store.remote.servers import Wish
+from phalanx.sync.hosts.membership import become_worker, greet, host_id
+from phalanx.sync.hosts.servers import Wish
 from phalanx.sync.store.remote.store_server import StoreServer
 from phalanx.train.start.launcher_env import Seat, own_seat
 from phalanx.train.start.own_address import machine_of, meeting_address, own_address

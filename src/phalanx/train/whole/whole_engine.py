@@ -21,15 +21,16 @@ from phalanx.rules.balance import ShareChange
 from phalanx.rules.ledger import Lease, split_among_all
 from phalanx.sync.arena.arena import Arena, Locks
 from phalanx.sync.arena.clock import Clock
-from phalanx.sync.reduce.team import everyone
+from phalanx.sync.arena.team import everyone
 from phalanx.sync.reduce.worker_collective import WorkerCollective
 from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.windows import Gathering, broadcast
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.command_poller import say_refused
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import Directive, DirectiveSource, Switch
+from phalanx.train.control.rendezvous import WHOLE
 from phalanx.train.engine.active_phase import ActivePhase
 from phalanx.train.engine.emulation import SpeedEmulation, emulation_of
 from phalanx.train.engine.engine import Engine
@@ -44,7 +45,25 @@ if TYPE_CHECKING:
     from phalanx.sync.connect.channel import Channel
 
 
+class _WholeControl(Control):
+    """Of workers that see whole batches: the strategy stays as it is."""
+
+    shares: list[float]
+    """Of the stretch under way."""
+
+    def after_stretch(self, ticket: int, position: int) -> tuple[int, Directive | None]:
+        position, directive = super().after_stretch(ticket, position)
+        self.shares = list(self.watch.shares)
+        if isinstance(directive, Switch):  # no reason to end a training
+            if self._first:
+                say_refused(InputError("it is in view whole", "Start it with --view parts."))
+            directive = None
+        return position, directive
+
+
 class WholeEngine(Engine):
+    directives: _WholeControl
+
     def __init__(
         self,
         arena: Arena,
@@ -63,25 +82,26 @@ class WholeEngine(Engine):
         self._models = list(models)
         self.align()
         claims = claims_for(arena, models)
-        self._control = Control(
-            arena, optimizers, claims, source, self._tell_shares, balance=chosen.balance == "auto"
-        )
+        self.directives = _WholeControl(
+            arena, optimizers, claims, source, self._tell_shares, self.rest,
+            balance=chosen.balance == "auto",
+        )  # fmt: skip
         self._active = ActivePhase(
-            spec.phases[0], everyone(arena), self._control.rendezvous, strategies=[]
+            spec.phases[0], everyone(arena), self.directives.rendezvous, strategies=[]
         )
         arena.in_step = True
-        self._control.enter(self._active, spec, regroup=False)
-        self.collective = WorkerCollective(arena, clock, self._control.rendezvous.someone_left)
+        self.directives.enter(self._active, spec, regroup=False)
+        self.collective = WorkerCollective(arena, clock, self.directives.rendezvous.someone_left)
         self._calls: SharedCalls | None = None
         self._saved: State = {}
         self._plan, self._steps = CheckPlan(chosen.check, chosen.seed), 0
         self._gathering: Gathering | None = None
-        self.shares = list(self._control.use_shares())
+        self.directives.shares = list(self.directives.use_shares())
         emulation = emulation_of(chosen, arena.rank, arena)
         self.exchange = WholeExchange(self, optimizers, clock, emulation)
 
     def shared_calls(self, say_once: Callable[[str], None]) -> SharedCalls:
-        calls = self._calls = SharedCalls(self.collective, lambda: self.shares, say_once)
+        calls = self._calls = SharedCalls(self.collective, lambda: self.directives.shares, say_once)
         calls.alone_left = self._plan.length(0)
         if self._saved:
             self._steps = int(self._saved["whole.steps"])
@@ -121,7 +141,7 @@ class WholeEngine(Engine):
         return self._arena.lock(index)
 
     def meet(self, intent: int) -> None:
-        self._control.meet(intent)
+        self.directives.meet(intent)
 
     def barrier(self) -> None:
         self._arena.barrier()
@@ -143,40 +163,21 @@ class WholeEngine(Engine):
 
     def step_begins(self, index: int) -> None:
         """All workers are about to step with the same optimizer, whose settings are alike."""
-        self._control.announce(index, self._active, 0)
-        self._control.rendezvous.wait()
+        self.directives.announce(index, self._active, 0)
+        self.directives.rendezvous.wait()
 
     def measured(self, samples: int, seconds: float, whole: float) -> None:
-        self._control.measured(samples, seconds)
-        self._control.exchanged(whole)
+        self.directives.measured(samples, seconds)
+        self.directives.rendezvous.figures[WHOLE] += whole
 
     def _tell_shares(self, change: ShareChange) -> None:
         if self.copy == 0:
             self._listener.shares_changed(change)
 
-    def look(self) -> None:
-        self._control.look()
-
     def mine_of(self, samples: int) -> int:
         """How many of a batch this worker computes."""
-        ends = [0, *split_among_all(samples, self.shares)]
+        ends = [0, *split_among_all(samples, self.directives.shares)]
         return ends[self.copy + 1] - ends[self.copy]
-
-    # -- the way through the data ------------------------------------------------------------
-
-    @property
-    def cut(self) -> bool:
-        return self._control.cut
-
-    def after_stretch(self, ticket: int, lockstep_position: int) -> tuple[int, Directive | None]:
-        found = self._control.after_stretch(ticket, lockstep_position, lambda: None)
-        self.shares = list(self._control.watch.shares)
-        position, directive = found
-        if isinstance(directive, Switch):  # no reason to end a training
-            if self.copy == 0:
-                say_refused(InputError("it is in view whole", "Start it with --view parts."))
-            directive = None
-        return position, directive
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         return None
@@ -227,7 +228,7 @@ class WholeEngine(Engine):
             self.meet(intents.FINISH)
             self._arena.rewind()
         else:
-            self._control.rendezvous.leave()
+            self.directives.rendezvous.leave()
 
 
 class WholeExchange(Exchange):
@@ -238,19 +239,22 @@ class WholeExchange(Exchange):
         engine: WholeEngine,
         optimizers: Sequence[torch.optim.Optimizer],
         clock: Clock,
-        emulation: SpeedEmulation,
+        emulation: SpeedEmulation | None,
     ) -> None:
-        super().__init__(optimizers, clock)
-        self._engine, self._emulate = engine, emulation.work
-        emulation.lockstep = lambda: True
+        super().__init__(optimizers, clock, emulation)
+        self._engine = engine
+        if emulation is not None:
+            emulation.lockstep = lambda: True
 
-    def counted(self, lease: Lease, batch: Any) -> int:
+    def received(self, lease: Lease, batch: Any) -> int:
         return self._engine.mine_of(rows_in(batch) or lease.samples)
 
     def worked(self, samples: int, seconds: float) -> None:
         spent = self._engine.collective.spent
         waited = min(spent.waited, seconds)
-        seconds = self._emulate(samples, seconds - waited)
+        seconds -= waited
+        if self._emulation is not None:
+            seconds = self._emulation.work(samples, seconds)
         self._engine.measured(samples, seconds, waited)
 
     def step(

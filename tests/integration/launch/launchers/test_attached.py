@@ -10,8 +10,8 @@ from launch_support import FIGURES, Recorder, alive, make_job, wait_until, write
 from phalanx.agent.machine.sampling import FILE
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.launcher import LAUNCHERS, Fleet, Job
 from phalanx.launch.launchers.attached import take_over
-from phalanx.launch.launchers.launcher import LAUNCHERS, Fleet, Job
 from phalanx.launch.launchers.remote_run import NothingLeft
 from phalanx.launch.launchers.ssh import SshLauncher
 from phalanx.launch.machines.remote_files import MachineFile

@@ -10,7 +10,7 @@ from launch_support import run, start_without_torch
 
 PLUGIN = """
 import msgspec
-from phalanx.launch.launchers.launcher import LAUNCHERS
+from phalanx.launch.launcher import LAUNCHERS
 from phalanx.launch.launchers.local import LocalLauncher
 
 class NiceLauncher(LocalLauncher):

@@ -9,7 +9,7 @@ from launch_support import Recorder, alive, make_job, run, wait_until, write_scr
 
 from phalanx.core.errors import InputError, ScriptError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.launchers.launcher import Launch
+from phalanx.launch.launcher import Launch
 from phalanx.launch.run import controller
 from phalanx.launch.run.controller import execute
 from phalanx.observe.events.event_types import Finished, Joined

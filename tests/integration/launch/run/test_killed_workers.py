@@ -8,7 +8,7 @@ import msgspec
 from launch_support import Recorder, make_job, without_torch, write_script
 
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.launchers.launcher import Launch
+from phalanx.launch.launcher import Launch
 from phalanx.launch.launchers.local import LocalLauncher
 from phalanx.launch.run.controller import Controller, RunOutcome
 from phalanx.launch.run.interrupts import Interrupts

@@ -16,7 +16,7 @@ from phalanx.agent import system
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.launchers.launcher import Fleet
+from phalanx.launch.launcher import Fleet
 from phalanx.launch.run.controller import execute
 from phalanx.launch.run.open_run_folder import append_to_log
 from phalanx.pool.machine import Machine

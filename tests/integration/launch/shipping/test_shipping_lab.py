@@ -13,10 +13,10 @@ from lab_machines import MakeLab, lab, ssh
 
 from phalanx.core.errors import MachineError
 from phalanx.lab.lab import Lab
-from phalanx.launch.machines.agent_link import open_agent
-from phalanx.launch.shipping.loads import data_manifest
+from phalanx.launch.link.agent_link import open_agent
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.send import ship
+from phalanx.launch.shipping.uploads import data_manifest
 from phalanx.pool.machine import Machine
 
 __all__ = ["lab"]

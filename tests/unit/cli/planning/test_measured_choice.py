@@ -10,7 +10,7 @@ from cli_support import Shell
 
 from phalanx.cli.planning import measured_choice
 from phalanx.cli.planning.measured_choice import MeasuredSteps
-from phalanx.launch.launchers.launcher import Job
+from phalanx.launch.launcher import Job
 
 MIRRORED = "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n"
 POOL = "machines:\n" + "".join(f"  m{n}: {{host: 10.0.0.{n}, cores: 4}}\n" for n in (1, 2, 3))

@@ -13,7 +13,7 @@ from made_plans import FAST, MBIT, job, probe
 
 from phalanx.cli.show.result_lines import beside_prediction
 from phalanx.core.errors import InputError
-from phalanx.launch.launchers.launcher import Job
+from phalanx.launch.launcher import Job
 from phalanx.observe.summary.summary_fields import Summary
 from phalanx.pool.measured import write_probe
 

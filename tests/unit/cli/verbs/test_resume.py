@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.run_folder.trust import write_launch
 from phalanx.core.settings import RunSettings
-from phalanx.launch.launchers.launcher import Launch
+from phalanx.launch.launcher import Launch
 from phalanx.observe.summary.run_lock import hold
 from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
 

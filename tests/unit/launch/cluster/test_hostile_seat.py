@@ -14,7 +14,7 @@ from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.cluster.seat_launcher import SeatLauncher
 from phalanx.launch.cluster.seats import SeatNote, settled
-from phalanx.launch.launchers.launcher import Job
+from phalanx.launch.launcher import Job
 
 
 class Hostile(SeatLauncher):

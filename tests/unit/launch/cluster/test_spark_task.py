@@ -66,7 +66,7 @@ def test_a_lost_seat_is_told_at_once(ask: Asking) -> None:
 def test_a_worker_ends_with_its_connection(tmp_path: Path) -> None:
     import msgspec
 
-    from phalanx.launch.launchers.launcher import WorkerCommand
+    from phalanx.launch.launcher import WorkerCommand
 
     (tmp_path / "mark").touch()
     (tmp_path / "logs").mkdir()

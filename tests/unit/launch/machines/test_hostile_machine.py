@@ -10,9 +10,9 @@ import pytest
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.launchers.ssh import SshLauncher
+from phalanx.launch.link.agent_frames import Exited, Ports, WrongAgentFrame, read_as
 from phalanx.launch.machines import machine_session as members
-from phalanx.launch.machines.agent_frames import Exited, Ports, WrongAgentFrame, read_as
-from phalanx.launch.machines.remote_files import LARGEST_TRACEBACK, Homecoming
+from phalanx.launch.machines.remote_files import LARGEST_TRACEBACK, FileDownload
 from phalanx.launch.shipping.home.incoming import Incoming, is_safe
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.pool.machine import Machine
@@ -38,13 +38,13 @@ def paths(tmp_path: Path) -> RunPaths:
 )
 def test_only_the_files_of_its_own_ranks_are_written(paths: RunPaths, name: str) -> None:
     before = sorted(paths.folder.rglob("*"))
-    Homecoming(paths, [1], print).take(name, 0, b"evil")
+    FileDownload(paths, [1], print).take(name, 0, b"evil")
     assert sorted(paths.folder.rglob("*")) == before
 
 
 def test_a_traceback_without_end_is_cut(paths: RunPaths) -> None:
     said: list[str] = []
-    home = Homecoming(paths, [1], said.append)
+    home = FileDownload(paths, [1], said.append)
     home.take("logs/rank-1.traceback", 0, b"x" * (LARGEST_TRACEBACK + 5))
     home.take("logs/rank-1.traceback", LARGEST_TRACEBACK, b"more")
     assert paths.traceback_of(1).stat().st_size == LARGEST_TRACEBACK
@@ -52,7 +52,7 @@ def test_a_traceback_without_end_is_cut(paths: RunPaths) -> None:
 
 
 def test_a_piece_from_before_the_beginning_is_passed_over(paths: RunPaths) -> None:
-    Homecoming(paths, [1], print).take("logs/rank-1.log", -2, b"abcd")
+    FileDownload(paths, [1], print).take("logs/rank-1.log", -2, b"abcd")
     assert not paths.log_of(1).exists()
 
 

@@ -12,8 +12,9 @@ from launch_support import make_job
 from phalanx.core.errors import InputError, MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_run import RemoteRun
-from phalanx.launch.machines import agent_link, reconnect
-from phalanx.launch.machines.agent_link import open_agent
+from phalanx.launch.link import agent_link
+from phalanx.launch.link.agent_link import open_agent
+from phalanx.launch.machines import reconnect
 from phalanx.launch.machines.reconnect import reconnect_seconds
 from phalanx.pool.machine import Machine
 

@@ -8,7 +8,7 @@ import pytest
 from found_machines import facts
 
 from phalanx.core.errors import MachineError
-from phalanx.launch.pool.pool_addresses import address_for_others, own_address
+from phalanx.launch.machines.addresses import address_for_others, own_address
 from phalanx.launch.pool.pool_check import Check, Knock, Visit
 from phalanx.launch.pool.pool_findings import PoolFinding, findings_of
 from phalanx.pool.machine import Machine

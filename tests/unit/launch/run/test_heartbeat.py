@@ -14,10 +14,10 @@ from launch_support import Recorder, make_job, start_without_torch, write_script
 from test_event_tail import _finished, _joined
 
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.link.progress_notes import EACH_WORD, FIRST_WORD
 from phalanx.launch.run import heartbeat as silence
 from phalanx.launch.run.controller import execute
 from phalanx.launch.run.heartbeat import LIMIT, STANDSTILL, Silence
-from phalanx.launch.run.progress_notes import EACH_WORD, FIRST_WORD
 from phalanx.observe.events.event_types import Alive, Steps, WorkerLost
 
 STOPS = """

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError, PhalanxError
-from phalanx.launch.shipping.loads import data_manifest
 from phalanx.launch.shipping.project import project_manifest
 from phalanx.launch.shipping.requirements import (
     PipStep,
@@ -21,6 +20,7 @@ from phalanx.launch.shipping.requirements import (
     read_recipe,
     refuse_unsafe,
 )
+from phalanx.launch.shipping.uploads import data_manifest
 from phalanx.launch.shipping.versions import Inspection
 from phalanx.launch.shipping.wheels import fetch_wheels
 

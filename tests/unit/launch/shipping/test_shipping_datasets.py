@@ -13,7 +13,7 @@ from shipping_support import NearLink
 from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.script.datasets import HOMES, IDX_FILES
-from phalanx.launch.launchers.launcher import Fleet
+from phalanx.launch.launcher import Fleet
 from phalanx.launch.shipping.datasets import Datasets, find_datasets
 from phalanx.launch.shipping.send import ignore_progress
 from phalanx.pool.machine import Machine

@@ -19,7 +19,7 @@ from shipping_support import Hearing, NearLink
 import phalanx
 from phalanx.agent.storage import environments as agent_environment
 from phalanx.core.errors import InputError, MachineError
-from phalanx.launch.machines.agent_link import open_agent
+from phalanx.launch.link.agent_link import open_agent
 from phalanx.launch.shipping import wheels
 from phalanx.launch.shipping.environment import choose_python, inspect
 from phalanx.launch.shipping.manifest import FileEntry, FileManifest

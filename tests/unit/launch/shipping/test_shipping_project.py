@@ -11,8 +11,8 @@ import pytest
 
 from phalanx.core.errors import InputError
 from phalanx.launch.shipping import manifest as hashes
-from phalanx.launch.shipping.loads import code_manifest, data_manifest
 from phalanx.launch.shipping.project import find_root, list_files, project_manifest
+from phalanx.launch.shipping.uploads import code_manifest, data_manifest
 
 
 @pytest.fixture(autouse=True)

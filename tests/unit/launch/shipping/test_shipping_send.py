@@ -14,11 +14,11 @@ from shipping_support import NearLink, reopen
 from phalanx.agent.storage import blobs
 from phalanx.agent.storage import folders as files
 from phalanx.core.errors import InputError, MachineError
-from phalanx.launch.machines.agent_link import open_agent
+from phalanx.launch.link.agent_link import open_agent
 from phalanx.launch.shipping import send
-from phalanx.launch.shipping.loads import data_manifest
 from phalanx.launch.shipping.manifest import FileEntry, FileManifest
 from phalanx.launch.shipping.send import ship
+from phalanx.launch.shipping.uploads import data_manifest
 from phalanx.pool.machine import Machine
 
 

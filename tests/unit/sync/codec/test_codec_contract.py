@@ -117,13 +117,6 @@ def test_compressors_have_feedback_where_the_traits_say_so(name: str) -> None:
     assert type(compressor) is (ErrorFeedback if spec.traits.feedback else Compressor)
 
 
-@pytest.mark.parametrize("name", known_codecs())
-def test_messages_of_pieces_where_each_piece_stands_alone(name: str) -> None:
-    compressor = make_compressor(parse_codec(name), MATRIX, SIZE, torch.float32, 1)
-    assert (compressor.piecewise is not None) == (name in ("fp16", "bf16", "int8", "int4"))
-    assert ErrorFeedback(make(name), SIZE, torch.float32).piecewise is None
-
-
 def test_options_reach_the_codec() -> None:
     sent = make_compressor(CodecSpec("topk", {"ratio": 0.1}), (), 100, torch.float32, 1).compress(
         normal(100)

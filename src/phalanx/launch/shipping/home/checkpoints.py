@@ -20,8 +20,8 @@ import msgspec
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.machines.agent_loss import ConnectionLost
-from phalanx.launch.machines.event_loop import in_thread
+from phalanx.launch.link.agent_loss import ConnectionLost
+from phalanx.launch.link.event_loop import in_thread
 from phalanx.launch.shipping.home.incoming import Incoming, Received
 
 NAME = re.compile(r"[0-9]{6,15}")
@@ -49,7 +49,7 @@ class _Names(msgspec.Struct):
     names: list[str] = []
 
 
-class ComingHome:
+class CheckpointDownload:
     """The newest checkpoint of one machine, again and again."""
 
     def __init__(

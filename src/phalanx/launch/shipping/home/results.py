@@ -17,8 +17,8 @@ import msgspec
 from phalanx.core import words
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.machines.agent_link import AgentLink
-from phalanx.launch.machines.event_loop import in_thread
+from phalanx.launch.link.agent_link import AgentLink
+from phalanx.launch.link.event_loop import in_thread
 from phalanx.launch.shipping.home.checkpoints import at_home, place, split_off
 from phalanx.launch.shipping.home.incoming import Incoming, Received, folder_below, shown
 from phalanx.launch.shipping.send import read_answer

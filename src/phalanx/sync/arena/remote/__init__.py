@@ -1,4 +1,4 @@
 """An arena across hosts: a coordinator process, its clients, and copies of the control memory.
 
-Uses ``connect``, ``collective`` and the servers of ``store.remote``.
+Uses ``connect``.
 """

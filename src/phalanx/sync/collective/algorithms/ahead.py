@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import torch
@@ -114,66 +114,6 @@ class SenderThread:
             return False  # its owner will find out by itself
 
 
-class EarlyExchange:
-    """Bytes to and from every other participant, again and again, of sizes that both sides know.
-
-    They move while the owner does something else."""
-
-    def __init__(self, links: Links) -> None:
-        self._links, self.rank, self.others = links, links.rank, direct.others(links)
-        self._sender, self._counted = SenderThread(self._move), links.sent
-
-    @property
-    def goes_ahead(self) -> bool:
-        return self._links.goes_ahead
-
-    def begin(self, incoming: Mapping[int, Sequence[memoryview]]) -> None:
-        """The next one; what comes from each is written to its views, in their order."""
-        self._going: dict[int, list[memoryview]] = {peer: [] for peer in self.others}
-        self._coming = {peer: list(views) for peer, views in incoming.items()}
-
-    def give(self, outgoing: Mapping[int, Sequence[memoryview]]) -> bool:
-        """What the kernel takes of it goes; whether something is left that might go later."""
-        with self._sender.lock:
-            for peer, views in outgoing.items():
-                self._going[peer] += views
-            return self._move()
-
-    def give_early(self, outgoing: Mapping[int, Sequence[memoryview]]) -> None:
-        """The rest of it follows meanwhile. A lost peer is for ``finish`` to report."""
-        with suppress(PeerLost):
-            if self.give(outgoing):
-                self._sender.begin()
-
-    def _move(self) -> bool:
-        left = False
-        for peer in self.others:
-            going, coming = self._going[peer], self._coming[peer]
-            if going:
-                drop_first(going, self._links.push(peer, going))
-            while coming and (count := self._links.pull(peer, coming[0])):
-                drop_first(coming, count)
-            left = left or bool(going) or bool(coming)
-        return left and self._links.goes_ahead
-
-    def finish(self, outgoing: Mapping[int, Sequence[memoryview]]) -> None:
-        """With the rest, until all of it has gone and come."""
-        self._sender.rest()
-        with self._sender.lock:
-            self._links.swap(
-                [(peer, [*self._going[peer], *views]) for peer, views in outgoing.items()],
-                list(self._coming.items()),
-            )
-
-    def count(self) -> int:
-        """Bytes that were sent since they were counted last."""
-        sent, self._counted = self._links.sent - self._counted, self._links.sent
-        return sent
-
-    def close(self) -> None:
-        self._sender.close()
-
-
 class AheadSum(EarlySum):
     """Sums ``flat`` over one connection to each participant.
 
@@ -181,13 +121,15 @@ class AheadSum(EarlySum):
     """
 
     def __init__(self, links: Links, flat: Tensor, cuts: Sequence[int]) -> None:
-        self._links, self._flat, self._exchange = links, flat, EarlyExchange(links)
-        spans, others = spans_of(flat, links.size), self._exchange.others
+        self._links, self._flat, self._others = links, flat, direct.others(links)
+        self._sender, self._counted = SenderThread(self._move), links.sent
+        spans = spans_of(flat, links.size)
         low, high = spans[links.rank]
         self._parts = [flat[a:b] for a, b in spans]
-        self._rooms = {peer: torch.empty(high - low, dtype=flat.dtype) for peer in others}
+        self._rooms = {peer: torch.empty(high - low, dtype=flat.dtype) for peer in self._others}
         self._outgoing = {
-            peer: [(a, raw(flat[a:b])) for a, b in pieces_of(spans[peer], cuts)] for peer in others
+            peer: [(a, raw(flat[a:b])) for a, b in pieces_of(spans[peer], cuts)]
+            for peer in self._others
         }
         self._incoming = {
             peer: [raw(room[a - low : b - low]) for a, b in pieces_of((low, high), cuts)]
@@ -198,29 +140,47 @@ class AheadSum(EarlySum):
     def _begin(self) -> None:
         self._held = {peer: list(pieces) for peer, pieces in self._outgoing.items()}
         """What is not ready yet."""
-        self._exchange.begin(self._incoming)
+        self._going: dict[int, list[memoryview]] = {peer: [] for peer in self._others}
+        self._coming = {peer: list(views) for peer, views in self._incoming.items()}
 
     @property
     def can_begin_early(self) -> bool:
-        return self._exchange.goes_ahead
+        return self._links.goes_ahead
 
     def ready(self, low: int) -> None:
-        self._exchange.give_early(self._take(low))
+        with suppress(PeerLost):
+            if self._let_go(low):
+                self._sender.begin()
 
     def start(self) -> None:
-        self._exchange.give(self._take(0))
+        self._let_go(0)
 
-    def _take(self, low: int) -> dict[int, list[memoryview]]:
-        """What is held from ``low`` on, and is so no more."""
-        taken: dict[int, list[memoryview]] = {peer: [] for peer in self._held}
+    def _let_go(self, low: int) -> bool:
+        """All from ``low`` on may leave; whether something is left that might leave later."""
+        with self._sender.lock:
+            self._release(low)
+            return self._move()
+
+    def _release(self, low: int) -> None:
         for peer, held in self._held.items():
             while held and held[0][0] >= low:
-                taken[peer].append(held.pop(0)[1])
-        return taken
+                self._going[peer].append(held.pop(0)[1])
+
+    def _move(self) -> bool:
+        """Moves what the kernel takes at once; whether something is left that might go later."""
+        left = False
+        for peer in self._others:
+            going, coming = self._going[peer], self._coming[peer]
+            if going:
+                drop_first(going, self._links.push(peer, going))
+            while coming and (count := self._links.pull(peer, coming[0])):
+                drop_first(coming, count)
+            left = left or bool(going) or bool(coming)
+        return left and self._links.goes_ahead
 
     def finish(self, factor: float = 1.0) -> int:
         links, own = self._links, self._parts[self._links.rank]
-        self._exchange.finish(self._take(0))
+        self._exchange_rest()
         if links.size == 2:
             own.add_(self._rooms[1 - links.rank])
         else:
@@ -230,14 +190,22 @@ class AheadSum(EarlySum):
         if links.size > 2:
             direct.all_gather(links, self._parts)
         self._begin()
-        return self._exchange.count()
+        sent, self._counted = links.sent - self._counted, links.sent
+        return sent
 
     def discard(self) -> None:
-        self._exchange.finish(self._take(0))
+        self._exchange_rest()
         self._begin()
 
+    def _exchange_rest(self) -> None:
+        """Returns when all of it has gone and come."""
+        self._sender.rest()
+        with self._sender.lock:
+            self._release(0)
+            self._links.swap(list(self._going.items()), list(self._coming.items()))
+
     def close(self) -> None:
-        self._exchange.close()
+        self._sender.close()
 
 
 def spans_of(flat: Tensor, size: int) -> list[Span]:

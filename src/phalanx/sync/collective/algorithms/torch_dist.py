@@ -90,9 +90,6 @@ class TorchDist:
     def sum_ahead(self, flat: Tensor, cuts: Sequence[int], *, on_gpu: bool = False) -> None:
         """Torch begins when all is there."""
 
-    def exchange_ahead(self, count_bytes: int) -> None:
-        """Torch begins when all is there."""
-
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
         """Everybody's ``payload``, by rank. Torch wants equal sizes, so headers go first."""
         block, rest = encode_header(payload)

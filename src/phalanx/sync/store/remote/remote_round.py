@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.store.remote.remote_store import RemoteStore
 from phalanx.sync.store.remote.store_client import Share
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class RemoteRound:
@@ -35,7 +35,7 @@ class RemoteRound:
     def holding_slots(self) -> AbstractContextManager[None]:
         return self._store.holding_slots()
 
-    def offer(self, weight: float, clip: float | None) -> None:
+    def offer(self, weight: float, clip: float | None = None) -> None:
         self._reducer.offer(weight, clip)
 
     def take_part(self) -> Timing:

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from phalanx.rules.ledger import Applied
 from phalanx.sync.arena.arena import Locks, shard_lock
-from phalanx.sync.reduce.encoding import Sender
+from phalanx.sync.codec.encoding import Sender
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.push_buffers import PushBuffers
 from phalanx.sync.store.remote.server_connections import HostMemory
 from phalanx.sync.store.remote.store_client import StoreClient
-from phalanx.sync.strategies.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class RemoteStore:

@@ -12,8 +12,8 @@ from phalanx.core.spec.codecs import CodecSpec
 from phalanx.sync.arena.arena import Lock
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.codec.codec import Payload
+from phalanx.sync.codec.encoding import Stream
 from phalanx.sync.connect.channel import Channel
-from phalanx.sync.reduce.encoding import Stream
 from phalanx.sync.state.gradient_values import clip_factor
 from phalanx.sync.state.layout import Layout, reshard
 from phalanx.sync.state.optimizer_state import State
@@ -32,7 +32,7 @@ from phalanx.sync.store.remote.store_description import (
     group_options,
     masks_of,
 )
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 
 
 @dataclass(frozen=True)

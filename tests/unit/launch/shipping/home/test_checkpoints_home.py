@@ -15,7 +15,7 @@ from phalanx.agent.agent import Agent
 from phalanx.agent.storage import run_results as saved
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.shipping.home.checkpoints import ComingHome, at_home, place
+from phalanx.launch.shipping.home.checkpoints import CheckpointDownload, at_home, place
 from phalanx.launch.shipping.home.incoming import Incoming, Received
 
 
@@ -35,7 +35,7 @@ class _Agent:
         assert self.incoming.on_tell(header["tell"], header, payload)
 
 
-def _home(tmp_path: Path, agent: _Agent, said: list[str]) -> ComingHome:
+def _home(tmp_path: Path, agent: _Agent, said: list[str]) -> CheckpointDownload:
     async def fetch(incoming: Incoming, name: str) -> dict[str, Any]:
         agent.incoming = incoming
         try:
@@ -43,10 +43,10 @@ def _home(tmp_path: Path, agent: _Agent, said: list[str]) -> ComingHome:
         finally:
             incoming.close()
 
-    return ComingHome("m1", RunPaths(tmp_path / "home").make(), fetch, said.append)
+    return CheckpointDownload("m1", RunPaths(tmp_path / "home").make(), fetch, said.append)
 
 
-def _hear(home: ComingHome, *names: str) -> None:
+def _hear(home: CheckpointDownload, *names: str) -> None:
     async def hear() -> None:
         for name in names:
             home.hear(name)

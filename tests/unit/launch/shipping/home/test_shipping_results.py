@@ -14,11 +14,11 @@ from shipping_support import NearLink
 from phalanx.agent.storage.environments import MARKER
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.machines.agent_link import open_agent
+from phalanx.launch.link.agent_link import open_agent
 from phalanx.launch.shipping.home.incoming import Incoming, is_safe
 from phalanx.launch.shipping.home.results import Collected, clean_up, collect_results
-from phalanx.launch.shipping.loads import data_manifest
 from phalanx.launch.shipping.send import ship
+from phalanx.launch.shipping.uploads import data_manifest
 from phalanx.pool.machine import Machine
 
 

@@ -18,9 +18,9 @@ from phalanx.sync.arena import memfd
 from phalanx.sync.arena.remote import sharing
 from phalanx.sync.arena.remote.coordinator import Coordinator
 from phalanx.sync.arena.remote.coordinator_messages import Hello
-from phalanx.sync.arena.remote.membership import become_worker, greet
 from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.connect.listener import Listener
+from phalanx.sync.hosts.membership import become_worker, greet
 
 HERE, SECONDS = "127.0.0.1", 20.0
 KEY = RunKey.new()

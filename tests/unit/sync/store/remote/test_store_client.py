@@ -32,7 +32,7 @@ from phalanx.sync.store.remote.store_description import describe, group_options
 from phalanx.sync.store.remote.store_messages import STORE, Open, Push, pack
 from phalanx.sync.store.remote.store_process import ServerProcess
 from phalanx.sync.store.remote.store_shard import byte_view
-from phalanx.sync.strategies.strategy import Timing
+from phalanx.sync.strategy import Timing
 
 LOOPBACK = "127.0.0.1"
 TO_STORE = Introduction(STORE)

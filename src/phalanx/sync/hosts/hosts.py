@@ -19,7 +19,7 @@ from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Credentials
 from phalanx.sync.connect.handshake import Introduction
-from phalanx.sync.store.remote.servers import Servers
+from phalanx.sync.hosts.servers import Servers
 
 OPEN_SECONDS = 60.0
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from phalanx.core.errors import MachineError
-from phalanx.launch.machines.agent_answers import AgentListener, PendingAnswers, Reply, Taker
-from phalanx.launch.machines.agent_frames import (
+from phalanx.launch.link.agent_answers import AgentListener, PendingAnswers, Reply, Taker
+from phalanx.launch.link.agent_frames import (
     AgentFrame,
     AgentProblem,
     Pong,
@@ -24,16 +24,16 @@ from phalanx.launch.machines.agent_frames import (
     read_as,
     unpack,
 )
-from phalanx.launch.machines.agent_loss import (
+from phalanx.launch.link.agent_loss import (
     cannot_keep,
     no_answer,
     silent,
     talks_otherwise,
     why_it_ended,
 )
-from phalanx.launch.machines.agent_source import agent_command, agent_sources
-from phalanx.launch.machines.clocks import ClockOffset
-from phalanx.launch.run.progress_notes import Doing, MachineWait
+from phalanx.launch.link.agent_source import agent_command, agent_sources
+from phalanx.launch.link.clocks import ClockOffset
+from phalanx.launch.link.progress_notes import Doing, MachineWait
 from phalanx.launch.ssh.ssh_command import RunningCommand, start_command
 from phalanx.launch.ssh.ssh_connect import CONNECT_SECONDS
 from phalanx.pool.machine import Machine

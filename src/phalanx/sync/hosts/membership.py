@@ -19,7 +19,6 @@ from phalanx.sync.arena.remote.coordinator_messages import (
     reply_decoder,
 )
 from phalanx.sync.arena.remote.direct_barrier import MOST_WORKERS, DirectBarrier
-from phalanx.sync.arena.remote.hosts import RemoteHosts
 from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.arena.remote.sharing import hand_out, take
 from phalanx.sync.arena.shm_arena import ShmArena
@@ -29,7 +28,8 @@ from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Credentials, Dispatcher
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
-from phalanx.sync.store.remote.servers import Servers, Wish
+from phalanx.sync.hosts.hosts import RemoteHosts
+from phalanx.sync.hosts.servers import Servers, Wish
 
 JOIN_SECONDS = 600.0
 """For all processes to be there: the first one may prepare data, or download them, before it

@@ -15,7 +15,7 @@ from shipping_support import Hearing
 
 from phalanx.core.errors import MachineError
 from phalanx.lab.lab import Lab
-from phalanx.launch.machines.agent_link import open_agent
+from phalanx.launch.link.agent_link import open_agent
 from phalanx.pool.blueprint import read_blueprint
 from phalanx.pool.machine import Machine
 

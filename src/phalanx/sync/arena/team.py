@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from phalanx.sync.arena.arena import Arena, Circle
 
@@ -21,7 +22,7 @@ class Team:
     meet: Callable[[], object]
     """Also checks that all members mean the same step."""
 
-    @property
+    @cached_property
     def size(self) -> int:
         return len(self.members)
 

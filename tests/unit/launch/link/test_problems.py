@@ -11,7 +11,7 @@ from ssh_servers import USER, new_key, ssh_server, write_client_key
 
 from phalanx.core.errors import InputError, MachineError
 from phalanx.launch.launchers.remote_run import RemoteRun
-from phalanx.launch.run.problems import as_one
+from phalanx.launch.link.problems import as_one
 from phalanx.launch.ssh.known_keys import record
 from phalanx.pool.machine import Machine
 

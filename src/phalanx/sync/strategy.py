@@ -17,13 +17,13 @@ from torch import Tensor
 from phalanx.rules.ledger import Applied
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock, Toll
-from phalanx.sync.reduce.encoding import Encoding
-from phalanx.sync.reduce.team import Team
+from phalanx.sync.arena.team import Team
+from phalanx.sync.codec.encoding import Encoding
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState, State
 
 if TYPE_CHECKING:
-    from phalanx.sync.store.admission_gate import AdmissionGate
+    from phalanx.sync.arena.admission_gate import AdmissionGate
 
 
 @dataclass

@@ -12,8 +12,8 @@ import pytest
 from shipping_support import Hearing
 
 from phalanx.core.errors import MachineError
-from phalanx.launch.machines.agent_link import AgentLink, open_agent
-from phalanx.launch.run import progress_notes as waiting
+from phalanx.launch.link import progress_notes as waiting
+from phalanx.launch.link.agent_link import AgentLink, open_agent
 from phalanx.pool.machine import Machine
 
 SECONDS = 20.0

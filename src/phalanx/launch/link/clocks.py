@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from phalanx.launch.machines.agent_frames import Pong
+from phalanx.launch.link.agent_frames import Pong
 
 SKEW_WARNING = 5.0
 """Seconds that two machines' wall clocks may differ without a word."""

@@ -6,9 +6,9 @@ import time
 
 import msgspec
 
-from phalanx.launch.machines.agent_link import AgentLink
-from phalanx.launch.machines.agent_loss import talks_otherwise
-from phalanx.launch.machines.clocks import SKEW_WARNING, clock_words
+from phalanx.launch.link.agent_link import AgentLink
+from phalanx.launch.link.agent_loss import talks_otherwise
+from phalanx.launch.link.clocks import SKEW_WARNING, clock_words
 from phalanx.pool.facts import Facts
 from phalanx.pool.here import on_this_machine
 from phalanx.pool.machine import Machine

@@ -63,8 +63,8 @@ class _Tail:
         return any(line.startswith(LOST) for line in part.splitlines())
 
 
-class Tails:
-    """Files that grow."""
+class LogForwarder:
+    """Sends events and logs to the controller while they grow."""
 
     def __init__(self) -> None:
         self.going = True

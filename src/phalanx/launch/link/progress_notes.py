@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from phalanx.core.terminal import Say
-from phalanx.launch.machines.agent_loss import no_progress
+from phalanx.launch.link.agent_loss import no_progress
 from phalanx.pool.machine import Machine
 
 Doing = Callable[[], str]

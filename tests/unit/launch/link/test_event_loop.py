@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from phalanx.core.errors import RunStopped
-from phalanx.launch.launchers.launcher import never
-from phalanx.launch.machines.event_loop import EventLoop, in_thread
+from phalanx.launch.launcher import never
+from phalanx.launch.link.event_loop import EventLoop, in_thread
 
 
 @pytest.fixture

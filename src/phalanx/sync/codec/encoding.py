@@ -19,7 +19,7 @@ from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.shared_state import SharedState
 
 if TYPE_CHECKING:
-    from phalanx.sync.codec.codec import Payload, Piecewise
+    from phalanx.sync.codec.codec import Payload
     from phalanx.sync.codec.feedback import Compressor
 
 State = dict[str, Tensor]
@@ -68,11 +68,11 @@ class Sender:
         self._streams = [(s[0], s[3], self._encoding.compressor(s, visit)) for s in self._given]
         self._plain = sum(t.numel() * t.itemsize for _, t, c in self._streams if c is None)
         self._coded = [(tensor, c) for _, tensor, c in self._streams if c is not None]
-
-    @property
-    def is_plain(self) -> bool:
+        self.is_plain = not self._coded
         """Whether receivers see exactly what is sent."""
-        return not self._coded
+        passes = self.is_plain and not self._encoding.bits_per_second
+        self.untouched = self._plain if passes else None
+        """The bytes of what is sent as it is, in no time."""
 
     def begin(self, shared: SharedState) -> None:
         """A clean start, as a run that is resumed later has it too: nothing that is left of an
@@ -84,13 +84,17 @@ class Sender:
     def offer(self, weight: float, masks: Sequence[bytes | None]) -> int:
         """Send, unless there are neither samples nor gradients (``masks`` tell which are used):
         what the codec still owes then waits for this worker's next step."""
-        if weight == 0.0 and all(mask is not None and not any(mask) for mask in masks):
+        if weight == 0.0 and not any(mask is None or any(mask) for mask in masks):
             return 0
         return self.send()
 
     def send(self) -> int:
         """The tensors become what the receivers see; returns the bytes that takes."""
-        count = self._plain + sum(c.compress(tensor).nbytes for tensor, c in self._coded)
+        if self.untouched is not None:
+            return self.untouched
+        count = self._plain
+        for tensor, compressor in self._coded:
+            count += compressor.compress(tensor).nbytes
         self._encoding.take_time(count)
         return count
 
@@ -102,11 +106,6 @@ class Sender:
             Payload((tensor,)) if compressor is None else compressor.compress(tensor)
             for _, tensor, compressor in self._streams
         ]
-
-    @property
-    def piecewise(self) -> Piecewise | None:
-        """The codec of all that is sent, if its messages may be made of pieces."""
-        return self._coded[0][1].piecewise if len(self._streams) == len(self._coded) == 1 else None
 
     def export_state(self) -> State:
         return {

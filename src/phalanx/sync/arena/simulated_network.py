@@ -16,8 +16,10 @@ FAST = 1e15
 """Bytes per second of a link that takes no time."""
 
 
-class VirtualToll(Toll):
+class SimulatedNetwork(Toll):
     """``shards`` are dealt to the servers one after the other."""
+
+    charges = True
 
     def __init__(self, arena: ThreadArena, cluster: VirtualCluster, shards: int) -> None:
         self._arena, self._cluster, self._busy = arena, cluster, arena.hub.busy_until

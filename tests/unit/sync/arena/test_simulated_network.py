@@ -8,7 +8,7 @@ from scripted import as_threads
 from phalanx.core.settings import VirtualCluster, VirtualWorker
 from phalanx.rules.collective_cost import COSTS, LinkSpeed
 from phalanx.sync.arena.memory_arena import Hub
-from phalanx.sync.arena.tolls import VirtualToll
+from phalanx.sync.arena.simulated_network import SimulatedNetwork
 
 RATE, LATENCY, UPDATE = 1000.0, 0.5, 2.0
 Times = list[tuple[float, float]]
@@ -27,7 +27,7 @@ def _pushes(cluster: VirtualCluster, shards: int = 1, count: float = 1000.0) -> 
 
     def work(rank: int) -> tuple[float, float]:
         arena = hub.arena(rank)
-        toll = VirtualToll(arena, cluster, shards)
+        toll = SimulatedNetwork(arena, cluster, shards)
         for shard in range(shards):
             toll.request(shard, count / shards, 1.0 / shards)
             began = arena.pace.now()
@@ -64,7 +64,7 @@ def test_parts_of_a_push_follow_each_other() -> None:
     hub = Hub(2, lock_seconds=0.0)
 
     def work(rank: int) -> Times:
-        toll, now = VirtualToll(hub.arena(rank), cluster, 2), hub.arena(rank).pace.now
+        toll, now = SimulatedNetwork(hub.arena(rank), cluster, 2), hub.arena(rank).pace.now
         found: Times = []
         for shard in range(2 * rank):
             toll.request(shard, 500.0, 0.5)
@@ -87,7 +87,7 @@ def test_a_collective_takes_what_its_formula_says(topology: str | None) -> None:
     hub, cluster = Hub(3, lock_seconds=0.0), _cluster(3)
 
     def work(rank: int) -> float:
-        toll = VirtualToll(hub.arena(rank), cluster, 1)
+        toll = SimulatedNetwork(hub.arena(rank), cluster, 1)
         toll.all_reduce((0, 1, 2), 600.0, topology)
         hub.arena(rank).barrier()
         return hub.arena(rank).pace.now()

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from phalanx.core.errors import MachineError
-from phalanx.launch.machines.agent_frames import AgentProblem
-from phalanx.launch.machines.agent_loss import without_controls
+from phalanx.launch.link.agent_frames import AgentProblem
+from phalanx.launch.link.agent_loss import without_controls
 
 Reply = tuple[dict[str, Any], bytes]
 Taker = Callable[[str, dict[str, Any], bytes], bool]

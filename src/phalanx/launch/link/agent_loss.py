@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from phalanx.core.errors import MachineError
-from phalanx.launch.run.failure import signal_name
+from phalanx.core.words import signal_name
 from phalanx.launch.ssh.ssh_command import RunningCommand
 from phalanx.pool.machine import Machine
 

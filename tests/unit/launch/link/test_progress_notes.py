@@ -18,9 +18,9 @@ from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.launchers.ssh import SshLauncher
-from phalanx.launch.machines.event_loop import EventLoop
-from phalanx.launch.run import progress_notes
-from phalanx.launch.run.progress_notes import MachineWait, telling
+from phalanx.launch.link import progress_notes
+from phalanx.launch.link.event_loop import EventLoop
+from phalanx.launch.link.progress_notes import MachineWait, telling
 from phalanx.pool.machine import Machine
 
 SECONDS = 20.0

@@ -15,7 +15,7 @@ from phalanx.launch.run.failure import explain, worker_name
 from phalanx.observe.events.figure_lines import FigureLines, Told
 
 if TYPE_CHECKING:
-    from phalanx.launch.launchers.launcher import Launch
+    from phalanx.launch.launcher import Launch
 
 
 def figures_of(launch: Launch, paths: RunPaths) -> FigureLines | None:

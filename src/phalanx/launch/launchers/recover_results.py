@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
-from phalanx.launch.launchers.launcher import never
+from phalanx.launch.launcher import never
 from phalanx.launch.launchers.remote_run import RemoteRun
-from phalanx.launch.machines.event_loop import EventLoop
+from phalanx.launch.link.event_loop import EventLoop
 from phalanx.launch.shipping.home.results import collect_results
 from phalanx.launch.ssh.ssh_login import with_passwords
 from phalanx.pool.machine import Machine

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from phalanx.core import settings
 from phalanx.launch.frameworks import Framework, environment_of, settings_variables
 from phalanx.launch.frameworks.framework import TENSORFLOW, Places
-from phalanx.launch.launchers.launcher import Job, WorkerCommand
+from phalanx.launch.launcher import Job, WorkerCommand
 
 
 @dataclass(frozen=True)
-class Ground:
+class MachineContext:
     """What one machine has: everything that a command there refers to."""
 
     python: str
@@ -29,33 +29,33 @@ class Ground:
 
 
 def commands_of(
-    job: Job, framework: Framework, places: Places, grounds: Mapping[str, Ground]
+    job: Job, framework: Framework, places: Places, contexts: Mapping[str, MachineContext]
 ) -> list[WorkerCommand]:
-    """``python SCRIPT ARGUMENT…`` for every process; ``grounds`` by machine."""
+    """``python SCRIPT ARGUMENT…`` for every process; ``contexts`` by machine."""
     variables = environment_of(framework.name, places)
     told = settings_variables(job.settings)
     commands = []
     for (machine, slot), process in zip(job.plan.seats, places.processes, strict=True):
-        ground = grounds[machine.name]
+        context = contexts[machine.name]
         env = {
             **told,
             **variables[slot.rank],
             **framework.variables,
-            **ground.variables,
-            settings.RUN_FOLDER: ground.run_folder,
+            **context.variables,
+            settings.RUN_FOLDER: context.run_folder,
             settings.MACHINE: machine.name,
             settings.CPUS: ",".join(map(str, slot.cpus)),
             "PYTHONUNBUFFERED": "1",
         }
-        if ground.data:
-            env[settings.DATA] = env["TFDS_DATA_DIR"] = ground.data
+        if context.data:
+            env[settings.DATA] = env["TFDS_DATA_DIR"] = context.data
         # The first speaks for all: what the controller follows is its log.
-        through = [ground.figures] if slot.rank == 0 and framework.name == TENSORFLOW else []
+        through = [context.figures] if slot.rank == 0 and framework.name == TENSORFLOW else []
         commands.append(
             WorkerCommand(
                 rank=slot.rank,
                 machine=machine.name,
-                argv=[*ground.before, ground.python, *through, ground.script, *job.arguments],
+                argv=[*context.before, context.python, *through, context.script, *job.arguments],
                 env=env,
                 cpus=list(slot.cpus),
                 threads=slot.threads,
