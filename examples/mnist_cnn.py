@@ -30,10 +30,12 @@ def make_model() -> nn.Sequential:
 
 
 def main() -> None:
+    from published import load
+
     parser = argparse.ArgumentParser()
     parser.add_argument("--rate", type=float, default=0.001)
     rate = parser.parse_args().rate
-    train, test = phalanx.data.load("mnist")
+    train, test = load("mnist")
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     loss = nn.CrossEntropyLoss()

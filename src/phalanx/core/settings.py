@@ -46,7 +46,6 @@ CPUS = "PHALANX_CPUS"  # the cores this worker is pinned to ("0,1"); empty: any
 STARTED = "PHALANX_STARTED"  # clock reading (CLOCK_MONOTONIC, seconds) when the launcher started us
 CONTROLLER = "PHALANX_CONTROLLER"  # process id of the controller, which a worker never outlives
 DATA = "PHALANX_DATA"  # where the data are on this machine; wins over the settings
-DATASETS = "PHALANX_DATASETS"  # ready-made data sets that the controller sent, by name
 SKEW = "PHALANX_SKEW"  # seconds that this machine's wall clock is ahead of the controller's
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # others' variables
 HASHING = "PYTHONHASHSEED"  # Python's variable: the order of sets depends on it

@@ -15,7 +15,6 @@ from phalanx.launch.launchers.foreign_commands import MachineContext, commands_o
 from phalanx.launch.launchers.remote_worker import (
     MeetingPoint,
     command_of,
-    dataset_variables,
     meeting_variables,
     working_folder,
 )
@@ -110,8 +109,7 @@ async def _foreign(
             python=member.seat.python,
             script=str(PurePosixPath(member.seat.project) / script),
             run_folder=member.seat.run_folder,
-            data=member.seat.data or member.seat.datasets,
-            variables=dataset_variables(member.seat),
+            data=member.seat.data,
             before=(member.seat.python, "-I", "-S", f"{member.seat.code}/{binding}"),
             figures=f"{member.seat.code}/{figures}",
         )

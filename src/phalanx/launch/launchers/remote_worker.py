@@ -14,7 +14,6 @@ from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
 from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
-from phalanx.core.script.datasets import UNCHECKED_VARIABLE, unchecked
 from phalanx.launch.frameworks.framework import SERVER
 from phalanx.launch.launcher import (
     Job,
@@ -63,7 +62,7 @@ def command_of(
         rank=slot.rank,
         machine=machine.name,
         argv=server if serves else [*bootstrap, str(script), *job.arguments],
-        env={**found, **dataset_variables(seat)},
+        env=found,
         cpus=list(slot.cpus),
         threads=slot.threads,
         log=f"logs/rank-{slot.rank}.log",
@@ -96,10 +95,3 @@ def meeting_variables(
     if meeting.links:
         found[hosts.LINKS] = json.dumps(dict(meeting.links))
     return found
-
-
-def dataset_variables(seat: RemoteLayout) -> dict[str, str]:
-    """Where the data sets are that were sent, and whether this machine takes them as they are."""
-    if seat.datasets is None:
-        return {}
-    return {settings.DATASETS: seat.datasets, **({UNCHECKED_VARIABLE: "1"} if unchecked() else {})}
