@@ -76,11 +76,6 @@ REFUSALS = [
         "what was read is the sum over all workers, what is added is one worker's",
     ),
     Refusal(
-        "went through its training data without training",
-        lambda loop: loop.looks_like_training,
-        "each worker would evaluate a part, and its figure would be of that part",
-    ),
-    Refusal(
         "the workers diverged",
         lambda loop: loop.branch == "within",
         "a layer is thawed in the middle of a pass, where free-running workers do not all come by",

@@ -82,15 +82,6 @@ class Loop:
         return self.accumulate == 1 and self.skips == "none" and self.leaves_at == 99
 
     @property
-    def looks_like_training(self) -> bool:
-        """Whether it evaluates with gradients on, and a model in training mode or shuffled data."""
-        shuffled = self.validation != "plain" and (
-            self.validation == "shuffled" or self.loader != "in order"
-        )
-        doubtful = self.evaluation in ("eval", "inside") and (self.adversarial or shuffled)
-        return self.evaluates != "none" and doubtful
-
-    @property
     def leaves_last_pass(self) -> bool:
         return self.through in ("islice", "next")
 

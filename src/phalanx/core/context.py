@@ -30,7 +30,7 @@ class WorkerContext:
 _local = threading.local()
 Adviser = Callable[[BaseException], str]
 _advisers: dict[int, Adviser] = {}
-_ways_out: dict[int, str] = {}
+_suggested: dict[int, str] = {}
 
 
 def enter(context: WorkerContext) -> None:
@@ -75,13 +75,13 @@ def be_advised_by(adviser: Adviser) -> None:
     _advisers[threading.get_ident()] = adviser
 
 
-def offer_way_out(option: str) -> None:
+def suggest_option(option: str) -> None:
     """Where a script is refused in this thread: an option with which it may not be."""
-    _ways_out[threading.get_ident()] = option
+    _suggested[threading.get_ident()] = option
 
 
-def way_out_of(error: BaseException) -> str:
-    option = _ways_out.get(threading.get_ident())
+def suggested_option(error: BaseException) -> str:
+    option = _suggested.get(threading.get_ident())
     return f" Or run it with {option}." if option and option not in str(error) else ""
 
 

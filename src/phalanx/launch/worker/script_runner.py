@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from phalanx.core import stopping
-from phalanx.core.context import advice_on, way_out_of
+from phalanx.core.context import advice_on, suggested_option
 from phalanx.core.errors import (
     SCRIPT_FAILED,
     InputError,
@@ -90,7 +90,7 @@ def _run(main: ModuleType, traceback_file: Path) -> int:
         _write(traceback_file, users_traceback(error))
         return PEER_LOST_CODE
     except (InputError, MachineError, NotFinite) as error:
-        _write(traceback_file, f"{error}{way_out_of(error)}\n")
+        _write(traceback_file, f"{error}{suggested_option(error)}\n")
         return error.exit_code
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError):

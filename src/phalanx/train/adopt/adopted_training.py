@@ -31,7 +31,7 @@ from phalanx.train.adopt.script_length import (
 from phalanx.train.checkpoint.kept_state import unpack
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
-from phalanx.train.proof.alone import AlonePass, CheckedPass
+from phalanx.train.proof.checked_pass import AlonePass, CheckedPass
 from phalanx.train.proof.checks import Checks
 from phalanx.train.whole.own_batches import OwnBatches
 from phalanx.train.whole.plain_pass import PlainPass

@@ -36,12 +36,11 @@ from phalanx.train.adopt.found_models import (
     stray_step,
 )
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
-from phalanx.train.adopt.loader_pass import LoaderDraws, LoaderPass, is_ours
+from phalanx.train.adopt.loader_pass import LoaderDraws, is_ours
 from phalanx.train.adopt.random_streams import Streams
-from phalanx.train.adopt.script_length import passes_of
+from phalanx.train.adopt.script_length import loop_may_train, passes_of
 from phalanx.train.loop.assembly import build_worker
 from phalanx.train.proof.checks import Checks
-from phalanx.train.proof.rehearsal import rehearse
 from phalanx.train.whole.calls import share_calls
 from phalanx.train.whole.plain_pass import PlainPass
 from phalanx.train.whole.view_choice import ViewChoice
@@ -56,7 +55,7 @@ class Adoption:
         self._chosen, self._workers = chosen, workers
         self._made: list[weakref.ref[torch.optim.Optimizer]] = []
         self._training: AdoptedTraining | None = None
-        self._joining = self._rehearses = self._made_since = False
+        self._joining = self._made_since = False
         self._settled = 0
         self._draws = LoaderDraws()
         self._view = ViewChoice(chosen, workers)
@@ -115,8 +114,6 @@ class Adoption:
         training = self._training
         if self._view.trial is not None:
             return self._view.trial.step(plain, optimizer, closure, **kwargs)
-        if self._rehearses:
-            return closure() if closure is not None else None
         given = () if closure is None else (closure,)
         if self._checks.is_child and training is not None:
             with training.parts.steps.ours:  # an optimizer may have another one inside
@@ -205,7 +202,7 @@ class Adoption:
 
     def iterate(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """In place of ``iter(loader)``."""
-        if is_ours(loader) or self._rehearses:
+        if is_ours(loader):
             return plain()
         if self._checks.is_child:
             return self._go_on(loader, plain)
@@ -252,6 +249,8 @@ class Adoption:
         known = library_trains(frame)
         if known is not None:
             return known
+        if not loop_may_train(frame):
+            return False
         if any(model.training for model in self._models(optimizers)):
             return True
         # In eval mode a script may train as well: on data that it shuffles, and then again.
@@ -313,14 +312,6 @@ class Adoption:
         if not any(model.training for model in models):
             training.in_eval_mode.add(loader)
         checked = joins and training.is_checked()
-        rehearses = joins and not checked and self._chosen.check and self._chosen.loss is None
-        second = training.can_fork and training.parts.trained.engine.rank == 1
-        if rehearses and second and isinstance(drawn, LoaderPass):
-            child = rehearse(loader, drawn.order, drawn.batch, models)
-            if child is not None:
-                self._rehearses = True
-                training.parts.steps.close()
-                return child
         if isinstance(drawn, PlainPass):
             alone = checked and self._checks.fork()
             drawn.start()

@@ -13,12 +13,14 @@ import inspect
 import linecache
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
 from phalanx.core.script.script_imports import function_at, parse
-from phalanx.train.adopt.files.calling_code import caller_of
+from phalanx.core.script.training_code import may_train
+from phalanx.train.adopt.files.calling_code import caller_of, kind_of
 from phalanx.train.adopt.libraries import COUNTING
 
 _WRAPPERS = {"tqdm", "trange", "track", "enumerate", "progress_bar", "notebook_tqdm"}
@@ -89,6 +91,16 @@ def needs_equal_batches(frame: FrameType | None) -> bool:
                 return True
         frame = frame.f_back
     return False
+
+
+def loop_may_train(frame: FrameType | None) -> bool:
+    """Whether the loop over the pass in hand may do more than look at its batches; so it may where
+    it cannot be read."""
+    stack = [f for f, _ in walk_stack(frame) if kind_of(f.f_code.co_filename) == "script"]
+    heads = [loop for one in stack[:1] for loop in loops_around(one) if is_head(loop, one.f_lineno)]
+    mains = [one for one in stack if one.f_globals.get("__name__") == "__main__"]
+    files = frozenset(Path(one.f_code.co_filename) for one in (*stack[:1], *mains[-1:]))
+    return not heads or may_train(heads[0].body, files)
 
 
 def _leaves(node: ast.AST, nested: bool = False) -> bool:

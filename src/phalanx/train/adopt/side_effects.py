@@ -14,6 +14,7 @@ import functools
 import os
 import shutil
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -95,16 +96,18 @@ def keep_all_apart() -> None:
     _keep_apart(files)
 
 
-def keep_files_of_child_apart() -> str | None:
-    """The calling process is a child of a worker, which must not see what it writes. Returns the
-    folder of what it has from the worker, and writes."""
+def files_of_child() -> str | None:
+    """A folder for what a child of this worker has from it, and writes."""
+    files = _process[0] if _process else None
+    return tempfile.mkdtemp(prefix=f"{files.root}-") if isinstance(files, PrivateFiles) else None
+
+
+def keep_files_of_child_apart(folder: str | None) -> None:
+    """The calling process is a child of a worker, which must not see what it writes."""
     (files,) = _process
-    if not isinstance(files, PrivateFiles):
-        return None
-    folder = f"{files.root}-{os.getpid()}"
-    shutil.copytree(files.root, folder, symlinks=True)
-    files.root, files.noted = folder, True
-    return folder
+    if isinstance(files, PrivateFiles) and folder is not None:
+        shutil.copytree(files.root, folder, symlinks=True, dirs_exist_ok=True)
+        files.root, files.noted = folder, True
 
 
 def _keep_apart(files: ScriptFiles) -> None:

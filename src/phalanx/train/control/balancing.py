@@ -36,9 +36,9 @@ class SpeedWatch:
         """What has been found out about shares, and not been said yet."""
         self._workers, self._wanted = workers, balance
         self._balancer = Balancer(workers)
-        self.balances = self._regroups = False
-        """Whether shares follow speeds now."""
-        self._policy: StragglerPolicy | None = None
+        self.balances = self.regroups = False
+        """Whether shares follow speeds now; whether groups are to be made by speed."""
+        self.policy: StragglerPolicy | None = None
         self._spec = ""
         self._since: Any = None
         self.next_tick = -math.inf
@@ -51,7 +51,7 @@ class SpeedWatch:
         self._every = max(1, every)
         self._mind_stragglers(phase, spec)
         self._share_anew(phase)
-        self._regroups = grouped_by_speed
+        self.regroups = grouped_by_speed
         self._steps, self._next_look = 0, LOOK_EVERY
 
     def follow(self, phase: Phase, spec: Spec) -> None:
@@ -64,25 +64,20 @@ class SpeedWatch:
     def _mind_stragglers(self, phase: Phase, spec: Spec) -> None:
         self._spec = spec.text
         if not spec.on_straggler:
-            self._policy = None
-        elif self._policy is None:
-            self._policy = StragglerPolicy(self._workers)
-        if self._policy is not None:  # its last verdict may have been lost to another directive
-            self._policy.away = phase.label != spec.phases[0].label
+            self.policy = None
+        elif self.policy is None:
+            self.policy = StragglerPolicy(self._workers)
+        if self.policy is not None:  # its last verdict may have been lost to another directive
+            self.policy.away = phase.label != spec.phases[0].label
 
     def _share_anew(self, phase: Phase) -> None:
         """A straggler that a policy avoids is not balanced away as well."""
-        self.balances = self._wanted and phase.traits.balanced and self._policy is None
+        self.balances = self._wanted and phase.traits.balanced and self.policy is None
         if not self.balances:
             self.shares = [1.0 / self._workers] * self._workers
         settling = 1 if phase.traits.lockstep else FREE_SETTLING
         self._balancer = Balancer(self._workers, self.shares, settling, self._every)
         self._since, self.next_tick = None, -math.inf
-
-    @property
-    def judges(self) -> bool:
-        """Whether anything is to be decided by speeds, besides shares."""
-        return self._regroups or self._policy is not None
 
     @property
     def speed(self) -> float:
@@ -118,11 +113,11 @@ class SpeedWatch:
             return None
         self._looked, self._next_look = now, self._steps + LOOK_EVERY
         speeds = [float(speed) for speed in speeds]
-        if self._regroups and all(speed > 0.0 for speed in speeds) and self._steps >= KNOWN_AFTER:
-            self._regroups = False
+        if self.regroups and all(speed > 0.0 for speed in speeds) and self._steps >= KNOWN_AFTER:
+            self.regroups = False
             return Regroup()
-        if self._policy is not None:
-            verdict = self._policy.observe(speeds, now)
+        if self.policy is not None:
+            verdict = self.policy.observe(speeds, now)
             if verdict is not None:
                 return Leave() if verdict == "leave" else Return()
         return None

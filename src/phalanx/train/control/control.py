@@ -126,8 +126,10 @@ class Control(DirectiveTaker):
         figures[SAMPLES] += samples
         figures[BUSY] += seconds
         figures[WHOLE] += seconds
-        if not self._lockstep or figures[STEPS] % LOOK_EVERY == 0:
+        looks = figures[STEPS] % LOOK_EVERY == 0
+        if looks:
             figures[SPEED] = self.watch.speed
+        if looks or not self._lockstep:
             self._cells.figures[self._arena.rank] = figures
 
     def use_shares(self) -> list[float]:
@@ -154,7 +156,7 @@ class Control(DirectiveTaker):
             return
         if self.watch.balances and not self.fixed and figures[0, WHOLE] >= self.watch.next_tick:
             self._rebalanced |= self.watch.new_shares(figures)
-        if self._first and self.watch.judges:
+        if self._first and (self.watch.policy or self.watch.regroups):
             self._post(self.watch.verdict(figures[:, SPEED], self._arena.pace.now()))
 
     def look(self) -> None:
@@ -179,8 +181,8 @@ class Control(DirectiveTaker):
             if looks and watch.new_shares(figures, self._arena.lost):
                 self._share_out()
                 self._tell_decided()
-            if self.watch.judges:
-                self._post(self.watch.verdict(self.speeds, self._arena.pace.now()))
+            if watch.policy or watch.regroups:
+                self._post(watch.verdict(self.speeds, self._arena.pace.now()))
 
     def _post(self, directive: Directive | None) -> None:
         if directive is None or self._cells.cells[0] > self._taken:

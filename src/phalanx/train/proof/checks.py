@@ -19,7 +19,7 @@ from phalanx.train.control import rendezvous as intents
 from phalanx.train.loop.stretches import WorkerParts
 from phalanx.train.proof.check_plan import CheckPlan
 from phalanx.train.proof.child import connections
-from phalanx.train.proof.hindrance import hindrance
+from phalanx.train.proof.differing_modules import why_parts_differ
 from phalanx.train.proof.proof import SECONDS, Proof, Verdict
 
 MOST = 50_000_000
@@ -39,9 +39,16 @@ _PARTS = (
 
 def trains_as_one(chosen: RunSettings) -> bool:
     """Whether workers step together all the time, with gradients as they are."""
+    return _steps_together(chosen) and not _is_trial(chosen)
+
+
+def _steps_together(chosen: RunSettings) -> bool:
     phases = parse_spec(chosen.strategy).phases
-    plain = len(phases) == 1 and phases[0].name in _LOCKSTEP and not phases[0].codec
-    return plain and chosen.virtual is None and chosen.profile is None and not chosen.explain
+    return len(phases) == 1 and phases[0].name in _LOCKSTEP and not phases[0].codec
+
+
+def _is_trial(chosen: RunSettings) -> bool:
+    return chosen.virtual is not None or chosen.profile is not None or chosen.explain
 
 
 class Forked(Protocol):
@@ -89,9 +96,13 @@ class Checks:
         engine, chosen = parts.trained.engine, self._chosen
         self._parts = self._proof = None
         one = engine.copies > 1 or (engine.workers > 1 and chosen.loss != "mean")
-        if not chosen.check or not one or parts.resumed is not None or not trains_as_one(chosen):
+        if not chosen.check or not one or parts.resumed is not None or _is_trial(chosen):
             return False
-        why = hindrance(models) if engine.copies == 1 else None
+        why = why_parts_differ(models) if engine.copies == 1 else None
+        if not _steps_together(chosen):
+            why = (
+                f"{chosen.strategy} trains otherwise, on the loss of each worker's part of a batch"
+            )
         if sum(p.numel() for o in optimizers for g in o.param_groups for p in g["params"]) > MOST:
             why = "a copy of so many parameters takes much memory"
         if why:
@@ -219,14 +230,16 @@ class Checks:
             proof.end_alone()
         if broken and proof is not None:
             proof.stop()
-        if self._parts is None:
+        parts = self._parts
+        if parts is None:
             return
         try:
             if not broken:
                 self._note(proof.last() if proof is not None else None)
                 with suppress(PhalanxError):  # another one has failed, and will say so
-                    self._parts.trained.engine.meet(intents.FINISH)
+                    parts.trained.engine.meet(intents.FINISH)
                 self._hear()
         finally:
+            parts.steps.watchers.remove(self._stepped)
             del self._training, self._optimizers  # the script may have dropped them
             self._parts = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ import torch
 
 from phalanx.agent.system import readable
 from phalanx.train.adopt.files.open_files import open_files_anew
+from phalanx.train.adopt.side_effects import files_of_child, keep_files_of_child_apart
 
 
 def connections() -> set[str]:
@@ -24,17 +26,58 @@ def connections() -> set[str]:
     return {name for name in found if name.startswith(("socket:", "pipe:"))}
 
 
-def fork() -> int | None:
-    """As ``os.fork``, or ``None`` where there is no room for a child. Python seeds ``random`` anew
-    in a child; here it goes on."""
-    state = random.getstate()
-    try:
-        child = os.fork()
-    except OSError:
-        return None
-    if not child:
-        random.setstate(state)
-    return child
+class Child:
+    """Forked where it is made. In the child itself ``id`` is 0."""
+
+    def __init__(self, seconds: float) -> None:
+        """It prints nothing, and ends after so many ``seconds`` at the latest."""
+        self._code: int | None = None
+        self._folder = files_of_child()
+        self._reading, self._writing = os.pipe()
+        state = random.getstate()
+        try:
+            self.id: int | None = os.fork()
+        except OSError:  # there is no room for one
+            self.id, self._code = None, 1
+        if self.id == 0:
+            with ends_if_it_fails():
+                random.setstate(state)  # which Python seeds anew in a child
+                os.close(self._reading)
+                _become_child(seconds)
+                keep_files_of_child_apart(self._folder)
+        else:
+            os.close(self._writing)
+
+    def tell(self, words: bytes) -> None:
+        os.write(self._writing, words)
+
+    def answer(self, seconds: float) -> bytes:
+        """What the child tells within so many seconds; nothing if it cannot."""
+        return os.read(self._reading, 1000) if readable([self._reading], seconds) else b""
+
+    def exit_code(self) -> int | None:
+        """``None``, as long as it runs."""
+        if self._code is None and self.id:
+            try:
+                found, status = os.waitpid(self.id, os.WNOHANG)
+            except ChildProcessError:  # the script has reaped it
+                found, status = self.id, 0x100
+            self._code = os.waitstatus_to_exitcode(status) if found else None
+        return self._code
+
+    def stop(self) -> None:
+        if self.exit_code() is None and self.id:
+            self._code = -signal.SIGKILL
+            with suppress(ProcessLookupError, ChildProcessError):  # the script reaps what ends
+                os.kill(self.id, signal.SIGKILL)
+                os.waitpid(self.id, 0)
+
+    def end(self) -> None:
+        """Nothing more is wanted of it: what it has written goes."""
+        self.stop()
+        os.close(self._reading)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @contextmanager
@@ -46,20 +89,7 @@ def ends_if_it_fails() -> Iterator[None]:
         os._exit(1)
 
 
-def answer_of(child: int | None, reading: int, seconds: float) -> bytes:
-    """What the child writes, at most so many seconds from now; it is ended."""
-    try:
-        return os.read(reading, 1000) if child and readable([reading], seconds) else b""
-    finally:
-        os.close(reading)
-        if child:
-            with suppress(ProcessLookupError, ChildProcessError):  # the script reaps what ends
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-
-
-def become_child(seconds: float) -> None:
-    """After a fork: this process prints nothing, and ends after so many seconds at the latest."""
+def _become_child(seconds: float) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.alarm(int(seconds))  # also if the worker is gone

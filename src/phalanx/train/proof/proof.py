@@ -10,21 +10,16 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import shutil
-import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.agent.system import readable
 from phalanx.sync.state.light_optimizers import step_without_compiler
-from phalanx.train.adopt.side_effects import keep_files_of_child_apart
-from phalanx.train.proof.child import become_child, ends_if_it_fails, fork
+from phalanx.train.proof.child import Child, ends_if_it_fails
 
 SECONDS = 5.0
 """That the child may take."""
@@ -38,7 +33,7 @@ far they have moved."""
 _STILL = 1e-7
 """A parameter that has moved less, of its size, has not been trained."""
 _DONE = 1.0
-HOLDS, WEIGHTS, RATE, ENDED, NOISE = range(1, 6)
+HOLDS, WEIGHTS, RATE, ENDED, NOISE, FAILED = range(1, 7)
 
 
 @dataclass(frozen=True)
@@ -54,9 +49,11 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        return self.kind in (HOLDS, NOISE)
+        return self.kind in (HOLDS, NOISE, FAILED)
 
     def words(self, names: Sequence[str]) -> str:
+        if self.kind == FAILED:
+            return "not checked against one process: the process that was to go on alone has failed"
         if self.kind == NOISE and not self.steps:
             return (
                 "not checked against one process: random numbers that are drawn in the loop "
@@ -104,9 +101,7 @@ class Proof:
         cells = np.frombuffer(mmap.mmap(-1, 8 * (3 + length * width)), np.float64)
         self._head, self._rows = cells[:3], cells[3:].reshape(length, width)
         self.steps = 0
-        self.child: int | None = None
-        self._code: int | None = None
-        self._folder: str | None = None
+        self.child: Child | None = None
         self._began = 0.0
 
     @property
@@ -117,22 +112,16 @@ class Proof:
     def fork(self, leave_shared_memory: Callable[[], None]) -> bool:
         """Whether this is the child, which goes on alone. The worker waits until what it shares
         with others has been copied."""
-        reading, writing = os.pipe()
-        self.child = fork()
-        if self.child != 0:
-            os.close(writing)
-            if self.child is not None and not readable([reading], SECONDS):
-                self.stop()
-            os.close(reading)
+        child = self.child = Child(4 * SECONDS)
+        if child.id != 0:
+            if not child.answer(SECONDS):
+                child.stop()
             return False
         with ends_if_it_fails():
-            become_child(4 * SECONDS)
-            os.close(reading)
             self._began = time.process_time()
-            self._folder = keep_files_of_child_apart()
             leave_shared_memory()
             step_without_compiler()
-            os.close(writing)
+            child.tell(b"apart")
         return True
 
     # -- in the child ------------------------------------------------------------------------
@@ -147,8 +136,6 @@ class Proof:
             self.end_alone()
 
     def end_alone(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
         self._head[0] = _DONE
         os._exit(0)
 
@@ -161,34 +148,28 @@ class Proof:
         self.steps += 1
         if self.child is None or (self.steps > self._length and self.steps % 16):
             return None
-        return self._found() if self._has_ended() else None
-
-    def _has_ended(self) -> bool:
-        if self._code is None and self.child is not None:
-            try:
-                found, status = os.waitpid(self.child, os.WNOHANG)
-            except ChildProcessError:  # the script has reaped it
-                found, status = self.child, 0x100
-            self._code = os.waitstatus_to_exitcode(status) if found else None
-        return self._code is not None
+        return self._found()
 
     def _found(self) -> Verdict | None:
-        """``None``: the workers have not come as far as the child."""
-        steps = int(self._head[1])
-        early = self._head[0] != _DONE and self._code == 0  # it came to the end of the script
-        if self.steps < steps + early:
+        """``None``: the child has not ended, or the workers have not come as far as it has."""
+        code = self.child.exit_code() if self.child is not None else None
+        steps, done = int(self._head[1]), self._head[0] == _DONE
+        early = not done and code == 0  # it came to the end of the script
+        if code is None or self.steps < steps + early:
             return None
-        self.child, found = None, self._compared(steps)
+        self.stop()
+        found = self._compared(steps)
         if early and found.kind == HOLDS:
             return Verdict(ENDED, steps, found.worst, 0, self.before)
-        return found if steps else None
+        failed = None if done else Verdict(FAILED, 0, 0.0, 0, self.before)
+        return found if steps else failed
 
     def wait(self, seconds: float) -> Verdict | None:
         """Until the child has ended, at most so long."""
         until = time.monotonic() + seconds
-        while self.child is not None and not self._has_ended() and time.monotonic() < until:
+        while self.child and self.child.exit_code() is None and time.monotonic() < until:
             time.sleep(0.005)
-        return self._found() if self.child is not None and self._has_ended() else None
+        return self._found()
 
     def last(self) -> Verdict | None:
         """The training is over, perhaps before the child has ended."""
@@ -199,11 +180,9 @@ class Proof:
         return self._compared(steps) if steps else None
 
     def stop(self) -> None:
-        if self.child is not None and not self._has_ended():
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(self.child, signal.SIGKILL)
-                os.waitpid(self.child, 0)
-        self.child = None
+        child, self.child = self.child, None
+        if child is not None:
+            child.end()
 
     def _compared(self, steps: int) -> Verdict:
         worst, first, end = 0.0, self._mine[0], int(self._ends[-1])

@@ -42,9 +42,6 @@ _plain_norm = torch.nn.functional.batch_norm
 _plain_entropy = torch.nn.functional.cross_entropy
 _plain_hook = Tensor.register_hook
 _plain_checkpoint = torch.utils.checkpoint._checkpoint_without_reentrant_generator
-AS_ALONE = 12
-"""Steps in which the random numbers of calls are those of one process, to be compared."""
-
 
 MOST_KINDS = 64
 """Ways of calling one module that are looked into; more are computed whole."""
@@ -87,8 +84,8 @@ class SharedCalls(CallState):
         self._known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
         self.own_stream: Tensor | None = None
         """Of random numbers inside calls, where they are this worker's."""
-        self.alone_left = AS_ALONE
-        """How many of these steps are still to come."""
+        self.alone_left = 0
+        """Steps to come in which the random numbers of calls are those of one process."""
         self._alone = False
         """Whether the random numbers of the newest shared call were those of one process."""
         self.trained = 0

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
-from phalanx.core.context import offer_way_out
+from phalanx.core.context import suggest_option
 from phalanx.core.settings import RunSettings
 from phalanx.train.adopt.kept_objects import ORDER, WHOLE
 from phalanx.train.checkpoint.checkpoint_manifest import read_manifest
@@ -59,7 +59,7 @@ class ViewChoice:
             return iter(found)
         self.slower, self.whole = found, found is None
         if found is not None:
-            offer_way_out("--view whole")
+            suggest_option("--view whole")
         return None
 
 

@@ -9,7 +9,6 @@ tenth longer, and a step is long enough for that to matter.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -22,9 +21,8 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from phalanx.sync.arena.arena import Arena
-from phalanx.train.adopt.side_effects import keep_files_of_child_apart
-from phalanx.train.proof.child import answer_of, become_child, ends_if_it_fails, fork
-from phalanx.train.proof.hindrance import hindrance
+from phalanx.train.proof.child import Child, ends_if_it_fails
+from phalanx.train.proof.differing_modules import why_parts_differ
 from phalanx.train.whole.plain_pass import begun
 
 BATCHES, SECONDS = 5, 3.0
@@ -40,7 +38,7 @@ SHORT = 2e-3
 _SHARING, _BYTES_A_SECOND = 1.5e-3, 2e9
 """Seconds that sharing out its calls adds to a step, and how fast workers add up gradients: as
 measured on two cores. In long steps neither counts."""
-_MEETINGS, _MEETINGS_OF_CALLS = 5, 3
+_BARRIERS, _BARRIERS_OF_CALLS = 5, 3
 """To see how long one takes; and how many more a step has in view ``whole``."""
 
 
@@ -65,14 +63,14 @@ class BatchTimes:
 
 
 def slower_whole(
-    times: BatchTimes, workers: int, parameters: int, meeting: float = 0.0
+    times: BatchTimes, workers: int, parameters: int, barrier: float = 0.0
 ) -> float | None:
     """How many times as long a step of ``workers`` equal ones takes in view ``whole`` as in
-    ``parts``, where that view is to be chosen; ``meeting``: seconds that waiting for all takes."""
-    exchange = meeting + 8 * parameters / _BYTES_A_SECOND
+    ``parts``, where that view is to be chosen; ``barrier``: seconds that one takes."""
+    exchange = barrier + 8 * parameters / _BYTES_A_SECOND
     parts = times.total / workers + exchange
     alone = times.total - times.of_models  # by every worker, for the whole batch
-    shared = times.of_models / workers + _SHARING + _MEETINGS_OF_CALLS * meeting
+    shared = times.of_models / workers + _SHARING + _BARRIERS_OF_CALLS * barrier
     whole = alone + shared + exchange
     return whole / parts if whole > WORTH * parts and times.total > SHORT else None
 
@@ -87,7 +85,7 @@ def can_be_tried(models: Sequence[nn.Module], loader: DataLoader[Any]) -> bool:
     odd = any(p.is_complex() for m in models for p in m.parameters()) or any(
         getattr(part, "sparse", False) for m in models for part in m.modules()
     )
-    return not odd and hindrance(models) is None
+    return not odd and why_parts_differ(models) is None
 
 
 class ViewTrial:
@@ -95,14 +93,13 @@ class ViewTrial:
 
     def __init__(
         self,
-        answer: int,
+        child: Child,
         models: Sequence[nn.Module],
         loader: DataLoader[Any],
         batches: Iterator[Any],
     ) -> None:
-        self._answer, self._models = answer, models
+        self._child, self._models = child, models
         self._loader, self._batches = loader, batches
-        self._folder = keep_files_of_child_apart()
         self._spent = dict.fromkeys((f.name for f in fields(BatchTimes)), 0.0)
         self._times: list[dict[str, float]] = []
         self._began = self._asked = time.perf_counter()
@@ -176,12 +173,10 @@ class ViewTrial:
         self._asked = time.perf_counter()
 
     def _end(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
         counted = [] if self._noise else self._times[1:]
         # The shortest time of each part: what else this machine does falls into any of them.
         found = {name: min(times[name] for times in counted) for name in self._spent if counted}
-        os.write(self._answer, msgspec.json.encode(found))
+        self._child.tell(msgspec.json.encode(found))
         os._exit(0)
 
 
@@ -195,35 +190,32 @@ def try_views(
 ) -> ViewTrial | float | None:
     """Collective. In the child its trial. In the workers how many times as long view
     ``whole`` would take as ``parts``; ``None``, if it is to be used."""
-    told, meeting = arena.region("view", 1, torch.float64), _meeting(arena)
+    told, barrier = arena.region("view", 1, torch.float64), _barrier_seconds(arena)
     if arena.rank == 1 and forkable:
-        reading, writing = os.pipe()
-        child = fork()
-        if child == 0:
+        child = Child(PATIENCE)
+        if child.id == 0:
             with ends_if_it_fails():
-                os.close(reading)
-                become_child(PATIENCE)
-                return ViewTrial(writing, models, loader, begun(loader, plain))
-        os.close(writing)
+                return ViewTrial(child, models, loader, begun(loader, plain))
         parameters = sum(p.numel() for model in models for p in model.parameters())
-        times = _answer_of(child, reading)
-        ratio = None if times is None else slower_whole(times, arena.workers, parameters, meeting)
+        times = _times_of(child)
+        ratio = None if times is None else slower_whole(times, arena.workers, parameters, barrier)
         told[0] = ratio or 0.0
     arena.barrier()
     return float(told[0]) or None
 
 
-def _answer_of(child: int | None, reading: int) -> BatchTimes | None:
+def _times_of(child: Child) -> BatchTimes | None:
     """``None`` if the child could not tell: it failed, or took too long."""
-    told = answer_of(child, reading, PATIENCE)
+    told = child.answer(PATIENCE)
+    child.end()
     found = msgspec.json.decode(told, type=dict[str, float]) if told else {}
     return BatchTimes(**found) if found else None
 
 
-def _meeting(arena: Arena) -> float:
-    """Seconds that all workers take to meet."""
+def _barrier_seconds(arena: Arena) -> float:
+    """That all workers take for one barrier."""
     found = []
-    for _ in range(_MEETINGS):
+    for _ in range(_BARRIERS):
         began = time.perf_counter()
         arena.barrier()
         found.append(time.perf_counter() - began)

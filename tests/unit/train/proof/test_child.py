@@ -1,9 +1,31 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
+import time
+from pathlib import Path
 
-from phalanx.train.proof.child import answer_of, connections, fork
+import pytest
+from descriptors import many_open
+
+from phalanx.train.adopt.files import open_files
+from phalanx.train.proof import child
+from phalanx.train.proof.child import Child, connections
+
+
+@pytest.fixture(autouse=True)
+def _files_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker runs here, whose files would be kept apart."""
+    monkeypatch.setattr(child, "keep_files_of_child_apart", lambda _: None)
+
+
+def _telling(words: bytes) -> Child:
+    made = Child(20.0)
+    if made.id == 0:
+        made.tell(words)
+        os._exit(0)
+    return made
 
 
 def test_what_the_script_is_connected_to() -> None:
@@ -16,12 +38,69 @@ def test_what_the_script_is_connected_to() -> None:
 
 
 def test_a_child_that_somebody_else_has_reaped() -> None:
-    reading, writing = os.pipe()
-    child = fork()
-    if child == 0:
-        os.write(writing, b"answer")
+    made = _telling(b"answer")
+    assert made.id
+    os.waitpid(made.id, 0)
+    assert made.answer(5.0) == b"answer"
+    assert made.exit_code() == 1
+    made.end()
+
+
+def test_a_child_is_heard_with_more_than_1023_descriptors() -> None:
+    with many_open():
+        made = _telling(b"answer")
+        assert made.answer(5.0) == b"answer"
+        made.end()
+
+
+def test_a_child_goes_on_with_the_numbers_of_random() -> None:
+    random.seed(3)
+    made = Child(20.0)
+    drawn = str(random.random()).encode()
+    if made.id == 0:
+        made.tell(drawn)
         os._exit(0)
-    os.close(writing)
-    assert child is not None
-    os.waitpid(child, 0)
-    assert answer_of(child, reading, 5.0) == b"answer"
+    assert made.answer(5.0) == drawn
+    made.end()
+
+
+def test_what_a_child_that_does_not_end_has_written_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "of the child"
+    folder.mkdir()
+    monkeypatch.setattr(child, "files_of_child", lambda: str(folder))
+    made = Child(20.0)
+    if made.id == 0:
+        (folder / "file").touch()
+        made.tell(b"written")
+        time.sleep(20)
+    assert made.answer(5.0) == b"written"
+    made.end()
+    assert not folder.exists()
+    assert made.exit_code() == -9
+
+
+def test_a_child_that_fails_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(child, "keep_files_of_child_apart", fails)
+    made = Child(20.0)
+    assert made.id != 0
+    assert made.answer(5.0) == b""
+    made.end()
+    assert made.exit_code() != 0
+
+
+def test_a_child_reads_open_files_at_places_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(bytes(range(200)))
+    with path.open("rb", buffering=0) as file:
+        file.seek(50)
+        forked = os.fork()
+        if forked == 0:
+            open_files.open_files_anew()
+            os._exit(0 if file.read(10) == bytes(range(50, 60)) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+        assert file.tell() == 50

@@ -42,7 +42,7 @@ def test_many_parameters_cost_both_views_the_same() -> None:
 def test_short_steps_on_machines_that_meet_slowly() -> None:
     times = BatchTimes(0.0, 0.002, 0.003, 0.0, 0.0)
     assert slower_whole(times, 3, FEW) is None or slower_whole(times, 3, FEW) < 2
-    far = slower_whole(times, 3, FEW, meeting=0.01)
+    far = slower_whole(times, 3, FEW, barrier=0.01)
     assert far is not None and far > 2
 
 

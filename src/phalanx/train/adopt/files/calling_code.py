@@ -38,12 +38,12 @@ _FOR_OTHERS = (
 
 
 def caller_of(frame: FrameType) -> Caller:
-    kinds = (_kind(one.f_code.co_filename) for one, _ in walk_stack(frame))
+    kinds = (kind_of(one.f_code.co_filename) for one, _ in walk_stack(frame))
     return next(filter(None, kinds), "library")
 
 
 @functools.cache
-def _kind(file: str) -> Caller | None:
+def kind_of(file: str) -> Caller | None:
     """``None``: it works for its caller."""
     if file.startswith(OURS):
         return "ours"

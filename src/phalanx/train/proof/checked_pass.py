@@ -29,12 +29,12 @@ class AlonePass(Iterator[Any]):
         streams.enter_pass()
 
     def __next__(self) -> Any:
+        self._given += 1  # also where there is none: a sampler may draw when it has no more
         try:
             batch = next(self._batches)[1]
         except StopIteration:
             self._streams.leave_pass()
             raise
-        self._given += 1
         self._checks.given()
         return batch
 

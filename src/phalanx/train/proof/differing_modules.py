@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 
-def hindrance(models: Sequence[nn.Module]) -> str | None:
+def why_parts_differ(models: Sequence[nn.Module]) -> str | None:
     """What of ``models`` makes workers that see parts of a batch differ from one process."""
     for module in (module for model in models for module in model.modules() if module.training):
         if isinstance(module, _BatchNorm):

@@ -1,0 +1,53 @@
+"""Whether a piece of a script may train, by the names in it: read from its source.
+
+A piece that computes gradients or steps says ``backward``, ``step`` or ``grad``, or names something
+in the script that does. Where no file of the script says so, others do it, and nothing is known.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+
+from phalanx.core.script.script_imports import Function, parse, script_files
+
+_TRAINS = "backward()"
+"""Stands for all that computes gradients, steps, or hands batches on to who knows whom."""
+
+
+def may_train(body: Iterable[ast.AST], files: frozenset[Path]) -> bool:
+    """Of statements of a script, whose imports lead from ``files`` to all that it has."""
+    known, reached = _names_in_functions(files), set[str]()
+    if not any(_TRAINS in names for names in known.values()):
+        return True
+    waiting = {"__call__"}.union(*map(_names, body))
+    while waiting:
+        reached |= waiting
+        waiting = {name for one in waiting for name in known.get(one, ())} - reached
+    return _TRAINS in reached
+
+
+@functools.lru_cache(maxsize=4)
+def _names_in_functions(files: frozenset[Path]) -> dict[str, set[str]]:
+    """By the names of the functions; what stands in none of them is under no name."""
+    found: dict[str, set[str]] = {}
+    for file in {own for given in files for own in script_files(given)}:
+        tree = parse(file.read_bytes())
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, Function | ast.Module):
+                name = "" if isinstance(node, ast.Module) else node.name
+                found.setdefault(name, set()).update(_names(node))
+    return found
+
+
+def _names(piece: ast.AST) -> set[str]:
+    found = set()
+    for node in ast.walk(piece):
+        match node:
+            case ast.Attribute(attr="backward" | "step" | "grad") | ast.Yield() | ast.YieldFrom():
+                found.add(_TRAINS)
+            case ast.Attribute(attr=name) | ast.Name(id=name):
+                found.add(name)
+    return found
