@@ -203,7 +203,7 @@ class TrainingLoop:
                 "--epochs was given, but the script does not loop over run.epochs",
                 "Loop like this: for epoch in run.epochs(10):",
             )
-        wanted = batch_of(chosen, batch or reader.batch, workers)
+        wanted = batch_of(chosen, batch or reader.batch)
         check_sizes(len(reader), wanted, workers)
         number, self._passes = self._passes, self._passes + 1
         # A loop without run.epochs: each pass is an epoch.

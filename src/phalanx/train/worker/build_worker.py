@@ -126,7 +126,7 @@ def build_worker(
         RateSchedules(engine, script.optimizers),
         CarriedState(script.models, stopwatch) if engine.workers > 1 else None,
         resumed, seeds, script.precision, script.rounding,
-        CheckedReaders(engine, chosen.seed, environment.device, chosen.data_on),
+        CheckedReaders(engine, chosen.seed, environment.device),
     )  # fmt: skip
     if environment.workers > 1 and not whole:
         seeds.own(environment.rank)
