@@ -186,7 +186,7 @@ MEASURES = {
     "modules of a local worker": (local_worker, 130),
     "callbacks set by assignment": (callbacks, 0),
     "folders of tests/unit that the source does not have": (unit_folders, 0),
-    "source lines": (lines, 78_690),
+    "source lines": (lines, 78_688),
 }
 
 

@@ -32,7 +32,7 @@ from phalanx.train.engine.emulation import emulation_of
 from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.shared_engine import SharedEngine
 from phalanx.train.guards.carried_state import CarriedState
-from phalanx.train.guards.loss_kind import LossWatch
+from phalanx.train.guards.loss_kind import AdoptedLoss, LossWatch
 from phalanx.train.guards.nonfinite import NonFinite, skip_on_device
 from phalanx.train.guards.same_data import CheckedReaders
 from phalanx.train.loop.best_model import Best
@@ -253,8 +253,6 @@ def _losses(loss: str, engine: Engine) -> LossWatch:
     """``auto`` is of an adopted script, which declares nothing; ``part`` was declared for it."""
     if loss != "auto" or engine.copies > 1:
         return LossWatch(sums=loss == "sum", parts=loss in ("part", "auto"))
-    from phalanx.train.guards.adopted_loss import AdoptedLoss
-
     return AdoptedLoss(engine, engine.region("kinds of losses", engine.workers, torch.int64))
 
 
