@@ -11,7 +11,7 @@ from torch import Tensor
 
 from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.core.context import call_at_end
-from phalanx.core.errors import InputError, NotFinite, PeerLost
+from phalanx.core.errors import InputError, NotFinite, PeerLost, PhalanxError
 from phalanx.data.reader import Reader
 from phalanx.train.control.rendezvous import EPOCH_DONE
 from phalanx.train.engine.engine import NEVER
@@ -308,3 +308,5 @@ class TrainingLoop:
                 pass  # those it would inform are gone already
             except Exception as error:
                 self._lifecycle.fail(str(error))
+                if not isinstance(error, PhalanxError | OSError):
+                    raise  # what nobody foresaw is told with its traceback

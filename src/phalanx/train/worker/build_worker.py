@@ -44,7 +44,7 @@ from phalanx.train.start.lifecycle import Lifecycle
 from phalanx.train.start.seed import CommonSeed
 from phalanx.train.step.carried_state import CarriedState
 from phalanx.train.step.gradient_weight import GradientWeight
-from phalanx.train.step.loss_kind import LossWatch
+from phalanx.train.step.loss_kind import AdoptedLoss, LossWatch
 from phalanx.train.step.nonfinite import NonFinite, skip_on_device
 from phalanx.train.step.stepper import Stepper
 from phalanx.train.step.stopwatch import Stopwatch
@@ -256,8 +256,6 @@ def _losses(loss: str, engine: Engine) -> LossWatch:
     """``auto`` is of an adopted script, which declares nothing; ``part`` was declared for it."""
     if loss != "auto" or engine.copies > 1:
         return LossWatch(sums=loss == "sum", parts=loss in ("part", "auto"))
-    from phalanx.train.step.loss_kind import AdoptedLoss
-
     return AdoptedLoss(engine, engine.region("kinds of losses", engine.workers, torch.int64))
 
 
