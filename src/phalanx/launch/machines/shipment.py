@@ -42,7 +42,7 @@ class RemoteLayout:
     datasets: str | None = None
     """Ready-made ones that were sent, each in a folder of its name."""
     checkpoint: str | None = None
-    """Of the run that this one goes on from."""
+    """The checkpoint that this run goes on from."""
 
     @property
     def project(self) -> str:

@@ -35,7 +35,7 @@ class Found(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Datasets:
-    """Those of one run."""
+    """The data sets of one run."""
 
     script: str
     needs: Needs
