@@ -39,12 +39,12 @@ from phalanx.train.adopt.libraries import library_trains, look_for_libraries
 from phalanx.train.adopt.loader_pass import LoaderDraws, is_ours
 from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.script_length import loop_may_train, passes_of
-from phalanx.train.loop.assembly import build_worker
 from phalanx.train.proof.checks import Checks
 from phalanx.train.whole.calls import share_calls
 from phalanx.train.whole.plain_pass import PlainPass
 from phalanx.train.whole.view_choice import ViewChoice
 from phalanx.train.whole.whole_engine import WholeEngine
+from phalanx.train.worker.build_worker import build_worker
 
 _DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
 """``--loss mean``: a mean, or another function, of each worker's part of the batch."""

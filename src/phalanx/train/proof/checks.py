@@ -16,7 +16,7 @@ from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import parse_spec
 from phalanx.train.control import rendezvous as intents
-from phalanx.train.loop.stretches import WorkerParts
+from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.proof.check_plan import CheckPlan
 from phalanx.train.proof.child import connections
 from phalanx.train.proof.differing_modules import why_parts_differ
