@@ -25,7 +25,7 @@ from benchmarks.harness import alternate, report, spread
 from phalanx.data.blocks.block_data import BlockData
 from phalanx.data.blocks.read import read
 from phalanx.rules.ledger import Segment, lockstep
-from phalanx.train.loop.passes import loaded, new_pass
+from phalanx.train.samples.epoch_batches import loaded, new_pass
 
 COLUMNS, BATCH, GROUP = 23, 1024, 100_000
 """23 floats and a label of 8 bytes: 100 bytes a row."""

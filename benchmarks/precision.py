@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benchmarks.harness import alternate, report, spread
-from phalanx.train.api.precision import autocast, choose, supports_bfloat16
+from phalanx.train.worker.precision import autocast, choose, supports_bfloat16
 
 BATCH = 64
 EXAMPLE = Path(__file__).parents[1] / "examples" / "cifar_resnet.py"

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from phalanx import data
     from phalanx.train.api.fit import fit
     from phalanx.train.api.join import join
-    from phalanx.train.api.metrics import accuracy
     from phalanx.train.api.run import Run
+    from phalanx.train.figures.metrics import accuracy
 
 __all__ = ["Run", "__version__", "accuracy", "data", "fit", "join"]
 
 _LAZY = {
     "fit": "phalanx.train.api.fit",
     "join": "phalanx.train.api.join",
-    "accuracy": "phalanx.train.api.metrics",
+    "accuracy": "phalanx.train.figures.metrics",
     "Run": "phalanx.train.api.run",
 }
 

@@ -16,8 +16,8 @@ from phalanx.core.errors import InputError, PeerLost
 from phalanx.core.settings import RunSettings
 from phalanx.observe.events.emit import EventWriter
 from phalanx.sync.arena.clock import MonotonicClock
-from phalanx.train.guards.carried_state import CarriedState
-from phalanx.train.loop.stopwatch import Stopwatch
+from phalanx.train.step.carried_state import CarriedState
+from phalanx.train.step.stopwatch import Stopwatch
 
 COLUMNS, CHUNKS, LENGTH = 6, 10, 5
 

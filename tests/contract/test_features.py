@@ -18,8 +18,8 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.data.reader import order
 from phalanx.observe.events.event_types import EpochDone, Joined, Logged, PhaseDone, read_events
+from phalanx.train.engine.best_model import Best
 from phalanx.train.engine.engine import Engine
-from phalanx.train.loop.best_model import Best
 
 STRATEGIES = ["single", "allreduce", "async", "switch:at=0.5", "async@0.5/allreduce"]
 torch.manual_seed(2)

@@ -28,7 +28,7 @@ from phalanx.observe.summary.summary import summarise
 from phalanx.train.api.run import Run
 from phalanx.train.control.directives import SaveCheckpoint
 from phalanx.train.engine.exchange import SharedExchange
-from phalanx.train.loop import assembly
+from phalanx.train.worker import build_worker as assembly
 
 SAMPLES, BATCH, EPOCHS = 48, 12, 3
 FLOAT16: dict[str, Any] = {"precision": "float16"}

@@ -30,9 +30,9 @@ from phalanx.observe.summary.summary import summarise
 from phalanx.rules.ledger import Applied, Segment
 from phalanx.sync.arena.memory_arena import ThreadArena
 from phalanx.sync.connect.channel import Channel
-from phalanx.train.engine.samples_in_hand import GivenOut
 from phalanx.train.engine.shared_engine import SharedEngine
-from phalanx.train.engine.shared_leases import SharedLeases
+from phalanx.train.samples.outstanding_leases import OutstandingLeases
+from phalanx.train.samples.shared_leases import SharedLeases
 
 WORKERS, SAMPLES, BATCH, EPOCHS = 3, 120, 12, 3
 SPECS = ["async", "ssp:bound=2", "dssp", "async:overlap=yes"]
@@ -86,7 +86,7 @@ def test_what_a_lost_worker_had_in_hand_is_trained_by_the_others(data: st.DataOb
     def work(rank: int, arena: ThreadArena) -> None:
         arena.lost = lost  # type: ignore[misc,assignment]
         claims = SharedLeases(arena)
-        claims.given = handed = GivenOut(arena)
+        claims.given = handed = OutstandingLeases(arena)
         arena.barrier()
         left, late = deaths.get(rank, (1 << 30, False))
         had = stepped = 0
@@ -127,7 +127,7 @@ def test_what_the_store_has_in_part_is_counted_and_not_given_back() -> None:
     def work(rank: int, arena: ThreadArena) -> Any:
         arena.lost = {1}  # type: ignore[misc,assignment]
         claims = SharedLeases(arena)
-        claims.given = handed = GivenOut(arena)
+        claims.given = handed = OutstandingLeases(arena)
         arena.barrier()
         if rank == 1:
             taken = [claims.next_few(0, Segment(0, 40, 0), 10) for _ in range(4)]
@@ -151,7 +151,7 @@ def test_what_an_earlier_store_has_is_not_given_back() -> None:
     def work(rank: int, arena: ThreadArena) -> Any:
         arena.lost = {1}  # type: ignore[misc,assignment]
         claims = SharedLeases(arena)
-        claims.given = handed = GivenOut(arena)
+        claims.given = handed = OutstandingLeases(arena)
         arena.barrier()
         if rank == 1:
             for _ in range(4):
@@ -171,7 +171,7 @@ def test_what_an_earlier_store_has_is_not_given_back() -> None:
 def test_who_has_no_more_batches_does_not_wait_for_one_who_waits_for_it() -> None:
     def work(rank: int, arena: ThreadArena) -> None:
         claims = SharedLeases(arena)
-        claims.given = handed = GivenOut(arena)
+        claims.given = handed = OutstandingLeases(arena)
         arena.barrier()
         if rank == 1:
             claims.next_few(0, Segment(0, 10, 0), 10)

@@ -22,7 +22,7 @@ from phalanx.core.spec.codecs import CODECS
 from phalanx.observe.summary.summary import summarise
 from phalanx.report.findings import nonfinite_sentence
 from phalanx.train.checkpoint import checkpoint_index as shelf
-from phalanx.train.guards.nonfinite import MOST_IN_A_ROW
+from phalanx.train.step.nonfinite import MOST_IN_A_ROW
 
 WORKERS = 3
 BAD = 1

@@ -21,7 +21,7 @@ from phalanx.observe.events.event_types import Joined, Switched, read_events
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint.resuming import Resumed
 from phalanx.train.control.directives import Leave, Return, SaveCheckpoint
-from phalanx.train.loop.best_model import BestSoFar
+from phalanx.train.engine.best_model import BestSoFar
 
 SAVE = SaveCheckpoint()
 OPTIMIZERS = {"momentum": momentum, "adam": adam}

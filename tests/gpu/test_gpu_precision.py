@@ -19,7 +19,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.data.reader import order
 from phalanx.observe.summary.summary import summarise
-from phalanx.train.api import precision
+from phalanx.train.worker import precision
 
 pytestmark = [
     pytest.mark.gpu,

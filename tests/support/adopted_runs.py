@@ -24,7 +24,7 @@ from phalanx.sync.arena import memory_arena
 from phalanx.sync.arena.deterministic_scheduler import DeterministicScheduler
 from phalanx.train.adopt import hooks
 from phalanx.train.engine.engine import Engine
-from phalanx.train.loop.gradient_weight import GradientWeight
+from phalanx.train.step.gradient_weight import GradientWeight
 
 Result = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from phalanx.train.loop import assembly
+from phalanx.train.worker import build_worker as assembly
 
 _NAME = os.environ.get("PHALANX_TEST_DEVICE", "cpu")
 DEVICE = torch.device("cuda:0" if _NAME == "cuda" else _NAME)

@@ -20,7 +20,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.observe.events.emit import EventWriter
 from phalanx.sync.arena.memory_arena import Hub
 from phalanx.sync.arena.remote.remote_arena import RemoteArena
-from phalanx.train.loop import assembly
+from phalanx.train.worker import build_worker as assembly
 
 
 def as_ranks(

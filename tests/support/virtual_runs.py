@@ -14,7 +14,7 @@ from phalanx.launch.run.controller import Observer, execute
 from phalanx.observe.summary.summary import Summary
 from phalanx.plan.plan import make_plan
 from phalanx.pool.here import this_machine
-from phalanx.sync.state.light_optimizers import without_compiler
+from phalanx.sync.state.skip_dynamo_import import without_compiler
 from phalanx.train.start.seed import seed_this_worker
 
 SCRIPT = """

@@ -146,8 +146,8 @@ class KerasTrainee:
         from phalanx.adapters.keras.torch_backend import TorchGuest
         from phalanx.train.keras.seeds import KerasSeeds
         from phalanx.train.keras.setup import check_clipping, check_options
-        from phalanx.train.loop.assembly import build_worker
         from phalanx.train.start.environment import detect
+        from phalanx.train.worker.build_worker import build_worker
 
         self._folder, self._done = Path(request.folder), 0
         self.model = keras_model(self._folder / KERAS)

@@ -21,7 +21,7 @@ from phalanx.core.run_folder import trust
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.run_folder.trust import is_own, write_launch
 from phalanx.launch.launcher import Launch
-from phalanx.observe.summary.ancestry import source_of
+from phalanx.observe.summary.history import source_of
 from phalanx.report.load import load_study
 
 SOURCES = Path(trust.__file__).parents[2]

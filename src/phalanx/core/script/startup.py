@@ -13,7 +13,7 @@ from phalanx.core.registry import Registry
 STARTUP = Registry(
     "startup step",
     {
-        "optimizers": "phalanx.sync.state.light_optimizers:without_compiler",
+        "optimizers": "phalanx.sync.state.skip_dynamo_import:without_compiler",
         "seed": "phalanx.train.start.seed:seed_this_worker",
     },
 )

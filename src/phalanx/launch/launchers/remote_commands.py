@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import msgspec
+
 from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
-from phalanx.core.run_folder.run_key import RunKey
+from phalanx.core.hosts_settings import endpoint
+from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
 from phalanx.launch.frameworks import Framework, places_of
-from phalanx.launch.launcher import Job, WorkerCommand
-from phalanx.launch.launchers.foreign_commands import MachineContext, commands_of
-from phalanx.launch.launchers.remote_worker import (
-    MeetingPoint,
-    command_of,
-    meeting_variables,
-    working_folder,
+from phalanx.launch.frameworks.framework import SERVER
+from phalanx.launch.launcher import (
+    Job,
+    WorkerCommand,
+    process_variables,
+    worker_variables,
 )
+from phalanx.launch.launchers.foreign_commands import MachineContext, commands_of
 from phalanx.launch.link.agent_frames import Ports
 from phalanx.launch.machines.machine_session import ANSWER_SECONDS, MachineSession
+from phalanx.launch.machines.shipment import RemoteLayout
 from phalanx.launch.shipping.send import answers_wrongly, read_answer
 from phalanx.launch.shipping.uploads import code_root
 from phalanx.launch.worker import keras_figures, process_binding
-from phalanx.plan.plan import PlannedMachine
+from phalanx.plan.plan import PlannedMachine, Slot
 from phalanx.pool.measured import link_rates, read_probe
 
 
@@ -33,9 +40,9 @@ async def commands_for(
     """As they are written down, and started."""
     if job.framework is not None:
         return await _foreign(job, job.framework, root, members)
-    seats = {member.name: member.seat for member in members}
+    layouts = {member.name: member.layout for member in members}
     return [
-        command_of(job, root, machine, slot, seats[machine.name])
+        command_of(job, root, machine, slot, layouts[machine.name])
         for machine, slot in job.plan.seats
     ]
 
@@ -70,7 +77,7 @@ def start_request(
             "rank": command.rank,
             "argv": command.argv,
             "env": {**command.env, **secrets.get(command.rank, {})},
-            "cwd": working_folder(root, session.seat),
+            "cwd": working_folder(root, session.layout),
             "log": command.log,
         }
         for command in commands
@@ -106,12 +113,12 @@ async def _foreign(
     figures = Path(keras_figures.__file__).resolve().relative_to(code_root()).as_posix()
     contexts = {
         member.name: MachineContext(
-            python=member.seat.python,
-            script=str(PurePosixPath(member.seat.project) / script),
-            run_folder=member.seat.run_folder,
-            data=member.seat.data,
-            before=(member.seat.python, "-I", "-S", f"{member.seat.code}/{binding}"),
-            figures=f"{member.seat.code}/{figures}",
+            python=member.layout.python,
+            script=str(PurePosixPath(member.layout.project) / script),
+            run_folder=member.layout.run_folder,
+            data=member.layout.data,
+            before=(member.layout.python, "-I", "-S", f"{member.layout.code}/{binding}"),
+            figures=f"{member.layout.code}/{figures}",
         )
         for member in members
     }
@@ -131,3 +138,77 @@ async def _free_ports(session: MachineSession, count: int) -> list[int]:
     if len(ports) != count:
         raise answers_wrongly(link)
     return ports
+
+
+@dataclass(frozen=True)
+class MeetingPoint:
+    """How the workers of all machines find and know each other."""
+
+    address: str
+    """Of the machine of rank 0."""
+    port: int
+    key: RunKey
+    tls: bool
+    links: Mapping[str, float]
+    """Bits per second of each machine's slowest link, where measured."""
+    members: Sequence[str] = ()
+    """Addresses of all machines."""
+
+
+def command_of(
+    job: Job, root: Path, machine: PlannedMachine, slot: Slot, layout: RemoteLayout
+) -> WorkerCommand:
+    """The worker of ``slot``, without what only the start knows (the key, where to meet)."""
+    script = PurePosixPath(layout.project) / job.script.resolve().relative_to(root).as_posix()
+    bootstrap = [layout.python, "-P", "-m", "phalanx.launch.worker.bootstrap"]
+    chosen = msgspec.structs.replace(
+        job.settings, data=layout.data
+    )  # not where this machine has it
+    if layout.checkpoint is not None:
+        chosen = msgspec.structs.replace(chosen, resume=layout.checkpoint)
+    found = {
+        **worker_variables(replace(job, settings=chosen), layout.run_folder, machine, slot),
+        **process_variables(job, slot),
+        "PYTHONPATH": layout.code,
+    }
+    if layout.data is not None:
+        found[settings.DATA] = layout.data
+    serves = slot.rank >= job.plan.workers
+    server = [layout.python, "-P", "-m", "phalanx.train.start.joining_hosts"]
+    return WorkerCommand(
+        rank=slot.rank,
+        machine=machine.name,
+        argv=server if serves else [*bootstrap, str(script), *job.arguments],
+        env=found,
+        cpus=list(slot.cpus),
+        threads=slot.threads,
+        log=f"logs/rank-{slot.rank}.log",
+        role=SERVER if serves else "",
+    )
+
+
+def working_folder(root: Path, layout: RemoteLayout) -> str:
+    """That of the command, if it is inside the project; else the project's root."""
+    here = Path.cwd().resolve()
+    inside = here == root or root in here.parents
+    part = here.relative_to(root).as_posix() if inside else "."
+    return os.path.normpath(f"{layout.project}/{part}")
+
+
+def meeting_variables(
+    meeting: MeetingPoint, address: str, machine: PlannedMachine, slot: Slot
+) -> dict[str, str]:
+    """What connects the worker of ``slot`` to the others; it holds the key, so is not kept."""
+    found = {
+        hosts.MEET: endpoint(meeting.address, meeting.port),
+        hosts.ADDRESS: address,
+        hosts.MEMBERS: ",".join(meeting.members),
+        hosts.LOCAL: str(machine.slots.index(slot)),
+        hosts.LOCALS: str(len(machine.slots)),
+        KEY_VARIABLE: meeting.key.text(),
+    }
+    if meeting.tls:
+        found[hosts.TLS] = "1"
+    if meeting.links:
+        found[hosts.LINKS] = json.dumps(dict(meeting.links))
+    return found

@@ -77,7 +77,7 @@ class MachineSession(AgentListener):
         self._files: FileDownload | None = None
         self._checkpoints: CheckpointDownload | None = None
         self._notes = 0
-        self._seat: RemoteLayout | None = None
+        self._layout: RemoteLayout | None = None
         self._python: PythonChoice | None = None
         self._watched = False
         """Whether a loss is reported; before, and while reconnecting, requests fail by it."""
@@ -101,9 +101,9 @@ class MachineSession(AgentListener):
         return f"{self.link.folder}/runs/{self._run_id}"
 
     @property
-    def seat(self) -> RemoteLayout:
-        assert self._seat is not None
-        return self._seat
+    def layout(self) -> RemoteLayout:
+        assert self._layout is not None
+        return self._layout
 
     @property
     def address(self) -> str:
@@ -152,12 +152,12 @@ class MachineSession(AgentListener):
     async def settle(self, equipment: Equipment) -> None:
         """Find out where everything will be on the machine."""
         settled = await equipment.settle(self.link, self.machine, self.run_folder)
-        self._seat, self._python = settled
+        self._layout, self._python = settled
 
     async def equip(self, equipment: Equipment) -> None:
         """Everything that the workers need is on the machine."""
         assert self._python is not None
-        self.python = await equipment.bring(self.link, self.seat, self._python)
+        self.python = await equipment.bring(self.link, self.layout, self._python)
 
     # -- workers -----------------------------------------------------------------------------
 

@@ -71,26 +71,28 @@ class Equipment:
             python = await choose_foreign(link, self.framework)
         else:
             python = await choose_python(link, self.project[0])
-        seating = RemoteLayout(
+        layout = RemoteLayout(
             python=python.executable(link),
             run_folder=run_folder,
             code=place(self.code, "code") or "",
             data=place(self.data, "data") or machine.data,
             checkpoint=f"{place(self.checkpoint, 'data')}/{self.resumed}" if self.resumed else None,
         )
-        return seating, python
+        return layout, python
 
-    async def bring(self, link: AgentLink, seat: RemoteLayout, python: PythonChoice) -> Inspection:
-        """Have it all where ``seat`` says."""
+    async def bring(
+        self, link: AgentLink, layout: RemoteLayout, python: PythonChoice
+    ) -> Inspection:
+        """Have it all where ``layout`` says."""
         there = {}
-        there[seat.code] = await self._ship(link, self.code, "code")
-        there[seat.project] = await self._ship(link, self.project, "project")
+        there[layout.code] = await self._ship(link, self.code, "code")
+        there[layout.project] = await self._ship(link, self.project, "project")
         found = await python.prepare(link, self._telling("packages"))
         if self.data is not None:
-            there[str(seat.data)] = await self._ship(link, self.data, "data")
+            there[str(layout.data)] = await self._ship(link, self.data, "data")
         if self.checkpoint is not None:
             copied = await self._ship(link, self.checkpoint, "data")
-            there[str(seat.checkpoint)] = f"{copied}/{self.resumed}"
+            there[str(layout.checkpoint)] = f"{copied}/{self.resumed}"
         if any(place != found_at for place, found_at in there.items()):
             raise answers_wrongly(link)  # the run's record names those places
         return found

@@ -6,8 +6,12 @@ Nothing here imports torch before the process is tied to its controller and pinn
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import struct
 import sys
+import termios
 import threading
 import time
 from pathlib import Path
@@ -19,7 +23,6 @@ try:
     from phalanx.core.script.startup import run_startup
     from phalanx.launch.worker.process_binding import tie
     from phalanx.launch.worker.script_runner import import_folders, main_module, run_script
-    from phalanx.launch.worker.terminal_size import give_terminal
 except ModuleNotFoundError as error:
     from phalanx.core.script.missing_packages import tell_missing
 
@@ -66,6 +69,42 @@ def become_main(script: str, arguments: list[str], named: str | None = None) -> 
     if not os.environ.get("PYTHONSAFEPATH"):  # we ourselves are started without the folder
         sys.path[:0] = import_folders(script, named)
     return module
+
+
+def give_terminal() -> None:
+    """Make standard input a terminal of the user's size, on which nothing is ever typed.
+
+    Scripts ask it how wide the screen is (``stty size``). Reading from it ends at once.
+    """
+    if os.isatty(0):
+        return
+    try:
+        _, slave = pty.openpty()
+    except OSError:  # there are only so many
+        return
+    attributes = termios.tcgetattr(slave)
+    attributes[3] &= ~(termios.ICANON | termios.ECHO)
+    attributes[6][termios.VMIN] = attributes[6][termios.VTIME] = 0
+    termios.tcsetattr(slave, termios.TCSANOW, attributes)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, _size())
+    os.dup2(slave, 0, inheritable=True)
+    os.close(slave)
+
+
+def _size() -> bytes:
+    """That of the terminal in which the run was started, if this process is of its session."""
+    unknown = struct.pack("HHHH", 24, 80, 0, 0)
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+    except OSError:
+        return unknown
+    try:
+        found = fcntl.ioctl(terminal, termios.TIOCGWINSZ, unknown)
+        return found if any(found[:4]) else unknown
+    except OSError:
+        return unknown
+    finally:
+        os.close(terminal)
 
 
 if __name__ == "__main__":

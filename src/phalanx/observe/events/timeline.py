@@ -79,7 +79,7 @@ class RankLog:
     finished: ev.Finished | None = None
     """Its last word, unless it joined again: a script may train more than once."""
     left_out: int = 0
-    """Stretches of its events that were too long to be read."""
+    """Segments of its events that were too long to be read."""
     bytes_sent: int | None = None
     last_time: float | None = None
 

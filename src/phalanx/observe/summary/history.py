@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from phalanx.core.run_folder.run_paths import RunPaths, beside
 from phalanx.observe.events.event_types import EpochDone, SamplesSettled
 from phalanx.observe.events.timeline import RankLog
 
 Row = dict[str, float | int | None]
+MOST_GENERATIONS = 32
 MEASURES = (
     "train_loss",
     "train_accuracy",
@@ -91,3 +95,45 @@ def _mean(pairs: Iterable[tuple[float | None, int]]) -> float | None:
     known = [(value, weight) for value, weight in pairs if value is not None and weight > 0]
     weight = sum(weight for _, weight in known)
     return sum(value * part for value, part in known) / weight if weight else None
+
+
+@dataclass(frozen=True)
+class ResumeSource:
+    """A checkpoint of another run."""
+
+    paths: RunPaths
+    checkpoint: int
+
+
+def source_of(paths: RunPaths, resumes: str | None) -> ResumeSource | None:
+    """Where the run in ``paths`` goes on from, if that folder still lies beside it."""
+    found = re.fullmatch(r"(.+), checkpoint (\d+)", resumes or "")
+    parent = beside(paths, found[1]) if found else None
+    if not found or parent is None:
+        return None
+    if not parent.folder.is_dir() or parent.folder == paths.folder:
+        return None
+    return ResumeSource(parent, int(found[2]))
+
+
+def went_on(earlier: Sequence[Row], own: Sequence[Row], seconds: float) -> list[Row]:
+    """One history; rows from before the checkpoint, taken after ``seconds``, say ``earlier``.
+
+    An epoch that was trained before the checkpoint and only evaluated after it is one of them.
+    """
+    trained = [row for row in own if row["samples"]]
+    first = min((row["epoch"] or 0 for row in trained), default=None)
+    rows: dict[int, Row] = {}
+    for row in earlier:
+        if first is None or (row["epoch"] or 0) < first:
+            rows[int(row["epoch"] or 0)] = {**row, "earlier": 1}
+    for row in own:
+        epoch = int(row["epoch"] or 0)
+        if row["samples"]:
+            ended = row["seconds"]
+            rows[epoch] = {**row, "seconds": None if ended is None else ended + seconds}
+        else:
+            known = rows.get(epoch, {"seconds": seconds, "samples_per_second": None, "earlier": 1})
+            rows[epoch] = {**row, **{n: v for n, v in known.items() if v is not None}}
+            rows[epoch]["samples_per_second"] = known.get("samples_per_second")
+    return [rows[epoch] for epoch in sorted(rows)]

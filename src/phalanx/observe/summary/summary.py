@@ -16,7 +16,7 @@ from phalanx.observe.events.timeline import RankLog
 from phalanx.observe.machines.resources import network_bytes, use_of, use_together, used_by_others
 from phalanx.observe.speedup.from_events import judge
 from phalanx.observe.summary import history as hist
-from phalanx.observe.summary.ancestry import MOST_GENERATIONS, ResumeSource, source_of, went_on
+from phalanx.observe.summary.history import MOST_GENERATIONS, ResumeSource, source_of, went_on
 from phalanx.observe.summary.run_records import RunFiles, read_record, read_run
 from phalanx.observe.summary.run_status import DONE, RUNNING, status_of, written_exit_codes
 from phalanx.observe.summary.summary_fields import (

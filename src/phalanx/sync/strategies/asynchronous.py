@@ -8,10 +8,15 @@ pull: the model reads the store itself, also while others update it, as in Recht
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+
+from phalanx.core.background import BackgroundThread
 from phalanx.rules.ledger import Applied
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
-from phalanx.sync.store.push_thread import make_pusher
 from phalanx.sync.store.shared_store import make_store
 from phalanx.sync.strategies.shared_strategy import StoreStrategy
 from phalanx.sync.strategy import StrategyContext, Timing
@@ -30,8 +35,12 @@ class Asynchronous(StoreStrategy):
         self._given = 0
         self._buffers = self._store.make_buffers()
         self._overlaps = overlap == "yes"
-        device = self._replica.device
-        self._pusher = make_pusher(self._overlaps, device, scripted=self._arena.scripted)
+        self._thread = BackgroundThread("phalanx-push")
+        # In the stream of the training a copy would wait for the step, with a shard locked.
+        beside = self._overlaps and self._replica.device.type == "cuda"
+        self._stream = torch.cuda.Stream(self._replica.device) if beside else None
+        self._last: Callable[[], object] | None = None
+        """Makes the last push, or waits until it is made."""
         self._beside = Timing()
         """Of the push that goes on beside the next step, which tells of it."""
 
@@ -68,12 +77,28 @@ class Asynchronous(StoreStrategy):
         if weight > 0.0:
             pushed = self._beside if self._overlaps else timing
             timing.refused = None if finite else (self._arena.rank,)
-            self._pusher.carry(lambda: self._push(used if finite else None, pushed))
+            self._carry(lambda: self._push(used if finite else None, pushed))
         return timing
+
+    def _carry(self, push: Callable[[], None]) -> None:
+        """Push now, or with ``overlap`` beside the next step, which then computes on parameters
+        without it. In scripted time, which has no threads, that is at the end of that step."""
+        if not self._overlaps:
+            push()
+        elif self._arena.scripted:
+            self._last = push
+        else:
+            self._last = self._thread.submit(self._aside, push).result
+
+    def _aside(self, push: Callable[[], None]) -> None:
+        with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
+            push()
 
     def _settle(self) -> None:
         """What was pushed beside the computation is applied now."""
-        self._pusher.wait()
+        last, self._last = self._last, None
+        if last is not None:
+            last()
 
     def _push(self, used: Masks | None, timing: Timing) -> None:
         """``None``: what there is must not count; the newest parameters are taken all the same."""

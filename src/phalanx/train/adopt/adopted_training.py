@@ -29,7 +29,7 @@ from phalanx.train.adopt.script_length import (
     needs_equal_batches,
 )
 from phalanx.train.checkpoint.kept_state import unpack
-from phalanx.train.loop.stretches import WorkerParts
+from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.proof.checked_pass import AlonePass, CheckedPass
 from phalanx.train.proof.checks import Checks

@@ -17,10 +17,10 @@ from phalanx.data.load import share
 from phalanx.data.reader import Reader, tensors_of
 from phalanx.data.structure import map_tensors
 from phalanx.train.api.join import join_with
-from phalanx.train.api.metrics import Metric, accuracy, is_classification
-from phalanx.train.api.model_calls import Forward, call_model, own_loss
-from phalanx.train.api.precision import trial_step
 from phalanx.train.api.run import Run
+from phalanx.train.figures.metrics import Metric, accuracy, is_classification
+from phalanx.train.figures.model_calls import Forward, call_model, own_loss
+from phalanx.train.worker.precision import trial_step
 
 Loss = Callable[[Any, Any], Tensor]
 SPLIT_SEED = 20221  # fixed, so that every worker and every run holds out the same samples

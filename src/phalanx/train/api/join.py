@@ -10,12 +10,12 @@ from torch import nn
 
 from phalanx.core.errors import InputError
 from phalanx.core.settings import LOSSES, CompileMode
-from phalanx.train.api.precision import Trial
 from phalanx.train.api.run import Run
 from phalanx.train.checkpoint.kept_state import Keeper
-from phalanx.train.loop.assembly import build_worker
 from phalanx.train.start.environment import Environment, detect
 from phalanx.train.start.seed import CommonSeed
+from phalanx.train.worker.build_worker import build_worker
+from phalanx.train.worker.precision import Trial
 
 BUFFER_POLICIES = ("auto", "average", "first")
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phalanx.train.api import gathered_values as gathered
-from phalanx.train.api.metrics import Metric, whole_set
-from phalanx.train.api.model_calls import Forward, call_model
-from phalanx.train.api.precision import autocast
 from phalanx.train.checkpoint.kept_state import Keeper
-from phalanx.train.loop.evaluation import Means, Question
-from phalanx.train.loop.stretches import WorkerParts
+from phalanx.train.figures import gathered_values as gathered
+from phalanx.train.figures.evaluation import Means, Question
+from phalanx.train.figures.metrics import Metric, whole_set
+from phalanx.train.figures.model_calls import Forward, call_model
+from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
+from phalanx.train.worker.precision import autocast
 
 
 class Run:

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from phalanx.observe.events.event_types import Saved
 from phalanx.sync.state.optimizer_state import State
-from phalanx.train.checkpoint.buffer_state import frozen, names_of
 from phalanx.train.checkpoint.kept_state import Keeper, groups_of, pack, random_state
-from phalanx.train.control.command_poller import CheckpointTimer
+from phalanx.train.control.directives import CheckpointTimer
+from phalanx.train.engine.best_model import Best
+from phalanx.train.engine.buffer_state import frozen, names_of
 from phalanx.train.engine.engine import Engine
-from phalanx.train.loop.best_model import Best
-from phalanx.train.loop.gradient_weight import GradientWeight
-from phalanx.train.loop.passes import Pass
-from phalanx.train.loop.schedule import TrainingSchedule
-from phalanx.train.loop.stopwatch import Stopwatch
+from phalanx.train.samples.epoch_batches import Pass
+from phalanx.train.samples.schedule import TrainingSchedule
 from phalanx.train.start.environment import Environment, saves_checkpoints
+from phalanx.train.step.gradient_weight import GradientWeight
+from phalanx.train.step.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, OptimizerLayout

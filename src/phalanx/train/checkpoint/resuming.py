@@ -16,14 +16,14 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.spec import parse_spec
 from phalanx.rules.lanes import LaneState
 from phalanx.sync.state.optimizer_state import State
-from phalanx.train.checkpoint.buffer_state import names_of
 from phalanx.train.checkpoint.checkpoint_index import verified
 from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, OptimizerLayout
 from phalanx.train.checkpoint.checkpointing import History, Trained
 from phalanx.train.checkpoint.kept_state import restore_groups, restore_random, unpack
 from phalanx.train.checkpoint.tensor_files import load
-from phalanx.train.loop.best_model import BestSoFar
-from phalanx.train.loop.schedule import ResumePoint
+from phalanx.train.engine.best_model import BestSoFar
+from phalanx.train.engine.buffer_state import names_of
+from phalanx.train.samples.schedule import ResumePoint
 
 
 class Resumed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent import futures
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +18,12 @@ import msgspec
 import torch
 from torch import Tensor
 
+from phalanx.core.background import BackgroundThread
 from phalanx.core.errors import PeerLost
 from phalanx.core.files import write_whole
 from phalanx.sync.state.gradient_values import are_sound
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint import remote_parts as parcels
-from phalanx.train.checkpoint.background import Background
 from phalanx.train.checkpoint.checkpoint_manifest import (
     BEST,
     MANIFEST,
@@ -89,7 +90,8 @@ class Writer:
         self._folder, self._rank, self._workers, self._keep = folder, rank, workers, keep
         self._patience, self._steps = patience, steps
         self._is_far = rank != 0 and bool(self._far)
-        self._background, self._copies = Background("phalanx-checkpoint"), HostCopies()
+        self._thread, self._copies = BackgroundThread("phalanx-checkpoint"), HostCopies()
+        self._under_way: list[futures.Future[None]] = []
         self._last = 0
         self._best: BestRecord | None = None
         if rank == 0:
@@ -122,11 +124,11 @@ class Writer:
         self._last = number
         captured = mark([*private.values(), *(shared or {}).values()])
         job = _Job(number, private, shared or {}, manifest, captured)
-        self._background.do(lambda: self._run(job))
+        self._under_way = [self._thread.submit(self._run, job)]
 
     def finish(self, timeout: float) -> bool:
         """Wait until nothing is being written; ``False`` if that takes longer."""
-        return self._background.wait(timeout)
+        return not futures.wait(self._under_way, timeout).not_done
 
     def mark_best(self, number: int, name: str, value: float) -> None:
         """Keep checkpoint ``number``, there or under way, until another one is marked.
@@ -134,7 +136,8 @@ class Writer:
         If it is never there, the one that was marked before it stays. To be called before the next
         one is written, which may be the end of this one.
         """
-        self._background.do(lambda: self._mark(BestRecord(number, name, value)))
+        best = BestRecord(number, name, value)
+        self._under_way = [self._thread.submit(self._mark, best)]
 
     def _run(self, job: _Job) -> None:
         try:

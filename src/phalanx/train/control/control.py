@@ -15,6 +15,7 @@ import torch
 from phalanx.core.spec import Spec
 from phalanx.rules.balance import ShareChange
 from phalanx.sync.arena.arena import Arena
+from phalanx.train.control.active_phase import ActivePhase
 from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
 from phalanx.train.control.directives import (
     CommandCells,
@@ -33,8 +34,7 @@ from phalanx.train.control.rendezvous import (
     OptimizerDigest,
     Rendezvous,
 )
-from phalanx.train.engine.active_phase import ActivePhase
-from phalanx.train.engine.shared_leases import SharedLeases
+from phalanx.train.samples.shared_leases import SharedLeases
 
 
 class Control(DirectiveTaker):
@@ -196,7 +196,7 @@ class Control(DirectiveTaker):
     def cut(self) -> bool:
         return self._lockstep and (self._rebalanced or self._seen > self._taken)
 
-    def after_stretch(self, ticket: int, position: int) -> tuple[int, Directive | None]:
+    def after_segment(self, ticket: int, position: int) -> tuple[int, Directive | None]:
         if self._lockstep:
             self.use_shares()
             if self._seen <= self._taken:

@@ -14,9 +14,9 @@ from phalanx.sync.state.model_buffers import SharedBuffers
 from phalanx.sync.strategies.single import Single, SingleOnGpu
 from phalanx.sync.strategy import Timing
 from phalanx.train.control import rendezvous as intents
+from phalanx.train.control.active_phase import PhaseSet
 from phalanx.train.control.control import Control
 from phalanx.train.control.rendezvous import WHOLE
-from phalanx.train.engine.active_phase import PhaseSet
 from phalanx.train.engine.emulation import SpeedEmulation
 from phalanx.train.engine.sample_leases import SharedSampleLeases
 from phalanx.train.engine.script_optimizers import WrittenWeights

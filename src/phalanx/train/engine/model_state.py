@@ -16,8 +16,8 @@ from phalanx.sync.state.optimizer_state import State, copies
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.windows import broadcast
 from phalanx.sync.strategies.single import export_alone, import_alone
-from phalanx.train.checkpoint.buffer_state import load_buffers, named_buffers
-from phalanx.train.engine.active_phase import PhaseSet
+from phalanx.train.control.active_phase import PhaseSet
+from phalanx.train.engine.buffer_state import load_buffers, named_buffers
 
 HOST = torch.device("cpu")
 

@@ -11,12 +11,12 @@ from torch import nn
 from phalanx.rules.balance import ShareChange
 from phalanx.rules.ledger import Applied, Lease, Segment, SettledSamples, lockstep
 from phalanx.sync.arena.arena import Arena, LostWorker
+from phalanx.train.control.active_phase import PhaseSet
 from phalanx.train.control.control import Control
-from phalanx.train.engine.active_phase import PhaseSet
-from phalanx.train.engine.shared_leases import SharedLeases
+from phalanx.train.samples.shared_leases import SharedLeases
 
 if TYPE_CHECKING:
-    from phalanx.train.engine.pass_lanes import PassLanes
+    from phalanx.train.samples.pass_lanes import PassLanes
 
 
 class EngineListener:

@@ -13,10 +13,10 @@ from phalanx.core.errors import InputError
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.state.replica import Replica, Strays
 from phalanx.train.control import rendezvous as intents
+from phalanx.train.control.active_phase import PhaseSet
 from phalanx.train.control.control import Control
-from phalanx.train.engine.active_phase import PhaseSet
 from phalanx.train.engine.sample_leases import SharedSampleLeases
-from phalanx.train.engine.shared_leases import SharedLeases
+from phalanx.train.samples.shared_leases import SharedLeases
 
 _Values = list[Any]
 """Per layout, a tensor, or a list of numbers."""

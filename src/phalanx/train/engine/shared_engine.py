@@ -17,9 +17,9 @@ from phalanx.sync.arena.clock import Clock, Toll
 from phalanx.sync.codec.encoding import Encoding
 from phalanx.sync.state.windows import Gathering
 from phalanx.train.control import rendezvous as intents
+from phalanx.train.control.active_phase import ActivePhase, PhaseParts, PhaseSet
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import DirectiveSource
-from phalanx.train.engine.active_phase import ActivePhase, PhaseParts, PhaseSet
 from phalanx.train.engine.emulation import emulation_of
 from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.exchange import SharedExchange

@@ -12,8 +12,8 @@ from torch import Tensor
 from phalanx.adapters.keras.guest import Guest, copy_of
 from phalanx.adapters.keras.optimizers import write_state
 from phalanx.core.errors import InputError
-from phalanx.train.api import gathered_values as gathered
-from phalanx.train.loop.stretches import WorkerParts
+from phalanx.train.figures import gathered_values as gathered
+from phalanx.train.loop.segments import WorkerParts
 
 
 class EpochSync:

@@ -39,11 +39,11 @@ from phalanx.train.keras.setup import (
     tests_itself,
 )
 from phalanx.train.keras.validation import part_of, unpacked
-from phalanx.train.loop.assembly import build_worker
-from phalanx.train.loop.gradient_weight import NEXT_TO_NOTHING
-from phalanx.train.loop.stretches import WorkerParts
+from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.start.environment import Environment, detect
+from phalanx.train.step.gradient_weight import NEXT_TO_NOTHING
+from phalanx.train.worker.build_worker import build_worker
 
 
 def shared_fit(model: Any, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

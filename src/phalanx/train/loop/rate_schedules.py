@@ -17,7 +17,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from phalanx.train.engine.engine import Engine
-from phalanx.train.loop.passes import Pass
+from phalanx.train.samples.epoch_batches import Pass
 
 _RUNS: weakref.WeakKeyDictionary[torch.optim.Optimizer, RateSchedules] = weakref.WeakKeyDictionary()
 

@@ -11,14 +11,20 @@ from torch import Tensor
 
 from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.core.context import call_at_end
-from phalanx.core.errors import InputError, NotFinite, PeerLost
+from phalanx.core.errors import InputError, NotFinite, PeerLost, PhalanxError
 from phalanx.data.reader import Reader
 from phalanx.train.control.rendezvous import EPOCH_DONE
 from phalanx.train.engine.engine import NEVER
-from phalanx.train.guards.nonfinite import SOUND, bad_weights
-from phalanx.train.loop.passes import Pass, batch_of, check_same_kind, check_sizes, new_pass
-from phalanx.train.loop.schedule import check_fixed, check_pinned
-from phalanx.train.loop.stretches import Source, Stretches, WorkerParts
+from phalanx.train.loop.segments import Segments, Source, WorkerParts
+from phalanx.train.samples.epoch_batches import (
+    Pass,
+    batch_of,
+    check_same_kind,
+    check_sizes,
+    new_pass,
+)
+from phalanx.train.samples.schedule import check_fixed, check_pinned
+from phalanx.train.step.nonfinite import SOUND, bad_weights
 
 
 class TrainingLoop:
@@ -35,7 +41,7 @@ class TrainingLoop:
         self._passes = self._reached = self.own_steps = 0
         """Steps on batches that the script itself has made, among others."""
         self._began = False
-        self._stretches = Stretches(parts)
+        self._segments = Segments(parts)
         self._forget_exit = call_at_end(self._at_exit) if parts.environment.launched else None
 
     @property
@@ -171,7 +177,7 @@ class TrainingLoop:
             self._steps.follow_parameters()
         trained = False
         rates.begin_pass(current, self._schedule.begin_at(current))
-        for source in self._stretches.of(current):
+        for source in self._segments.of(current):
             trained, began, self.inside = True, self._clock.now(), True
             try:
                 yield from self._through(source, current)
@@ -224,13 +230,13 @@ class TrainingLoop:
     def _through(self, source: Source, current: Pass) -> Iterator[Any]:
         stopwatch, steps, engine = self._parts.stopwatch, self._steps, self._engine
         exchange, weight = engine.exchange, self._parts.trained.weight
-        rates, stretches = self._parts.rates, self._stretches
+        rates, segments = self._parts.rates, self._segments
         if self._parts.carried is not None:
             self._parts.carried.fixed = current.fixed
         while True:
             asked = stopwatch.asked()
-            if stretches.switch is not None:
-                stretches.end_switch(asked)
+            if segments.switch is not None:
+                segments.end_switch(asked)
             lease, batch = next(source, (None, None))
             if lease is None:
                 return
@@ -253,7 +259,7 @@ class TrainingLoop:
             if lease.ends_round:
                 steps.end_round()
             if engine.lockstep and engine.directives.cut and (lease.ends_round or not engine.apart):
-                stretches.reached = lease.batch_end
+                segments.reached = lease.batch_end
                 source.close()  # type: ignore[attr-defined]  # what was read ahead is read again
                 return
 
@@ -302,3 +308,5 @@ class TrainingLoop:
                 pass  # those it would inform are gone already
             except Exception as error:
                 self._lifecycle.fail(str(error))
+                if not isinstance(error, PhalanxError | OSError):
+                    raise  # what nobody foresaw is told with its traceback

@@ -30,12 +30,12 @@ from phalanx.sync.strategy import Timing
 from phalanx.train.control.directives import Directive, DirectiveSource, DirectiveTaker
 from phalanx.train.engine.engine import NEVER, Engine
 from phalanx.train.engine.sample_leases import SampleLeases, least_samples
-from phalanx.train.loop.stopwatch import Stopwatch
-from phalanx.train.loop.stretches import WorkerParts
+from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.profile.curves import costs_of
 from phalanx.train.profile.readiness import Readiness
 from phalanx.train.profile.trial import Trial
 from phalanx.train.start.environment import Environment
+from phalanx.train.step.stopwatch import Stopwatch
 
 T = TypeVar("T")
 EVALUATION_SHARE = 0.2
@@ -279,8 +279,8 @@ class _ProfilingDirectives(DirectiveTaker):
     def cut(self) -> bool:
         return super().cut or self._profiling.trial.over
 
-    def after_stretch(self, ticket: int, position: int) -> tuple[int, Directive | None]:
-        return NEVER, super().after_stretch(ticket, position)[1]
+    def after_segment(self, ticket: int, position: int) -> tuple[int, Directive | None]:
+        return NEVER, super().after_segment(ticket, position)[1]
 
 
 class ProfilingEngine(Engine):

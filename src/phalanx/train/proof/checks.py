@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -16,11 +16,11 @@ from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import parse_spec
 from phalanx.train.control import rendezvous as intents
-from phalanx.train.loop.stretches import WorkerParts
+from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.proof.check_plan import CheckPlan
 from phalanx.train.proof.child import connections
 from phalanx.train.proof.differing_modules import why_parts_differ
-from phalanx.train.proof.proof import SECONDS, Proof, Verdict
+from phalanx.train.proof.proof import FAILED, SECONDS, Proof, Verdict
 
 MOST = 50_000_000
 """Parameters, of which the child has copies of its own."""
@@ -100,9 +100,7 @@ class Checks:
             return False
         why = why_parts_differ(models) if engine.copies == 1 else None
         if not _steps_together(chosen):
-            why = (
-                f"{chosen.strategy} trains otherwise, on the loss of each worker's part of a batch"
-            )
+            why = f"{chosen.strategy} trains each worker on its part of a batch, and otherwise"
         if sum(p.numel() for o in optimizers for g in o.param_groups for p in g["params"]) > MOST:
             why = "a copy of so many parameters takes much memory"
         if why:
@@ -111,9 +109,10 @@ class Checks:
         self._told = engine.region("proof", 6, torch.float64).numpy()
         self._parts, self._optimizers, self._training = parts, list(optimizers), training
         self._plan = CheckPlan(chosen.check, chosen.seed)
-        self._can_fork = (
-            bool(self._forkable) and training.can_fork and engine.rank + engine.copy == 1
-        )
+        tries = engine.rank + engine.copy == 1
+        self._can_fork = tries and bool(self._forkable) and training.can_fork
+        if tries and not self._can_fork:
+            self._note(Verdict(FAILED, 0, 0.0))
         self._began, self._steps, self._heard = time.monotonic(), 0, 0
         self._due, self._due_at = self._plan.length(0), 0
         parts.steps.watchers.append(self._stepped)
@@ -179,11 +178,15 @@ class Checks:
         drawn = self._given is not None and not torch.equal(self._given, torch.get_rng_state())
         self._noise = self._noise or drawn
 
-    def stepped_alone(self) -> None:
+    def step(self, plain: Callable[..., Any], optimizer: Any, closure: Any, **kwargs: Any) -> Any:
         """A step of the child."""
-        assert self._proof is not None
+        assert self._proof is not None and self._parts is not None
+        given = () if closure is None else (closure,)
+        with self._parts.steps.ours:  # an optimizer may have another one inside
+            found = plain(optimizer, *given, **kwargs)
         self._note_noise()
         self._proof.note_alone(noise=self._noise)
+        return found
 
     # -- what was found ----------------------------------------------------------------------
 

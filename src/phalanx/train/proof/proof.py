@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.sync.state.light_optimizers import step_without_compiler
+from phalanx.sync.state.skip_dynamo_import import step_without_compiler
 from phalanx.train.proof.child import Child, ends_if_it_fails
 
 SECONDS = 5.0
@@ -53,7 +53,10 @@ class Verdict:
 
     def words(self, names: Sequence[str]) -> str:
         if self.kind == FAILED:
-            return "not checked against one process: the process that was to go on alone has failed"
+            return (
+                "not checked against one process: none could go on alone (it failed, or has a GPU "
+                "or connections, which are lost in a fork)"
+            )
         if self.kind == NOISE and not self.steps:
             return (
                 "not checked against one process: random numbers that are drawn in the loop "

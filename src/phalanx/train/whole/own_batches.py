@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from phalanx.train.guards.gradient_reads import watch_backward
-from phalanx.train.loop.stretches import WorkerParts
+from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
+from phalanx.train.step.gradient_reads import watch_backward
 from phalanx.train.whole.plain_pass import PlainPass
 from phalanx.train.whole.row_plan import rows_in
 from phalanx.train.whole.whole_engine import WholeEngine

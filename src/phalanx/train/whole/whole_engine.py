@@ -27,11 +27,10 @@ from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.windows import Gathering, broadcast
 from phalanx.sync.strategy import Timing
 from phalanx.train.control import rendezvous as intents
-from phalanx.train.control.command_poller import say_refused
+from phalanx.train.control.active_phase import ActivePhase
 from phalanx.train.control.control import Control
-from phalanx.train.control.directives import Directive, DirectiveSource, Switch
+from phalanx.train.control.directives import Directive, DirectiveSource, Switch, say_refused
 from phalanx.train.control.rendezvous import WHOLE
-from phalanx.train.engine.active_phase import ActivePhase
 from phalanx.train.engine.emulation import SpeedEmulation, emulation_of
 from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.exchange import Exchange
@@ -51,8 +50,8 @@ class _WholeControl(Control):
     shares: list[float]
     """Of the stretch under way."""
 
-    def after_stretch(self, ticket: int, position: int) -> tuple[int, Directive | None]:
-        position, directive = super().after_stretch(ticket, position)
+    def after_segment(self, ticket: int, position: int) -> tuple[int, Directive | None]:
+        position, directive = super().after_segment(ticket, position)
         self.shares = list(self.watch.shares)
         if isinstance(directive, Switch):  # no reason to end a training
             if self._first:

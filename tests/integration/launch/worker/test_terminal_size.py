@@ -7,7 +7,7 @@ import sys
 
 CODE = """
 import os, subprocess, sys
-from phalanx.launch.worker.terminal_size import give_terminal
+from phalanx.launch.worker.bootstrap import give_terminal
 give_terminal()
 print(subprocess.run(["stty", "size"], capture_output=True, text=True, timeout=10).stdout.strip())
 print([sys.stdin.read(), sys.stdin.read()], os.get_terminal_size(0).columns > 0)

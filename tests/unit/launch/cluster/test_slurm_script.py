@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError
+from phalanx.launch.cluster.slurm import read_options
 from phalanx.launch.cluster.slurm_queue import SlurmJob, check_commands
-from phalanx.launch.cluster.slurm_script import read_options
 
 
 @pytest.mark.parametrize(

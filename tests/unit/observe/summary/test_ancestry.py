@@ -12,7 +12,7 @@ from made_runs import write_run
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings, describe_emulation
 from phalanx.observe.events import event_types as ev
-from phalanx.observe.summary.ancestry import went_on
+from phalanx.observe.summary.history import went_on
 from phalanx.observe.summary.summary import summarise
 
 

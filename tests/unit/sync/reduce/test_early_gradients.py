@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from phalanx.sync.collective.algorithms.ahead import AheadSum
 from phalanx.sync.reduce import early_gradients
 from phalanx.sync.reduce.early_gradients import EarlyGradients, cuts_of
-from phalanx.sync.reduce.local_pieces import Alone
+from phalanx.sync.reduce.early_sums import Alone
 from phalanx.sync.state.layout import make_layout
 
 

@@ -10,7 +10,7 @@ import pytest
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.settings import RunSettings
-from phalanx.launch.launchers.remote_worker import MeetingPoint, meeting_variables
+from phalanx.launch.launchers.remote_commands import MeetingPoint, meeting_variables
 from phalanx.train.start.environment import detect
 from phalanx.train.start.joining_hosts import ticket_of
 from phalanx.train.start.launcher_env import own_seat, seat_of

@@ -13,6 +13,7 @@ from phalanx.sync.arena.arena import Lock
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.codec.codec import Payload
 from phalanx.sync.codec.encoding import Stream
+from phalanx.sync.codec.make import parts_of
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.state.gradient_values import clip_factor
 from phalanx.sync.state.layout import Layout, reshard
@@ -25,12 +26,6 @@ from phalanx.sync.store.remote.server_connections import (
     ServerConnections,
     Traffic,
     done,
-)
-from phalanx.sync.store.remote.store_description import (
-    describe,
-    encoded_of,
-    group_options,
-    masks_of,
 )
 from phalanx.sync.strategy import Timing
 
@@ -290,3 +285,72 @@ class StoreClient:
         mine = payloads[server * count : (server + 1) * count]
         index = self._codecs.index(codec.label)
         return encoded_of(index, mine), [tensor for p in mine for tensor in p.tensors]
+
+
+_LEFT_OUT = ("params", "capturable", "differentiable")
+"""They say how and where the user's own process runs its optimizer."""
+_FIRST_VALUES = ("initial_accumulator_value",)
+
+
+def describe(
+    optimizer: torch.optim.Optimizer, layouts: Sequence[Layout], server: int, codecs: Sequence[str]
+) -> m.Description:
+    """``server``'s share; ``layouts`` have one shard per server."""
+    defaults = optimizer.defaults
+    return m.Description(
+        optimizer=type(optimizer).__name__,
+        first_values={name: defaults[name] for name in _FIRST_VALUES if name in defaults},
+        groups=group_options(optimizer),
+        layouts=[_layout(layout, server) for layout in layouts],
+        codecs=list(codecs),
+    )
+
+
+def group_options(optimizer: torch.optim.Optimizer) -> list[m.Options]:
+    """The options of each group as plain values; what the user noted there beside them is not."""
+    return [
+        {
+            name: _plain(value)
+            for name, value in group.items()
+            if name in optimizer.defaults and name not in _LEFT_OUT
+        }
+        for group in optimizer.param_groups
+    ]
+
+
+def _plain(value: object) -> m.Option:
+    if isinstance(value, Tensor):
+        return float(value)
+    if isinstance(value, tuple | list):
+        return [float(number) for number in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"an optimizer's option {value!r} is not a plain value")
+
+
+def _layout(layout: Layout, server: int) -> m.LayoutOf:
+    pieces = [
+        m.PieceOf(piece.end - piece.start, piece.group, part.columns, part.offset)
+        for piece, part in zip(layout.shards[server], parts_of(layout, server), strict=True)
+    ]
+    return m.LayoutOf(type_name(layout.dtype), pieces)
+
+
+def type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def masks_of(used: Masks, layouts: Sequence[Layout], server: int) -> list[bytes | None]:
+    """``used`` by parameter, as the pieces that ``server`` has of them."""
+    return [
+        None if mask is None else bytes(mask[piece.parameter] for piece in layout.shards[server])
+        for mask, layout in zip(used, layouts, strict=True)
+    ]
+
+
+def encoded_of(codec: int, payloads: Sequence[Payload]) -> m.Encoded:
+    """What announces ``payloads`` (one per layout)."""
+    return m.Encoded(
+        codec,
+        [[m.TensorOf(type_name(t.dtype), list(t.shape)) for t in p.tensors] for p in payloads],
+    )

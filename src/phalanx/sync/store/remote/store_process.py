@@ -103,7 +103,7 @@ def main() -> None:
     import torch
 
     from phalanx.sync.connect.listener import Listener
-    from phalanx.sync.state.light_optimizers import without_compiler
+    from phalanx.sync.state.skip_dynamo_import import without_compiler
     from phalanx.sync.store.remote.store_server import StoreServer
 
     torch.set_num_threads(1)

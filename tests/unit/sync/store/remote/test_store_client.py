@@ -27,8 +27,7 @@ from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.state.replica import Masks, Replica
 from phalanx.sync.store.remote.server_connections import PREFIX, HostMemory
-from phalanx.sync.store.remote.store_client import Share, StoreClient
-from phalanx.sync.store.remote.store_description import describe, group_options
+from phalanx.sync.store.remote.store_client import Share, StoreClient, describe, group_options
 from phalanx.sync.store.remote.store_messages import STORE, Open, Push, pack
 from phalanx.sync.store.remote.store_process import ServerProcess
 from phalanx.sync.store.remote.store_shard import byte_view

@@ -15,7 +15,7 @@ from phalanx.core.errors import PeerLost
 from phalanx.core.spec.codecs import parse_codec
 from phalanx.sync.codec.make import make_codec, parts_of
 from phalanx.sync.state.layout import Layout, by_dtype, make_layout, reshard, trainable
-from phalanx.sync.store.remote.store_description import (
+from phalanx.sync.store.remote.store_client import (
     describe,
     encoded_of,
     group_options,

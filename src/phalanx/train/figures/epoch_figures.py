@@ -1,0 +1,146 @@
+"""Figures of each epoch: what is logged and printed, and the best of them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from phalanx.adapters.torch_models import save_state, state_of
+from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
+from phalanx.train.figures.evaluation import Evaluator, Question
+from phalanx.train.figures.metrics import is_classification, logits_of
+from phalanx.train.figures.training_events import TrainingEvents
+from phalanx.train.samples.epoch_batches import Pass
+from phalanx.train.start.environment import Environment
+from phalanx.train.start.lifecycle import Lifecycle
+from phalanx.train.step.stopwatch import Stopwatch
+
+
+class Figures:
+    def __init__(
+        self,
+        environment: Environment,
+        trained: Trained,
+        stopwatch: Stopwatch,
+        lifecycle: Lifecycle,
+        events: TrainingEvents,
+        evaluator: Evaluator,
+        checkpointer: Checkpointer,
+        best_before: Path | None,
+    ) -> None:
+        """``best_before``: the best weights of the run that this one goes on from."""
+        self.history, self.best = trained.history, trained.best
+        self.epoch = 0
+        self.epochs: int | None = None
+        self.evaluated = False
+        """Whether anything was, in this epoch."""
+        self._environment, self._models, self._lifecycle = environment, trained.models, lifecycle
+        self._stopwatch, self._events = stopwatch, events
+        self._evaluator, self._checkpointer = evaluator, checkpointer
+        self._planned, self._best_before = False, best_before
+        self._said: set[str] = set()
+        self._taken = -1
+
+    def say_once(self, line: str) -> None:
+        """What changes the mathematics, where the first worker's output is seen."""
+        if self._environment.rank == 0 and line not in self._said:
+            self._said.add(line)
+            self._events.noted(line)
+            print(f"phalanx: {line}", file=sys.stderr, flush=True)
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.epoch, self.evaluated = epoch, False
+        self._events.begin_epoch(epoch)
+
+    def plan(self, current: Pass) -> None:
+        """Reported once: how long the training is."""
+        if not self._planned:
+            self._planned = True
+            self._events.planned(self.epochs, current.samples, current.batch)
+
+    def ask(self, asked: Question, *, wait: bool) -> list[float] | None:
+        """Averages over data; ``None`` if another worker makes them and this need not wait."""
+        clock, began = self._stopwatch.clock, self._stopwatch.clock.now()
+        self.evaluated = True
+        if self._lifecycle.over:
+            values: list[float] | None = self._evaluator.alone(asked)
+        else:
+            values = self._evaluator.run(self.epoch, asked, wait=wait)
+        self._take_time()
+        self._lifecycle.evaluated(clock.now() - began)
+        return values
+
+    def _take_time(self) -> None:
+        """In virtual time: once an epoch, by who evaluates it."""
+        virtual, chosen = self._environment.virtual, self._environment.settings.virtual
+        if virtual is None or chosen is None or self._taken == self.epoch:
+            return
+        engine = self._evaluator.engine
+        if engine.lockstep or self._evaluator.mine(self.epoch):
+            self._taken = self.epoch
+            seconds = chosen.workers[virtual.rank].evaluate
+            virtual.sleep(seconds / engine.workers if engine.lockstep else seconds)
+
+    def judge(self, outputs: Any, targets: Any) -> None:
+        if is_classification(outputs, targets):
+            self._stopwatch.judge(logits_of(outputs), targets)
+
+    def of_training(self) -> dict[str, float]:
+        """What this worker saw of the epoch so far."""
+        sums = self._stopwatch.sums
+        found = {"train_loss": sums.mean_loss(), "train_accuracy": sums.accuracy()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def log(self, values: Mapping[str, float]) -> None:
+        numbers: dict[str, float | None] = {n: float(value) for n, value in values.items()}
+        self.history.append({"epoch": self.epoch, **numbers})
+        self.tell(numbers)
+        over, rank = self._lifecycle.over, self._environment.rank
+        shared = self.evaluated and not over
+        if not (self._evaluator.mine(self.epoch) if shared else rank == 0):
+            return
+        self._events.logged(numbers)
+        if not over:
+            self._keep_best(numbers.get(self.best.name or ""))
+
+    def tell(self, figures: Mapping[str, float | None]) -> None:
+        """Print the epoch's line where nothing else shows progress: outside a run."""
+        if self._environment.launched:
+            return
+        shown = {**self.of_training(), **figures}
+        words = "  ".join(f"{n} {value:.4f}" for n, value in shown.items() if value is not None)
+        of = f"/{self.epochs}" if self.epochs else ""
+        print(f"epoch {self.epoch + 1}{of}  {words}", file=sys.stderr, flush=True)
+
+    def watch(self, name: str, patience: int | None) -> None:
+        """Keep the best weights by ``name``; those from before a run was resumed come along."""
+        if self._environment.settings.profile is not None:
+            return  # which saves nothing
+        self.best.name, self.best.patience = name, patience
+        paths, before = self._environment.paths, self.best.before
+        if paths is None or self._environment.rank != 0 or before is None or before.name != name:
+            return
+        old = self._best_before
+        if old is not None and not paths.best.exists():
+            scratch = paths.best.with_suffix(".part")
+            with contextlib.suppress(OSError):  # the run before still has them
+                shutil.copy2(old, scratch)  # with its time, by which the next run judges it
+                scratch.replace(paths.best)
+
+    def _keep_best(self, value: float | None) -> None:
+        if value is None:
+            return
+        if self.best.improves(value, self.epoch):
+            if self._environment.paths:
+                # What was evaluated: in lockstep the weights still are that.
+                engine = self._evaluator.engine
+                with engine.model.showing(None if engine.lockstep else self._evaluator.snapshot):
+                    save_state(state_of(self._models), self._environment.paths.best)
+                self._events.saved(self._environment.paths.best)
+            self._checkpointer.mark_best(self.best.name or "", value)
+        elif self.best.is_hopeless(self.epoch):
+            self._evaluator.engine.request_stop(self.epoch)

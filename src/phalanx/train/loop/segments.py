@@ -1,0 +1,184 @@
+"""A pass is trained in segments; between two of them all workers carry out what they decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from phalanx.core.errors import InputError, PeerLost, RunStopped
+from phalanx.core.settings import AUTOCASTS
+from phalanx.rules.ledger import Lease, Segment
+from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
+from phalanx.train.control.directives import (
+    Directive,
+    Leave,
+    Regroup,
+    Return,
+    SaveCheckpoint,
+    Stop,
+    Switch,
+    say_refused,
+)
+from phalanx.train.figures.epoch_figures import Figures
+from phalanx.train.figures.evaluation import Evaluator
+from phalanx.train.figures.training_events import TrainingEvents
+from phalanx.train.loop.rate_schedules import RateSchedules
+from phalanx.train.loop.same_data import CheckedReaders
+from phalanx.train.samples.epoch_batches import Pass, loaded
+from phalanx.train.samples.schedule import TrainingSchedule
+from phalanx.train.start.environment import Environment
+from phalanx.train.start.lifecycle import Lifecycle
+from phalanx.train.start.seed import CommonSeed
+from phalanx.train.step.carried_state import CarriedState
+from phalanx.train.step.stepper import Stepper
+from phalanx.train.step.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from phalanx.train.checkpoint.resuming import Resumed
+
+PER_PASS = 1 << 16  # tickets that one pass may use
+
+Source = Iterator[tuple[Lease, Any]]
+
+
+@dataclass(frozen=True)
+class WorkerParts:
+    """What a worker trains with; ``build_worker`` makes it."""
+
+    environment: Environment
+    trained: Trained
+    schedule: TrainingSchedule
+    stopwatch: Stopwatch
+    lifecycle: Lifecycle
+    events: TrainingEvents
+    evaluator: Evaluator
+    checkpointer: Checkpointer
+    figures: Figures
+    steps: Stepper
+    rates: RateSchedules
+    carried: CarriedState | None
+    resumed: Resumed | None
+    seeds: CommonSeed
+    precision: str
+    rounding: ExitStack
+    """Puts TF32 back as the script had it, at the end."""
+    readers: CheckedReaders
+
+    @property
+    def channels_last(self) -> bool:
+        return self.precision in AUTOCASTS
+
+
+@dataclass(frozen=True)
+class _SwitchUnderWay:
+    arrived: float
+    """When the last worker had done everything of the old phase."""
+    point: float
+    before: str
+    after: str
+
+
+class Segments:
+    def __init__(self, parts: WorkerParts) -> None:
+        self._parts, self._engine = parts, parts.trained.engine
+        self._schedule, self._steps = parts.schedule, parts.steps
+        self.reached = 0
+        """Where the stretch under way ends, if it is cut."""
+        self.switch: _SwitchUnderWay | None = None
+
+    def of(self, current: Pass) -> Iterator[Source]:
+        """Those of a pass, each as its batches; consume one before asking for the next."""
+        schedule, engine, leases = self._schedule, self._engine, self._engine.leases
+        ticket = current.number * PER_PASS
+        schedule.position = schedule.begin_at(current)
+        restored = current.adopted and engine.workers == 1 and schedule.position == 0
+        if self._parts.resumed is not None and schedule.resumes_in(current) and not restored:
+            self._parts.resumed.restore_random()
+        while segment := schedule.next(current):
+            self._enter(segment, current)
+            self.reached, over = segment.end, False
+            leases.use_lanes(current.lanes)
+            while not over:
+                if current.lanes is not None:
+                    current.lanes.go_to(segment.start)
+                found = leases.of(
+                    ticket, segment, current.batch, fixed=current.fixed, counted=current.counted
+                )
+                try:
+                    yield self._loaded(current, found)
+                except GeneratorExit:
+                    with suppress(PeerLost):
+                        leases.let_go()
+                    raise
+                over = leases.complete(ticket)
+            schedule.position, directive = engine.directives.after_segment(ticket, self.reached)
+            leases.end_lanes(ticket)
+            if current.lanes is not None:
+                current.lanes.came_to(schedule.position, lockstep=engine.lockstep)
+            self._carry_out(directive, current)
+            ticket += 1
+        engine.rest()
+
+    def _loaded(self, current: Pass, found: Iterator[Lease]) -> Source:
+        # What is claimed ahead, others wait for; scripted time has no threads beside it.
+        ahead = (2 if self._engine.lockstep else 1) if self._engine.background else 0
+        device = torch.device("cpu") if current.adopted else self._parts.environment.device
+        channels_last = self._parts.channels_last
+        return loaded(current, found, device, ahead=ahead, channels_last=channels_last)
+
+    # -- what all workers carry out together -------------------------------------------------
+
+    def _carry_out(self, directive: Directive | None, current: Pass) -> None:
+        match directive:
+            case SaveCheckpoint():
+                self._parts.checkpointer.save(current)
+            case Stop():
+                self._stop(current)
+            case Switch(spec):
+                try:
+                    self._schedule.follow(spec, current)
+                except InputError as error:  # no reason to end a training
+                    if self._parts.environment.rank == 0:
+                        say_refused(error)
+            case Regroup():
+                if segment := self._schedule.next(current):
+                    self._enter(segment, current, regroup=True)
+            case Leave() | Return():
+                self._schedule.detour = isinstance(directive, Leave)
+
+    def _enter(self, segment: Segment, current: Pass, *, regroup: bool = False) -> None:
+        """Be in the phase of ``segment``. Collective when that is another one."""
+        schedule, engine, before = self._schedule, self._engine, self._engine.phase
+        schedule.phase = segment.phase
+        phase = schedule.spec.phases[segment.phase]
+        if phase.label != before and engine.workers > 1:
+            self._steps.step_before_switch()
+        arrived = engine.enter(phase, schedule.spec, regroup=regroup)
+        if arrived is not None and before != engine.phase:  # regrouping is no switch
+            point = current.epoch + segment.start / current.samples
+            self.switch = _SwitchUnderWay(arrived, point, before, engine.phase)
+
+    def end_switch(self, now: float) -> None:
+        """It is over when the first new step begins."""
+        switch, self.switch = self.switch, None
+        if switch is not None and self._parts.environment.rank == 0:
+            self._parts.events.switched(
+                switch.point, switch.before, switch.after, now, now - switch.arrived
+            )
+
+    def _stop(self, current: Pass) -> None:
+        """Save, wait until that is written, and end with the others."""
+        checkpointer = self._parts.checkpointer
+        self._parts.lifecycle.obey()
+        checkpointer.save(current)
+        try:
+            self._engine.barrier()  # all have begun to write: now it may be waited for
+            checkpointer.finish()
+            self._engine.leave()
+        except PeerLost:  # one that could not wait
+            checkpointer.finish()
+        raise RunStopped

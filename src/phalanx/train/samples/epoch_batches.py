@@ -1,0 +1,159 @@
+"""Passes over data: from segments and leases to batches on this worker's device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from phalanx.core.errors import InputError
+from phalanx.core.settings import RunSettings
+from phalanx.data.prefetch import FEW_THREADS, pinned, prefetch
+from phalanx.data.reader import Reader, TensorReader, order
+from phalanx.data.structure import map_tensors, sent
+from phalanx.rules.ledger import Lease
+
+if TYPE_CHECKING:
+    from phalanx.data.blocks.block_data import BlockData
+    from phalanx.rules.lanes import LaneState
+    from phalanx.train.samples.pass_lanes import PassLanes
+
+
+HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One way through the data: which, in what order, in batches of what size."""
+
+    number: int
+    epoch: int
+    reader: Reader
+    samples: int
+    batch: int
+    order: Any
+    fixed: bool = False
+    """Each worker reads the same columns of each batch."""
+    adopted: bool = False
+    """In the order of the script's own loader; the script itself moves batches to a device."""
+    lanes: PassLanes | None = None
+    """Where the data come in blocks."""
+    counted: bool = False
+    """The script takes as many batches as its loader has: each worker has a part of each."""
+
+    def indices(self, lease: Lease) -> Tensor:
+        if self.lanes is not None:
+            return self.lanes.rows(lease)
+        found: Tensor = self.order[lease.start : lease.end]
+        return found
+
+
+def new_pass(
+    number: int,
+    epoch: int,
+    reader: Reader,
+    batch: int,
+    seed: int,
+    *,
+    fixed: bool = False,
+    rank: int = 0,
+    workers: int = 1,
+    lanes: LaneState | None = None,
+) -> Pass:
+    """``lanes``: where a pass over blocks goes on."""
+    samples = len(reader) // batch * batch if reader.drop_last else len(reader)
+    if samples == 0:
+        raise InputError(
+            f"drop_last drops all {len(reader)} samples, which do not fill one batch of {batch}",
+            "Use a smaller batch.",
+        )
+    # Samples that go on from each other keep their order, unless a DataLoader says otherwise.
+    shuffle = reader.shuffle and not (fixed and reader.batch is None)
+    if hasattr(reader, "in_order"):
+        from phalanx.train.samples.pass_lanes import PassLanes
+
+        if fixed and workers > 1:
+            raise InputError(
+                "fixed=True needs the same columns of each batch, and blocks are read by turns",
+                'Read the data into memory: phalanx.data.read(URL, by="sample").',
+            )
+        blocks = cast("BlockData", reader)
+        ordered, rows = blocks.in_order(seed, number, workers, shuffle=shuffle)
+        walk = PassLanes(rows, ordered, rank, workers, lanes)
+        return Pass(number, epoch, ordered, samples, batch, rows, fixed, lanes=walk)
+    mixed = order(len(reader), seed, number, shuffle)
+    return Pass(number, epoch, reader, samples, batch, mixed, fixed)
+
+
+def check_same_kind(saved: LaneState | None, current: Pass) -> None:
+    """A pass that goes on in its middle is over blocks, or over samples, as it began."""
+    if (saved is None) != (current.lanes is None):
+        from phalanx.train.samples.pass_lanes import check_order
+
+        check_order(False)
+
+
+def batch_of(chosen: RunSettings, asked: int | None) -> int:
+    """The global batch: the command line wins over what the script ``asked`` for."""
+    wanted = chosen.batch or asked or 0
+    if wanted < 1:
+        raise InputError("the batch size is missing", "Give it: run.batches(train, batch=128)")
+    return wanted
+
+
+def check_sizes(samples: int, batch: int, workers: int) -> None:
+    if samples < workers:
+        raise InputError(
+            f"{workers} workers are more than the {samples} samples", "Use fewer --workers."
+        )
+    if batch < workers:
+        raise InputError(
+            f"the batch of {batch} is smaller than the {workers} workers",
+            "The batch is shared among all workers: use a larger batch or fewer --workers.",
+        )
+
+
+def loaded(
+    current: Pass, found: Iterator[Lease], device: torch.device, *, ahead: int, channels_last: bool
+) -> Iterator[tuple[Lease, Any]]:
+    """Each lease with its batch, ``ahead`` of time where that pays.
+
+    With ``ahead`` 0 there is no thread beside this one. A plain gather from memory is done in the
+    training thread anyway: a thread beside it would only take turns with it, on a pinned core or on
+    the GPU that has the data.
+    """
+    reader, cuda = current.reader, device.type == "cuda"
+    tensors = reader if isinstance(reader, TensorReader) else None
+    plain = tensors is not None and not tensors.augmented
+    there = tensors is not None and cuda and tensors.is_on(device)
+    if there and plain:  # the whole order goes there once, instead of batch by batch
+        current = replace(current, order=sent(cast("Tensor", current.order), device))
+    orders = ((lease, current.indices(lease)) for lease in found)
+    ahead = ahead if reader.background else 0
+    ready = reader.stream(orders, current.epoch)
+    if cuda and not there:
+        from phalanx.data.gpu_copies import CudaCopies, batches_ahead, copied_ahead
+
+        if ahead and tensors is not None and plain and tensors.is_on(HOST):
+            ready = batches_ahead(tensors, orders, CudaCopies(device), ahead)
+        else:
+            ready = copied_ahead(ready, CudaCopies(device), ahead)
+    elif not cuda and getattr(reader, "pins", False):  # for a script that copies batches itself
+        ready = prefetch(pinned(ready), ahead, threads=FEW_THREADS) if ahead else pinned(ready)
+    elif ahead and not plain and not cuda:
+        ready = prefetch(ready, ahead)
+    for lease, batch in ready:
+        yield lease, formatted(batch, channels_last) if channels_last else batch
+
+
+def formatted(batch: Any, channels_last: bool) -> Any:
+    return map_tensors(batch, _channels_last) if channels_last else batch
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    if tensor.ndim != 4 or not tensor.is_floating_point():
+        return tensor
+    return tensor.contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,1 @@
+"""From a loss to updated parameters: the step, what its gradients count, and what is watched."""

@@ -1,0 +1,220 @@
+"""``torch.amp.GradScaler``: in a script's own loop, and as the loss scale of ``float16``.
+
+``scaler.step(optimizer)`` checks this worker's gradients alone, and would then step alone. For an
+optimizer that joined it becomes a step of all: gradients are unscaled before they are exchanged,
+and all workers that step together tell their scalers the same, so that their scales stay alike.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterable, Sequence, Set
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler, OptState
+
+from phalanx.core.errors import InputError
+from phalanx.sync.state.gradient_values import are_finite
+from phalanx.sync.state.gradients import get_grad
+from phalanx.sync.strategy import Timing
+from phalanx.train.step.nonfinite import NonFinite
+
+_plain_step = GradScaler.step
+_joined: weakref.WeakKeyDictionary[torch.optim.Optimizer, Callable[[GradScaler], None]]
+_joined = weakref.WeakKeyDictionary()
+
+
+def _step(
+    self: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
+) -> float | None:
+    step = _joined.get(optimizer)
+    if step is None:
+        return _plain_step(self, optimizer, *args, **kwargs)
+    step(self)
+    return None
+
+
+class Scaling:
+    """The scalers of a run's optimizers."""
+
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        step: Callable[..., None],
+        nonfinite: NonFinite,
+        own: GradScaler | None = None,
+    ) -> None:
+        """``own``: of the run itself; its gradients are divided where they are copied out."""
+        self._optimizers, self._nonfinite, self.own = optimizers, nonfinite, own
+        self.used = False
+        """Whether any step had a scaler."""
+        self._scalers: dict[int, GradScaler] = {}
+        self._updates = self._one = len(optimizers) == 1
+        for optimizer in optimizers:
+            _joined[optimizer] = partial(self._by_scaler, step, optimizer)
+        GradScaler.step = _step  # type: ignore[method-assign]
+
+    def _by_scaler(
+        self, step: Callable[..., None], optimizer: torch.optim.Optimizer, scaler: GradScaler
+    ) -> None:
+        """``scaler.step(optimizer)``: the script itself updates the scaler."""
+        self._updates = False
+        step(optimizer, scaler=scaler)
+
+    def before_step(self, index: int, scaler: GradScaler | None) -> float:
+        """Of optimizer ``index``; returns what the losses were multiplied by."""
+        if scaler is None or not scaler.is_enabled():
+            return 1.0
+        self._scalers[index], self.used = scaler, True
+        if scaler is self.own:
+            return 1.0
+        optimizer = self._optimizers[index]
+        stage = scaler._per_optimizer_states[id(optimizer)]["stage"]
+        if stage is OptState.STEPPED:
+            raise RuntimeError("step() has already been called since the last update().")
+        if scaler.is_enabled() and stage is OptState.READY:  # else the script has done so itself
+            scaler.unscale_(optimizer)
+        return scaler.get_scale()
+
+    def after_step(self, scaler: GradScaler | None) -> None:
+        updates, self._updates = self._updates, self._one
+        updates = updates or scaler is self.own
+        if updates and scaler is not None and scaler.is_enabled():
+            scaler.update()
+
+    def chosen(self, given: GradScaler | None) -> GradScaler | None:
+        """For a step that was ``given`` this one, or none."""
+        if self.own is None:
+            return given
+        if given is not None and given.is_enabled():
+            raise InputError(
+                "the script has a GradScaler of its own, and --precision float16 scales losses too",
+                "Leave out one of them.",
+            )
+        return self.own
+
+    def on_step(self, index: int, timing: Timing) -> None:
+        """The scaler hears what all workers found."""
+        scaler = self._scalers.get(index)
+        self._nonfinite.scale = 1.0 if scaler is None else scaler.get_scale()
+        if scaler is not None:
+            _tell(scaler, self._optimizers[index], timing.refused is not None)
+        if timing.judged:
+            self._nonfinite.stepped(index, timing)
+
+    def end(self) -> None:
+        for optimizer in self._optimizers:
+            _joined.pop(optimizer, None)
+
+
+def refuse_hooks(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Of a script, in a backward pass of a loss that is scaled for it."""
+    members = (p for o in optimizers for g in o.param_groups for p in g["params"])
+    modules = (module for model in models for module in model.modules())
+    if any(map(_is_hooked, members)) or any(
+        module._backward_hooks or module._backward_pre_hooks for module in modules
+    ):
+        raise InputError(
+            "the script has hooks that see gradients in the backward pass, where --precision "
+            "float16 has them multiplied by its scale",
+            "Read or change gradients after run.backward(error), or use --precision bfloat16.",
+        )
+
+
+def _is_hooked(parameter: torch.Tensor) -> bool:
+    after = parameter._post_accumulate_grad_hooks or {}
+    others = (h for h in after.values() if not getattr(h, "__module__", "").startswith("phalanx."))
+    return bool(parameter._backward_hooks) or any(others)
+
+
+def _tell(scaler: GradScaler, optimizer: torch.optim.Optimizer, refused: bool) -> None:
+    """What the workers found together is what the scaler goes by."""
+    if scaler.is_enabled() and scaler._scale is not None:
+        state = scaler._per_optimizer_states[id(optimizer)]
+        found = torch.full((), float(refused), device=scaler._scale.device)
+        state["found_inf_per_device"] = {found.device: found}
+        state["stage"] = OptState.STEPPED
+
+
+class LossScale:
+    """What ``--precision float16`` multiplies losses by, so that small gradients do not vanish.
+
+    Of a run with one optimizer; without a ``scaler`` it is 1. Micikevicius et al., "Mixed precision
+    training" (2018).
+    """
+
+    def __init__(
+        self,
+        scaler: torch.amp.GradScaler | None,
+        parameters: Callable[[], Iterable[Tensor]],
+        agreed: Set[int],
+    ) -> None:
+        self.scaler, self._parameters, self._agreed = scaler, parameters, agreed
+        self.forget()
+
+    def forget(self) -> None:
+        """The gradients in hand were stepped with, or dropped."""
+        self.scaled = self.unscaled = False
+        """A loss was scaled; its gradients were divided, to be read."""
+        self._seen = self._overflowed = False
+        """The script saw gradients; these were not finite then."""
+
+    @property
+    def value(self) -> float:
+        """Of the gradients in hand, or of those to come."""
+        if self.scaler is None or self.unscaled or self._agreed:
+            return 1.0
+        return self.scaler.get_scale()
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there are gradients, and none of them is of a loss that was scaled."""
+        return self.scaler is not None and not self.scaled and bool(self._gradients())
+
+    def scale(self, error: Tensor) -> Tensor:
+        """What goes backwards in place of ``error``."""
+        if self.scaler is None:
+            return error
+        scale = self.scaler.get_scale()
+        if not self.scaled:
+            self._multiply(scale)  # what the script has put there
+        self.scaled = True
+        return error * scale
+
+    def unscale(self) -> bool:
+        """The script reads gradients of its own loss; returns whether they are others now."""
+        scale = self.value if self.scaled else 1.0
+        if scale == 1.0:
+            return False
+        self._multiply(1.0 / scale)
+        self.unscaled = True
+        return True
+
+    def look(self) -> None:
+        """The script sees gradients, and may hide that a scaled loss overflowed: it may limit each
+        number, or take no step at all."""
+        if self.scaler is not None and not self._seen:
+            self._seen, self._overflowed = True, not are_finite(self._gradients())
+
+    def spoil(self) -> None:
+        """A step comes: what overflowed is skipped, whatever the script has made of it."""
+        if self._overflowed:
+            self._multiply(math.nan)
+
+    def back_off(self) -> None:
+        """Of gradients that overflowed, and that the script dropped itself, no step tells."""
+        if self._overflowed and self.scaler is not None:
+            smaller = self.scaler.get_scale() * self.scaler.get_backoff_factor()
+            self.scaler.update(max(1.0, smaller))
+
+    def _multiply(self, factor: float) -> None:
+        if gradients := self._gradients():
+            with torch.no_grad():
+                torch._foreach_mul_(gradients, factor)
+
+    def _gradients(self) -> list[Tensor]:
+        return [g for p in self._parameters() if (g := get_grad(p)) is not None]

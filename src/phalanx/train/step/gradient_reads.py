@@ -1,0 +1,159 @@
+"""What a script itself does between two steps: it calls ``backward``, it reads ``.grad``.
+
+What it reads is the gradient of the whole batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from phalanx.core.errors import InputError
+from phalanx.sync.state.gradients import stop_watching, watch_reads
+from phalanx.train.engine.engine import Engine
+from phalanx.train.engine.script_optimizers import Inside
+from phalanx.train.step.gradient_weight import GradientWeight
+
+Look = Callable[[Tensor, Tensor | None], None]
+
+
+class GradientReads:
+    """Makes the workers agree on an optimizer's gradients when the script reads one of them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        weight: GradientWeight,
+        ours: Inside,
+    ) -> None:
+        self._engine, self._models, self._optimizers = engine, models, optimizers
+        self._weight, self._ours = weight, ours
+        self._owners: dict[int, int] = {}
+        """The optimizer of each parameter."""
+        self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
+        """Of each parameter that is watched for backward passes: its optimizer, and the hook."""
+        self.watch()
+
+    def watch(self) -> None:
+        """Again when the optimizers have other parameters than before."""
+        if self._engine.workers == 1 and self._weight.loss_scale.scaler is None:
+            return
+        self._owners = {id(p): i for i, o in enumerate(self._optimizers) for p in _parameters(o)}
+        written = None if self._weight.loss_scale.scaler is None else self._written
+        for optimizer in self._optimizers:
+            watch_reads(_parameters(optimizer), self._read, written)
+        for model in self._models:
+            watch_reads(model.parameters(), self._read, written)
+        for index in {index for index, _ in self._hooked.values()}:
+            self._listen(index)
+
+    def _read(self, parameter: Tensor) -> None:
+        if self._ours:
+            return
+        index = self._owners.get(id(parameter))
+        if self._engine.parties == 1:
+            self._read_own(parameter)
+            return
+        if index in self._weight.agreed:
+            return
+        with self._ours:
+            if self._engine.optimizers.follow_parameters():
+                self.watch()
+                index = self._owners.get(id(parameter))
+            if index is None:
+                raise InputError(
+                    "the script reads the gradient of a parameter that no optimizer trains, "
+                    "which differs from worker to worker",
+                    "Freeze it (requires_grad_(False)), or read and clip only what is trained.",
+                )
+            self._engine.exchange.share_gradients(index, *self._weight.of_step(index))
+        self._weight.agreed.add(index)
+        self._weight.loss_scale.look()
+        self._listen(index)
+
+    def _read_own(self, parameter: Tensor) -> None:
+        """Of a worker that steps by itself: only a loss that was scaled makes it another."""
+        if self._weight.loss_scale.scaler is None:
+            return
+        trained = ((i, p) for i, o in enumerate(self._optimizers) for p in _parameters(o))
+        index = self._owners.get(id(parameter))
+        if index is None:  # unless it was added meanwhile
+            index = next((i for i, p in trained if p is parameter), None)
+        if index is None:
+            raise InputError(
+                "the script reads the gradient of a parameter that no optimizer trains, which "
+                "--precision float16 has multiplied by its scale",
+                "Freeze it (requires_grad_(False)), or use --precision bfloat16.",
+            )
+        if self._weight.loss_scale.unscale():
+            self._listen(index)
+        self._weight.loss_scale.look()
+
+    def _written(self, parameter: Tensor) -> None:
+        """What the script puts there is not scaled: so what is there must not be either."""
+        index = self._owners.get(id(parameter))
+        if not self._ours and index is not None and self._weight.loss_scale.unscale():
+            self._listen(index)
+
+    def _listen(self, index: int) -> None:
+        """From now on a backward pass is noticed: what it adds is this worker's own."""
+        for parameter in _parameters(self._optimizers[index]):
+            if id(parameter) not in self._hooked and parameter.requires_grad:
+                hook = parameter.register_post_accumulate_grad_hook(
+                    lambda _: self._weight.touched(index)
+                )
+                self._hooked[id(parameter)] = index, hook
+
+    def end(self) -> None:
+        for _, hook in self._hooked.values():
+            hook.remove()
+        for model in self._models:
+            stop_watching(model.parameters())
+        for optimizer in self._optimizers:
+            stop_watching(_parameters(optimizer))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+class _Current(threading.local):
+    look: Look | None = None
+
+
+_current = _Current()
+
+
+def watch_backward(look: Look | None) -> Look | None:
+    """``look`` at each loss that this thread sends backwards, and at what it is multiplied by:
+    ``loss.backward()`` calls ``torch.autograd.backward``. Returns what looked before."""
+    before, _current.look = _current.look, look
+    plain: Any = torch.autograd.backward
+    if look is None or hasattr(plain, "_phalanx_watches"):
+        return before
+
+    @functools.wraps(plain)
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        look = _current.look
+        if look is not None and grad_tensors is None and isinstance(tensors, Tensor):
+            look(tensors, None)
+        elif look is not None:
+            losses = [tensors] if isinstance(tensors, Tensor) else tensors
+            many = grad_tensors is not None and not isinstance(grad_tensors, Tensor)
+            factors = grad_tensors if many else [grad_tensors] * len(losses)
+            for loss, factor in zip(losses, factors, strict=False):
+                if isinstance(loss, Tensor):
+                    look(loss, factor)
+        return plain(tensors, grad_tensors, *args, **kwargs)
+
+    setattr(backward, "_phalanx_watches", True)  # noqa: B010
+    setattr(torch.autograd, "backward", backward)  # noqa: B010
+    return before

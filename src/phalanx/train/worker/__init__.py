@@ -1,0 +1,1 @@
+"""Makes a worker of all its parts, in the precision and compiled as asked."""

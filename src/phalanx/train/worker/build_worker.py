@@ -1,0 +1,311 @@
+"""``build_worker``: makes everything that a worker trains with, in order, each part whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from phalanx.adapters.torch_models import (
+    as_models,
+    as_optimizers,
+    check_apart,
+    count_parameters,
+    move,
+    move_state,
+)
+from phalanx.core import settings
+from phalanx.core.errors import InputError
+from phalanx.core.settings import AUTOCASTS, CompileMode, describe_emulation, mark
+from phalanx.core.spec import Spec, parse_spec
+from phalanx.observe.events.emit import EventWriter
+from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
+from phalanx.train.control.directives import CheckpointTimer, CommandPoller
+from phalanx.train.engine.best_model import Best
+from phalanx.train.engine.emulation import emulation_of
+from phalanx.train.engine.engine import Engine
+from phalanx.train.engine.shared_engine import SharedEngine
+from phalanx.train.figures.epoch_figures import Figures
+from phalanx.train.figures.evaluation import Evaluator
+from phalanx.train.figures.training_events import TrainingEvents
+from phalanx.train.loop.rate_schedules import RateSchedules
+from phalanx.train.loop.same_data import CheckedReaders
+from phalanx.train.loop.segments import WorkerParts
+from phalanx.train.loop.training_loop import TrainingLoop
+from phalanx.train.samples.schedule import TrainingSchedule
+from phalanx.train.start.environment import Environment, saves_checkpoints
+from phalanx.train.start.lifecycle import Lifecycle
+from phalanx.train.start.seed import CommonSeed
+from phalanx.train.step.carried_state import CarriedState
+from phalanx.train.step.gradient_weight import GradientWeight
+from phalanx.train.step.loss_kind import AdoptedLoss, LossWatch
+from phalanx.train.step.nonfinite import NonFinite, skip_on_device
+from phalanx.train.step.stepper import Stepper
+from phalanx.train.step.stopwatch import Stopwatch
+from phalanx.train.worker.precision import Trial, agree, loss_scaler, switch_on_tf32
+
+if TYPE_CHECKING:
+    from phalanx.train.checkpoint.resuming import Resumed
+    from phalanx.train.profile.profiling import Profiling
+
+LOSS_SCALE = "precision.float16"
+"""What a checkpoint calls it: no name that a script can keep something by."""
+
+
+@dataclass(frozen=True)
+class _Script:
+    """What the script brings, on this worker's device."""
+
+    environment: Environment
+    models: list[nn.Module]
+    optimizers: list[torch.optim.Optimizer]
+    spec: Spec
+    precision: str
+    rounding: ExitStack
+    notes: list[str]
+    buffers: str
+    loss: str
+
+
+def build_worker(
+    environment: Environment,
+    models: nn.Module | Sequence[nn.Module],
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    *,
+    buffers: str,
+    loss: str,
+    trial: Trial | None,
+    seeds: CommonSeed,
+    notes: Sequence[str] = (),
+    compile: CompileMode = "off",
+    whole: bool = False,
+) -> tuple[WorkerParts, TrainingLoop]:
+    """Collective. ``trial`` is a step for timing precisions; ``seeds`` are as all workers began;
+    ``notes`` are said first; ``compile`` is asked for by the script, ``whole`` of its view."""
+    if environment.launched and not environment.thread:
+        os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
+    paths, rank, chosen = environment.paths, environment.rank, environment.settings
+    writer = EventWriter(paths.events_of(rank) if paths else None, rank)
+    lifecycle = Lifecycle(environment, writer, environment.clock)
+    profiling = _profiling(environment, writer)
+    stopwatch = profiling or Stopwatch(environment.clock, writer)
+    events = TrainingEvents(environment.rank, stopwatch, lifecycle.epochs_before)
+    script = _prepare(environment, models, optimizers, trial, buffers, loss)
+    resumed = _resumed(script, lifecycle.training)
+    timer = CheckpointTimer(chosen.checkpoint_minutes if saves_checkpoints(environment) else None)
+    poller = CommandPoller(environment, environment.clock, timer, lifecycle)
+    engine = _engine(script, resumed, poller, events, profiling, whole=whole)
+    trained = _trained(script, engine, resumed, lifecycle)
+    _warm_up(script, engine)
+    lifecycle.joined(
+        precision=script.precision,
+        strategy=script.spec.text,
+        phase=engine.phase,
+        parameters=count_parameters(script.models),
+        notes=[*notes, *script.notes],
+    )
+    schedule = TrainingSchedule(script.spec, resumed.start if resumed else None, script.optimizers)
+    evaluator = Evaluator(engine, environment.device, script.precision in AUTOCASTS)
+    checkpointer = Checkpointer(environment, trained, schedule, stopwatch, timer)
+    figures = Figures(
+        environment, trained, stopwatch, lifecycle, events, evaluator, checkpointer,
+        resumed.best_weights if resumed else None,
+    )  # fmt: skip
+    _compile(script, compile, figures)
+    skip_on_device(environment, engine, script.optimizers, figures.say_once)
+    parts = WorkerParts(
+        environment, trained, schedule, stopwatch, lifecycle, events, evaluator, checkpointer,
+        figures,
+        _stepper(script, trained, stopwatch),
+        RateSchedules(engine, script.optimizers),
+        CarriedState(script.models, stopwatch) if engine.workers > 1 else None,
+        resumed, seeds, script.precision, script.rounding,
+        CheckedReaders(engine, chosen.seed, environment.device),
+    )  # fmt: skip
+    if environment.workers > 1 and not whole:
+        seeds.own(environment.rank)
+    if profiling is not None:
+        profiling.watch(parts)
+    return parts, TrainingLoop(parts)
+
+
+def _stepper(script: _Script, trained: Trained, stopwatch: Stopwatch) -> Stepper:
+    environment, engine = script.environment, trained.engine
+    judge = NonFinite(environment, engine, stopwatch)
+    return Stepper(
+        engine, trained.models, trained.optimizers, trained.weight, stopwatch, judge,
+        environment.device, _losses(script.loss, engine),
+    )  # fmt: skip
+
+
+def _compile(script: _Script, asked: CompileMode, figures: Figures) -> None:
+    chosen = script.environment.settings
+    mode = asked if chosen.compile == "off" else chosen.compile
+    if mode != "off" and chosen.profile is None:
+        from phalanx.train.worker.compiling import compile_models
+
+        compile_models(script.models, mode, script.environment.device, figures.say_once)
+
+
+def _prepare(
+    environment: Environment,
+    models: nn.Module | Sequence[nn.Module],
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    trial: Trial | None,
+    buffers: str,
+    loss: str,
+) -> _Script:
+    found, spec = as_models(models), _spec(environment)
+    opts = as_optimizers(optimizers, closures=environment.settings.adopt)
+    if environment.workers > 1:
+        check_apart(opts)
+    move(found, environment.device, channels_last=False)
+    precision, note = agree(environment, trial)
+    rounding = switch_on_tf32() if precision == "tf32" else ExitStack()
+    move(found, environment.device, channels_last=precision in AUTOCASTS)
+    move_state(opts)
+    notes = [n for n in (note, *_notes(environment, found, spec, precision, note)) if n]
+    return _Script(environment, found, opts, spec, precision, rounding, notes, buffers, loss)
+
+
+def _resumed(script: _Script, training: int) -> Resumed | None:
+    environment = script.environment
+    if environment.settings.resume is None:
+        return None
+    from phalanx.train.checkpoint.resuming import Resumed
+
+    path = Path(environment.settings.resume)
+    resumed = Resumed(path, environment.rank, environment.workers, script.spec.text)
+    if resumed.training != training:
+        return None
+    resumed.unfreeze(script.models)
+    return resumed
+
+
+def _profiling(environment: Environment, writer: EventWriter) -> Profiling | None:
+    seconds = environment.settings.profile
+    if seconds is None or environment.arena is not None:
+        return None
+    from phalanx.train.profile.profiling import Profiling
+
+    return Profiling(environment, seconds, writer)
+
+
+def _engine(
+    script: _Script,
+    resumed: Resumed | None,
+    poller: CommandPoller,
+    events: TrainingEvents,
+    profiling: Profiling | None,
+    *,
+    whole: bool,
+) -> Engine:
+    environment, chosen, clock = script.environment, script.environment.settings, poller.clock
+    if environment.arena is None:
+        emulation = emulation_of(chosen, 0, None, environment.virtual)
+        if profiling is not None:
+            from phalanx.train.profile.profiling import ProfilingEngine
+
+            return ProfilingEngine(
+                profiling, script.models, script.optimizers, clock, emulation, poller
+            )
+        return Engine(script.models, script.optimizers, clock, emulation, poller)
+    if any(phase.name == "single" for phase in script.spec.phases):
+        raise InputError("'single' has one worker", "Use --workers 1, or another strategy.")
+    if whole:
+        from phalanx.train.whole.whole_engine import WholeEngine
+
+        return WholeEngine(
+            environment.arena, script.models, script.optimizers, script.spec, clock, chosen,
+            poller, events,
+        )  # fmt: skip
+    return SharedEngine(
+        environment.arena, script.models, script.optimizers, script.spec, clock, chosen,
+        script.buffers, environment.machine,
+        resumed.start.phase if resumed and resumed.same_spec else 0,
+        poller, events, environment.virtual,
+    )  # fmt: skip
+
+
+def _trained(
+    script: _Script, engine: Engine, resumed: Resumed | None, lifecycle: Lifecycle
+) -> Trained:
+    scaler = loss_scaler(script.precision, script.optimizers)
+    trained = Trained(
+        engine,
+        script.models,
+        script.optimizers,
+        GradientWeight(script.optimizers, sums=script.loss == "sum", scaler=scaler),
+        Best(engine, resumed.best if resumed else None),
+        resumed.history if resumed else [],
+        lifecycle.training,
+        {} if scaler is None else {LOSS_SCALE: scaler},
+    )
+    if resumed:
+        resumed.restore(trained)
+    return trained
+
+
+def _losses(loss: str, engine: Engine) -> LossWatch:
+    """``auto`` is of an adopted script, which declares nothing; ``part`` was declared for it."""
+    if loss != "auto" or engine.copies > 1:
+        return LossWatch(sums=loss == "sum", parts=loss in ("part", "auto"))
+    return AdoptedLoss(engine, engine.region("kinds of losses", engine.workers, torch.int64))
+
+
+def _spec(environment: Environment) -> Spec:
+    if environment.workers == 1 and not environment.launched:
+        return parse_spec("single")
+    return parse_spec(environment.settings.strategy)
+
+
+def _notes(
+    environment: Environment,
+    models: Sequence[nn.Module],
+    spec: Spec,
+    precision: str,
+    note: str | None,
+) -> list[str]:
+    notes = []
+    if precision != "float32" and note is None:
+        form = ", channels_last" if precision in AUTOCASTS else ""
+        notes.append(f"precision: {precision}{form}")
+    divided = [p.name for p in spec.phases if p.traits.divides_rate and not p.traits.grouped]
+    if environment.workers > 1 and environment.settings.divide_rate:
+        if divided:
+            notes.append(f"learning rate ÷ {environment.workers} under {', '.join(divided)}")
+        if any(p.traits.grouped for p in spec.phases):
+            notes.append("learning rate ÷ the number of groups under groups")
+    free = any(not p.traits.lockstep for p in spec.phases)
+    if free and environment.workers > 1 and not environment.thread:
+        notes.append("asynchronous updates depend on timing: this run will not repeat exactly")
+    if environment.virtual is not None and environment.workers > 1:
+        from phalanx.train.engine.virtual_work import replicas_memory
+
+        taken = replicas_memory(models, environment.workers)
+        notes.append(f"{environment.workers} replicas take up to {taken} of memory here")
+    if emulated := describe_emulation(environment.settings):
+        notes.append(f"{mark(emulated)}: {emulated}")
+    return notes
+
+
+def _warm_up(script: _Script, engine: Engine) -> None:
+    """What torch loads on its first backward pass and first step belongs to preparing.
+
+    A second or more on a slow machine, and not the same under every strategy: a comparison of
+    short trainings would be one of imports.
+    """
+    if not script.environment.launched:
+        return
+    weight = torch.ones(1, requires_grad=True)
+    (weight * 1.0).backward(torch.ones(1))
+    if engine.workers == 1 or any(
+        p.traits.local for p in script.spec.phases
+    ):  # the user's own optimizer steps
+        torch.optim.SGD([weight], lr=0.0).step()
