@@ -59,7 +59,8 @@ ORDER = (
     "doctor",
 )
 REMOVED_VERBS = {
-    "tune-switch": "Use --strategy switch:at=auto; phalanx plan SCRIPT says where it switches."
+    "adapt": "Scripts train as they are: phalanx run SCRIPT",
+    "tune-switch": "Use --strategy switch:at=auto; phalanx plan SCRIPT says where it switches.",
 }
 
 
