@@ -10,7 +10,7 @@ from phalanx.core.settings import DataOn
 from phalanx.data.reader import Reader, TensorReader
 
 SHARE = 0.2
-"""Of a GPU's memory, the most that data may take there without being asked for."""
+"""Largest share of a GPU's memory that data may take there without being asked for."""
 
 
 def placed(reader: Reader, device: torch.device, where: DataOn, workers: int) -> Reader:

@@ -17,7 +17,7 @@ from phalanx.data.blocks.tfrecord import masked_crc
 from phalanx.data.fetch import replace_with
 
 Values = Callable[[int], list[Any]]
-"""Of one row."""
+"""The values of one row."""
 
 
 class TFRecordWriter:
