@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.harness import ROOT
-from benchmarks.whole_runs import PLAIN
+from benchmarks.whole_runs import EQUAL, PLAIN
 
 EXAMPLES = ROOT / "examples"
 EXAMPLE_AT = str(ROOT / "benchmarks" / "scripts" / "example_at.py")
@@ -51,7 +51,8 @@ class Table:
     def words(self, strategy: str, seed: int, workers: int, epochs: int) -> list[str]:
         script, *arguments = self.script
         alone = strategy == "single"
-        words = ["run", script, "--strategy", strategy, "--workers", str(1 if alone else workers)]
+        words = ["run", script, "--strategy", strategy + EQUAL]
+        words += ["--workers", str(1 if alone else workers)]
         words += ["--epochs", str(epochs), "--batch", str(self.batch), "--seed", str(seed), *PLAIN]
         return [*words, "--", *arguments] if arguments else words
 

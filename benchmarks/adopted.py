@@ -37,7 +37,7 @@ def main(words: list[str]) -> None:
 
 
 def _step(script: str, strategy: str, folder: str) -> float:
-    words = ["run", script, "--workers", "2", "--strategy", strategy, "--balance", "off"]
+    words = ["run", script, "--workers", "2", "--strategy", f"{strategy}:shares=equal"]
     ended = subprocess.run(
         phalanx_command(*words, "--checkpoint-every", "0"),
         cwd=ROOT,

@@ -1,7 +1,7 @@
 """``python -m benchmarks balance``: equal workers that balance has to leave alone.
 
 ``--part busy``: two equal workers beside a loop that keeps a core busy, in several runs; in each,
-blocks with equal shares and blocks under ``--balance auto`` alternate. ``--part machines``: three
+blocks with equal shares and balanced blocks alternate. ``--part machines``: three
 equal machines of a lab, and the shares at which they end (needs root). Machines of unequal speed
 are measured by ``hosts-straggler``.
 """

@@ -20,18 +20,19 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from examples.published import load
 
-import phalanx
 from benchmarks.harness import report
 from phalanx.data.reader import as_reader
 
 SCRIPT = """
 import json, sys, time
 import torch, phalanx
+from examples.published import load
 from torch import nn
 
 path, by, window, kind, epochs = sys.argv[1:]
-_, (images, labels) = phalanx.data.load("mnist")
+_, (images, labels) = load("mnist")
 models = {
     "mlp": [nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10)],
     "cnn": [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
@@ -62,7 +63,7 @@ if run.rank == 0:
 
 
 def write_sorted(path: Path, rows: int | None, group: int) -> None:
-    reader = as_reader(phalanx.data.load("mnist")[0])
+    reader = as_reader(load("mnist")[0])
     images, labels = reader.tensors  # type: ignore[attr-defined]
     order = labels[:rows].argsort(stable=True)
     x = images[:rows][order].float().reshape(len(order), -1).contiguous()

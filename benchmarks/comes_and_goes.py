@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.cgroup import VARIABLE, Group, group
 from benchmarks.harness import ROOT, report, spread
-from benchmarks.whole_runs import PLAIN, Results, forget, run_phalanx
+from benchmarks.whole_runs import EQUAL, PLAIN, Results, forget, run_phalanx
 
 SCRIPT = ROOT / "benchmarks" / "scripts" / "comes_and_goes.py"
 STRATEGIES = ("allreduce", "switch:on=straggler")
@@ -79,7 +79,8 @@ class _Tide(threading.Thread):
 
 
 def _run(chosen: argparse.Namespace, strategy: str, seed: int) -> dict[str, Any]:
-    words = ["run", str(SCRIPT), "--workers", "2", "--strategy", strategy, "--seed", str(seed)]
+    words = ["run", str(SCRIPT), "--workers", "2", "--strategy", strategy + EQUAL]
+    words += ["--seed", str(seed)]
     words += ["--epochs", str(chosen.epochs), *PLAIN, "--", "--samples", str(chosen.samples)]
     runs = chosen.folder / f"{strategy.replace(':', '-')}-{seed}"
     with group() as held:

@@ -1,6 +1,6 @@
 """``python -m benchmarks follow``: shares that follow a machine which slows down and recovers.
 
-The MNIST CNN, two workers under ``--balance auto``. In the middle of the run the second one is held
+The MNIST CNN, two workers. In the middle of the run the second one is held
 to a quarter of its core for some seconds, then freed. Of each change the seconds are counted from
 then until its share of the batch has covered three quarters of the way to the new one. Needs root.
 """
@@ -70,7 +70,7 @@ def main(words: list[str]) -> None:
 
 
 def _run(chosen: argparse.Namespace) -> tuple[list[float], Shares]:
-    words = ["run", str(SCRIPT), "--workers", "2", "--strategy", "allreduce", "--balance", "auto"]
+    words = ["run", str(SCRIPT), "--workers", "2", "--strategy", "allreduce"]
     words += ["--checkpoint-every", "0", "--epochs", str(chosen.epochs)]
     words += ["--", "--samples", str(chosen.samples), "--no-test"]
     with group() as held:

@@ -59,7 +59,6 @@ MODELS = {"resnet": "float32", "conv": "bfloat16", "transformer": "bfloat16"}
 CASES: dict[str, tuple[list[str], list[str], float]] = {
     # Options of ``phalanx run``, those of the script, and the bar.
     "data on the GPU": ([], ["--data", "device"], 0.97),
-    "data on the host": (["--data-on", "host"], ["--data", "host"], 0.97),
     "data copied once": ([], ["--data", "host"], 0.97),
     "compiled": (["--compile", "reduce-overhead"], ["--data", "device", "--compiled"], 0.97),
     "compiled, auto": (["--compile", "auto"], ["--data", "device", "--compiled"], 0.95),
@@ -189,8 +188,15 @@ def runs(workers: int, epochs: int, data: str) -> None:
         pool = _pool(folder)
         for strategy in STRATEGIES if workers > 1 else ("single",):
             words = [
-                *("run", str(script), "--strategy", strategy, "--pool", str(pool)),
-                *("--workers", str(workers), "--epochs", str(epochs), "--balance", "off"),
+                *(
+                    "run",
+                    str(script),
+                    "--strategy",
+                    f"{strategy}:shares=equal",
+                    "--pool",
+                    str(pool),
+                ),
+                *("--workers", str(workers), "--epochs", str(epochs)),
                 *("--checkpoint-every", "0"),
             ]
             _tell(words, folder, strategy, workers)

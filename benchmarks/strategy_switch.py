@@ -104,10 +104,18 @@ def wanted(chosen: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
 def _run(chosen: argparse.Namespace, cluster: str, strategy: str, seed: int) -> dict[str, Any]:
     runs = chosen.folder / "runs" / f"{cluster}-{slug(strategy)}-{seed}"
     name, _, balanced = strategy.partition(", ")
+    name += "" if balanced else ":shares=equal"
     words = ["simulate", str(SCRIPT), "--workers", "5", "--strategy", name, "--seed", str(seed)]
-    words += ["--speeds", CLUSTERS[cluster], "--balance", "auto" if balanced else "off"]
-    words += ["--step-seconds", chosen.step, "--rate", chosen.link, "--latency", "0.1ms"]
-    words += ["--jitter", str(chosen.jitter), "--batch", str(chosen.batch), "--", chosen.model]
+    words += ["--speeds", CLUSTERS[cluster]]
+    words += [
+        "--step-seconds",
+        f"{chosen.step}~{chosen.jitter}",
+        "--rate",
+        chosen.link,
+        "--latency",
+        "0.1ms",
+    ]
+    words += ["--batch", str(chosen.batch), "--", chosen.model]
     for option in ("samples", "epochs"):
         words += [f"--{option}", str(getattr(chosen, option))]
     gpus = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0")}

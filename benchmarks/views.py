@@ -57,7 +57,14 @@ def _command(way: str, pool: str | None) -> list[str]:
         alone = ["--standalone", "--nproc-per-node", "2"]
         return [sys.executable, "-m", "torch.distributed.run", *alone, SCRIPT]
     where = ["--workers", "2"] if pool is None else ["--pool", pool]
-    words = ["run", SCRIPT, *where, "--view", way, *([] if pool else ["--balance", "off"])]
+    words = [
+        "run",
+        SCRIPT,
+        *where,
+        "--view",
+        way,
+        *([] if pool else ["--strategy", "allreduce:shares=equal"]),
+    ]
     return [*phalanx_command(*words, "--checkpoint-every", "0"), "--"]
 
 

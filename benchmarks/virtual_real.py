@@ -113,8 +113,7 @@ def _virtual(folder: Path, speeds: str, strategy: str, seed: int, step: float) -
     count = str(len(speeds.split(",")))
     return _phalanx(
         folder, "simulate", SCRIPT, "--workers", count, "--strategy", strategy, "--seed",
-        str(seed), "--speeds", speeds, "--step-seconds", f"{1e3 * step:.3f}ms", "--jitter",
-        str(JITTER),
+        str(seed), "--speeds", speeds, "--step-seconds", f"{1e3 * step:.3f}ms~{JITTER}",
     )  # fmt: skip
 
 

@@ -16,7 +16,9 @@ from benchmarks.harness import NOTHING, ROOT, phalanx_command
 
 _GRACE = 20.0
 _RUNNING: set[subprocess.Popen[str]] = set()
-PLAIN = ("--balance", "off", "--checkpoint-every", "0")
+PLAIN = ("--checkpoint-every", "0")
+EQUAL = ":shares=equal"
+"""Behind a strategy: only the strategy differs, not the shares of a batch."""
 
 
 class Failed(Exception):  # noqa: N818  (what became of a run)

@@ -50,7 +50,9 @@ def make_model(blocks: int = 8) -> nn.Sequential:
 
 
 def main() -> None:
-    train, test = phalanx.data.load("cifar-10")
+    from published import load
+
+    train, test = load("cifar-10")
     mean = train.x.mean(0)
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

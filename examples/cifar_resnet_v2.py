@@ -58,10 +58,12 @@ def make_model(depth: int = 56) -> nn.Sequential:
 
 
 def main() -> None:
+    from published import load
+
     parser = argparse.ArgumentParser()
     parser.add_argument("--depth", type=int, default=56)
     model = make_model(parser.parse_args().depth)
-    train, test = phalanx.data.load("cifar-10")
+    train, test = load("cifar-10")
     optimizer = torch.optim.Adadelta(model.parameters(), weight_decay=L2)
     loss = nn.CrossEntropyLoss()
     phalanx.fit(model, optimizer=optimizer, loss=loss, train=train, test=test, epochs=25, batch=128)

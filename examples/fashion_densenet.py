@@ -57,7 +57,9 @@ def make_model(depth: int = 40, reduction: float = 0.5) -> nn.Sequential:
 
 
 def main() -> None:
-    train, test = phalanx.data.load("fashion-mnist")
+    from published import load
+
+    train, test = load("fashion-mnist")
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     phalanx.fit(

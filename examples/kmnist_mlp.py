@@ -25,7 +25,9 @@ def make_model() -> nn.Sequential:
 
 
 def main() -> None:
-    train, test = phalanx.data.load("kmnist")
+    from published import load
+
+    train, test = load("kmnist")
     model = make_model()
     phalanx.fit(
         model,

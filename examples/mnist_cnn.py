@@ -1,6 +1,6 @@
 """MNIST with one convolution: the job that a study of choosing machines from a pool ran.
 
-    phalanx run examples/mnist_cnn.py --workers 2 --batch-per-worker 64
+    phalanx run examples/mnist_cnn.py --workers 2 --batch 128
 
 SGD at a rate of 0.001, 64 images per worker, 3 epochs. A single machine finishes a model this
 small quickly; the study found that spreading it does not pay, and `phalanx compare` shows it.
@@ -30,10 +30,12 @@ def make_model() -> nn.Sequential:
 
 
 def main() -> None:
+    from published import load
+
     parser = argparse.ArgumentParser()
     parser.add_argument("--rate", type=float, default=0.001)
     rate = parser.parse_args().rate
-    train, test = phalanx.data.load("mnist")
+    train, test = load("mnist")
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     loss = nn.CrossEntropyLoss()

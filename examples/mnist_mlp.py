@@ -27,7 +27,9 @@ def make_model() -> nn.Sequential:
 
 
 def main() -> None:
-    train, test = phalanx.data.load("mnist")
+    from published import load
+
+    train, test = load("mnist")
     model = make_model()
     phalanx.fit(
         model,

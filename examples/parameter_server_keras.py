@@ -2,8 +2,8 @@
 
     phalanx run --framework tensorflow examples/parameter_server_keras.py --pool pool.yaml
 
-Among four machines the first is the chief, the last the server; --roles chief=1,worker=2,ps=1 says
-it in numbers, also for one machine.
+Among four machines the first is the chief, the last the server; in numbers, also for one machine:
+--framework tensorflow:worker=2,ps=1.
 
 Nothing in it is about Phalanx; TF_CONFIG tells each process what it is. Workers and servers wait
 for the chief's orders for ever: their starter ends them when the chief is done.

@@ -215,11 +215,11 @@ MEASURES = {
     "lines of a function": (long_functions, 60),
     "public class names that stand twice": (twice, 0),
     "import circles": (circles, 0),
-    "folders that import each other": (mutual_folders, 5),
+    "folders that import each other": (mutual_folders, 3),
     "modules of a local worker": (local_worker, 130),
     "callbacks set by assignment": (callbacks, 0),
     "folders of tests/unit that the source does not have": (unit_folders, 0),
-    "source lines": (lines, 77_600),
+    "source lines": (lines, 76_493),
 }
 
 

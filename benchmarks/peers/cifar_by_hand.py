@@ -12,9 +12,8 @@ import time
 
 import torch
 from examples.cifar_resnet import make_model
+from examples.published import load
 from torch import Tensor, nn
-
-import phalanx
 
 GPU = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 BATCH, PAD = 128, 4
@@ -40,7 +39,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=50_000)
     parser.add_argument("--compiled", action="store_true")
     chosen = parser.parse_args()
-    train, test = phalanx.data.load("cifar-10")
+    train, test = load("cifar-10")
     mean = train.x.mean(0)
     x, y = (train.x - mean)[: chosen.samples].to(GPU), train.y[: chosen.samples].to(GPU)
     tx, ty = (test.x - mean).to(GPU), test.y.to(GPU)

@@ -9,6 +9,7 @@ import argparse
 import os
 
 import torch
+from examples.published import load
 from torch import nn
 
 import phalanx
@@ -22,7 +23,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=60_000)
     parser.add_argument("--no-test", action="store_true", help="nothing but steps")
     chosen = parser.parse_args()
-    (x, y), test = phalanx.data.load("mnist")
+    (x, y), test = load("mnist")
     if os.environ.get(RANK) == "1" and VARIABLE in os.environ:
         join_named_group()
     model = make_model("mnist_cnn")

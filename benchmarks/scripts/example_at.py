@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
+from examples.published import load
 from torch import nn
 
 import phalanx
@@ -24,7 +25,7 @@ def make_model(example: str) -> nn.Module:
 
 def main() -> None:
     example, data, rate = sys.argv[1:]
-    train, test = phalanx.data.load(data)
+    train, test = load(data)
     model = make_model(example)
     optimizer = torch.optim.SGD(model.parameters(), lr=float(rate))
     loss = nn.CrossEntropyLoss()

@@ -10,6 +10,7 @@ import sys
 import time
 
 import torch
+from examples.published import load
 from torch import nn
 
 import phalanx
@@ -23,7 +24,7 @@ def main() -> None:
     target, epochs, limit = float(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    (x, y), test = phalanx.data.load("mnist")
+    (x, y), test = load("mnist")
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     parts = [(x[rows], y[rows]) for rows in order.chunk(PARTS)]
     model, loss = nn.Sequential(nn.Flatten(), make_mlp()), nn.CrossEntropyLoss()

@@ -1,7 +1,7 @@
 """The model of examples/mnist_mlp.py under MultiWorkerMirroredStrategy, as its tutorials write it.
 
-    phalanx compare --systems keras-tf,tf-mwms --peer tf-mwms=benchmarks/scripts/mwms_fit.py \\
-        examples/mnist_mlp.py --workers 2 --epochs 2
+    phalanx compare --systems keras-tf examples/mnist_mlp.py --workers 2 --epochs 2
+    phalanx run --framework tensorflow benchmarks/scripts/mwms_fit.py --workers 2 --epochs 2
 
 examples/mnist_mlp.keras.py is the same, tuned: ten steps per execution, batches gathered from one
 tensor. It knows nothing of Phalanx but the lines that it prints for the report.

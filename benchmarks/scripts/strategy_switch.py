@@ -10,6 +10,7 @@ import argparse
 
 import torch
 from examples import cifar_resnet
+from examples.published import load
 from torch import nn
 
 import phalanx
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, required=True)
     chosen = parser.parse_args()
     small = chosen.model == "cnn"
-    train, test = phalanx.data.load("mnist" if small else "cifar-10")
+    train, test = load("mnist" if small else "cifar-10")
     mean = train.x.mean(0)
     x, y = train.x[: chosen.samples] - mean, train.y[: chosen.samples]
     tested = TESTED if small else len(test.y)

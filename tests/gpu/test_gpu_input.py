@@ -27,12 +27,15 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
 phalanx.fit(model, optimizer=optimizer, loss=nn.CrossEntropyLoss(), train=train, test=test,
             epochs=4, batch=100, augment={augment})
 """
+STAYS = "import phalanx.data.placement as placement\nplacement.SHARE = 0.0  # nothing fits\n"
 POOL = "machines:\n  here: {host: here, gpus: 1}\n"
 
 
-def _weights(folder: Path, *words: str, augment: str = "None") -> dict[str, Tensor]:
+def _weights(
+    folder: Path, *words: str, augment: str = "None", before: str = ""
+) -> dict[str, Tensor]:
     script, pool = folder / "train.py", folder / "pool.yaml"
-    script.write_text(SCRIPT.format(augment=augment))
+    script.write_text(before + SCRIPT.format(augment=augment))
     pool.write_text(POOL)
     words = ("--pool", str(pool), "--workers", "1", *words)
     return _ended(folder, "run", str(script), *words)
@@ -46,8 +49,8 @@ def _ended(folder: Path, *words: str) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("augment", ["None", "phalanx.data.crop_and_flip(1)"])
 def test_where_the_data_are_changes_nothing(tmp_path: Path, augment: str) -> None:
-    there = _weights(tmp_path, "--data-on", "device", augment=augment)
-    host = _weights(tmp_path, "--data-on", "host", augment=augment)
+    there = _weights(tmp_path, augment=augment)
+    host = _weights(tmp_path, augment=augment, before=STAYS)
     assert all(torch.equal(there[name], host[name]) for name in there)
 
 

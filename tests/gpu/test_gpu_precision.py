@@ -54,9 +54,7 @@ def _run(folder: Path, *options: str) -> dict[str, Any]:
     script, pool = folder / "train.py", folder / "pool.yaml"
     script.write_text(SCRIPT)
     pool.write_text("machines:\n  here: {host: here, gpus: 1}\n")
-    ended = phalanx(
-        "run", str(script), "--pool", str(pool), *options, "--balance", "off", "--json", cwd=folder
-    )
+    ended = phalanx("run", str(script), "--pool", str(pool), *options, "--json", cwd=folder)
     assert ended.returncode == 0, ended.stderr
     return last_json(ended.stdout)
 

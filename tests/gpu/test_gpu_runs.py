@@ -61,8 +61,15 @@ def _run(folder: Path, script: Path, strategy: str, workers: int, gpus: int) -> 
     """By the command line; its summary."""
     pool = folder / f"gpus-{gpus}.yaml"
     pool.write_text(BLUEPRINT.format(gpus=gpus))
-    words = ("--strategy", strategy, "--workers", str(workers), "--pool", str(pool))
-    ended = phalanx("run", str(script), *words, "--balance", "off", "--json", cwd=folder)
+    words = (
+        "--strategy",
+        f"{strategy}:shares=equal",
+        "--workers",
+        str(workers),
+        "--pool",
+        str(pool),
+    )
+    ended = phalanx("run", str(script), *words, "--json", cwd=folder)
     assert ended.returncode == 0, ended.stderr
     return last_json(ended.stdout)
 

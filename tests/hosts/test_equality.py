@@ -28,7 +28,7 @@ def on_one_host(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int]
     @cache
     def trained(strategy: str, workers: int) -> Path:
         folder = tmp_path_factory.mktemp("one")
-        words = ["--strategy", strategy, "--workers", str(workers), "--balance", "off"]
+        words = ["--strategy", f"{strategy}:shares=equal", "--workers", str(workers)]
         numbers = ["--epochs", str(EPOCHS), "--seed", str(SEED)]
         ended = phalanx("run", DIGITS, *words, *numbers, cwd=folder, OMP_NUM_THREADS="1")
         assert ended.returncode == 0, ended.stderr

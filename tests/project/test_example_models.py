@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import runpy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from made_mnist import make_mnist
 from torch import nn
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -76,7 +79,10 @@ def test_the_generator_draws_digits() -> None:
     assert len(gan["as_picture"](drawn.detach())) == len(b"P5 64 64 255\n") + 64 * 64
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
+SCRIPTS = sorted(set(EXAMPLES.glob("*.py")) - {EXAMPLES / "published.py"})
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.stem)
 def test_every_example_says_how_to_run_it(path: Path) -> None:
     # Read, not run: some need TensorFlow.
     module = ast.parse(path.read_bytes())
@@ -84,3 +90,30 @@ def test_every_example_says_how_to_run_it(path: Path) -> None:
     run_as = path.stem.partition(".")[0]
     assert f"examples/{run_as}.py" in (ast.get_docstring(module) or "")
     assert "main" in [node.name for node in module.body if isinstance(node, ast.FunctionDef)]
+
+
+def test_published_files_are_read_as_they_are(tmp_path: Path) -> None:
+    published = example("published")
+    make_mnist(tmp_path / "mnist", zipped=True, images=(5, 3))
+    (x, y), (test_x, _), checksums = published["mnist"](tmp_path / "mnist")
+    assert x.shape == (5, 1, 28, 28) and test_x.shape == (3, 1, 28, 28)
+    assert y.tolist() == [0, 1, 2, 3, 4] and 0.0 <= float(x.min()) <= float(x.max()) <= 1.0
+    assert len(checksums) == 4
+    for number, name in enumerate(published["CIFAR"]):
+        (tmp_path / name).write_bytes(bytes([number]) + bytes([51]) * 1024 + bytes(2048))
+    (x, y), (_, test_y), _ = published["cifar_10"](tmp_path)
+    assert y.tolist() == [0, 1, 2, 3, 4] and test_y.tolist() == [5]
+    assert x[0, :, 0, 0].tolist() == pytest.approx([0.2, 0.0, 0.0])
+
+
+def test_without_files_torchvision_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def downloaded(folder: Path, train: bool, download: bool) -> SimpleNamespace:
+        assert download and folder == tmp_path
+        return SimpleNamespace(data=torch.full((4, 28, 28), 255), targets=[7] * 4)
+
+    datasets = SimpleNamespace(KMNIST=downloaded)
+    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(datasets=datasets))
+    (x, y), _, _ = example("published")["kmnist"](tmp_path)
+    assert x.shape == (4, 1, 28, 28) and float(x.mean()) == 1.0 and y.tolist() == [7] * 4

@@ -20,7 +20,7 @@ class TestRay(SeatLauncherContract):
     @pytest.fixture(scope="class")
     @classmethod
     def seats(cls, ray: OwnRay) -> SeatCluster:
-        given = ["--launcher", "ray", "--ray-address", ray.address]
+        given = ["--launcher", f"ray:{ray.address}"]
         return SeatCluster("Ray", given, "Ray has 2 CPUs for 3 workers", ray.variables)
 
 

@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def words(epochs: int, pause: float, launcher: str = "slurm", *more: str) -> list[str]:
     return [
-        "run", str(SCRIPT), "--launcher", launcher, "--workers", "2", "--seed", "3", "--balance",
-        "off", *more, "--", str(epochs), str(pause),
+        "run", str(SCRIPT), "--launcher", launcher, "--workers", "2", "--seed", "3", "--strategy",
+        "allreduce:shares=equal", *more, "--", str(epochs), str(pause),
     ]  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_ctrl_c_stops_in_order_and_ends_the_job(slurm: OwnSlurm, tmp_path: Path)
 
 
 def test_a_job_that_waits_is_cancelled_at_once(slurm: OwnSlurm, tmp_path: Path) -> None:
-    given = words(2, 0.1, "slurm", "--slurm", "begin=now+1hour")
+    given = words(2, 0.1, "slurm:begin=now+1hour")
     process = background(slurm, tmp_path, given)
     until(lambda: bool(slurm.jobs()), 60.0)
     process.send_signal(signal.SIGINT)
@@ -158,13 +158,13 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(slurm: OwnSlurm, tmp_path: P
 def test_a_time_limit_stops_in_order_and_the_rest_is_resumed(
     slurm: OwnSlurm, tmp_path: Path
 ) -> None:
-    given = words(70, 0.1, "slurm", "--slurm", "time=1")
+    given = words(70, 0.1, "slurm:time=1")
     ended = phalanx(*given, cwd=tmp_path, limit=LIMIT, **slurm.variables)
     assert ended.returncode == 3, ended.stderr
     assert "at its time limit" in ended.stderr
     first = run_of(tmp_path)
     assert summary_of(first)["exit_codes"] == [143, 143]
-    more = ["resume", first.name, "--slurm", "time=5"]
+    more = ["resume", first.name, "--launcher", "slurm:time=5"]
     ended = phalanx(*more, cwd=tmp_path, limit=LIMIT, **slurm.variables)
     assert ended.returncode == 0, ended.stderr
     (second,) = (tmp_path / "runs").glob("*-resumed")
@@ -173,14 +173,14 @@ def test_a_time_limit_stops_in_order_and_the_rest_is_resumed(
 
 
 def test_dry_run_prints_what_is_submitted(slurm: OwnSlurm, tmp_path: Path) -> None:
-    more = ["--slurm", "partition=debug,time=5,comment=two words"]
-    dry = phalanx(*words(1, 0.0, "slurm", *more, "--dry-run"), cwd=tmp_path, **slurm.variables)
+    launcher = "slurm:partition=debug,time=5,comment=two words"
+    dry = phalanx(*words(1, 0.0, launcher, "--dry-run"), cwd=tmp_path, **slurm.variables)
     assert dry.returncode == 0, dry.stderr
     assert not (tmp_path / "runs").exists()
-    ended = phalanx(*words(1, 0.0, "slurm", *more), cwd=tmp_path, limit=LIMIT, **slurm.variables)
+    ended = phalanx(*words(1, 0.0, launcher), cwd=tmp_path, limit=LIMIT, **slurm.variables)
     assert ended.returncode == 0, ended.stderr
     folder = run_of(tmp_path)
-    moment = folder.name.removesuffix("-slow_script-allreduce")
+    moment = folder.name.removesuffix("-slow_script-allreduce-shares-equal")
     submitted = (folder / "cluster" / "job.sh").read_text()
     assert submitted.replace(moment, "TIME") in dry.stdout
 
@@ -214,7 +214,7 @@ def test_a_folder_that_nodes_do_not_see_is_named(slurm: OwnSlurm, tmp_path: Path
 
 
 def test_what_slurm_refuses_is_said_in_its_words(slurm: OwnSlurm, tmp_path: Path) -> None:
-    given = words(1, 0.0, "slurm", "--slurm", "partition=nowhere")
+    given = words(1, 0.0, "slurm:partition=nowhere")
     ended = phalanx(*given, cwd=tmp_path, **slurm.variables)
     assert ended.returncode == 2
     assert "error: Slurm did not take the job: Batch job submission failed: " in ended.stderr

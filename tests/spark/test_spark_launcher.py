@@ -25,7 +25,7 @@ class TestSpark(SeatLauncherContract):
     @pytest.fixture(scope="class")
     @classmethod
     def seats(cls, cluster: str) -> SeatCluster:
-        given = ["--launcher", "spark", "--master", cluster]
+        given = ["--launcher", f"spark:{cluster}"]
         room = "3 workers need 3 slots at the same time, and Spark has 2"
         return SeatCluster("Spark", given, room)
 
@@ -38,7 +38,7 @@ class TestSpark(SeatLauncherContract):
         assert_loss_is_named(seats, process, tmp_path)
 
     def test_a_spark_of_threads_is_enough(self, seats: SeatCluster, tmp_path: Path) -> None:
-        given = words(1, 0.0, "--launcher", "spark", "--master", "local[2]")
+        given = words(1, 0.0, "--launcher", "spark:local[2]")
         ended = phalanx(*given, cwd=tmp_path, limit=LIMIT)
         assert ended.returncode == 0, ended.stderr
         assert "ended well" in ended.stdout

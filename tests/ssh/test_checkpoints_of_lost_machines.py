@@ -30,7 +30,7 @@ def _on(bench: Bench, machine: str) -> list[str]:
 
 
 def test_checkpoints_are_home_while_the_run_goes_on(bench: Bench) -> None:
-    running = bench.train("--keep", "2")
+    running = bench.train("--checkpoint-every", "auto,keep=2")
     running.until(r"epoch\s+4/", 300.0)
     holds(lambda: len(_here(bench)) == 2, 60.0)
     with cut(bench.lab, "m1"):

@@ -122,8 +122,8 @@ def test_keras_script_of_which_a_worker_is_killed(bench: Bench) -> None:
 @pytest.mark.machines
 @pytest.mark.usefixtures("tensorflow")
 def test_parameter_server_with_a_chief_on_a_machine_of_its_own(bench: Bench) -> None:
-    words = ["--servers", "m2"]
-    ended = foreign(bench, "parameter_server_keras.py", "tensorflow", "all", *words).end(LONG)
+    machines = "all,server:m2"
+    ended = foreign(bench, "parameter_server_keras.py", "tensorflow", machines).end(LONG)
     told(ended, nothing_left(bench.lab, "m1", "m2", "m3", "m4"))
     assert ended.code == 0
     summary = bench.summary()
@@ -138,9 +138,8 @@ def test_parameter_server_with_a_chief_on_a_machine_of_its_own(bench: Bench) -> 
 
 @pytest.mark.machines
 @pytest.mark.usefixtures("tensorflow")
-def test_four_systems_in_one_comparison(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_systems_in_one_comparison(bench: Bench) -> None:
     """On this machine: what is tested is that their scripts run and report alike."""
-    monkeypatch.setenv("PHALANX_DATA_UNCHECKED", "1")
     data, systems = bench.folder / "data", ["phalanx", "torch-ddp", "tf-mwms", "tf-ps"]
     make_mnist(data, images=(60_000, 10_000))
     words = ["--workers", "2", "--epochs", "1", "--batch", "4096", "--data", str(data)]

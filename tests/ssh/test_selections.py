@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from phalanx.lab.lab import Lab
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_cnn.py"
-LOADS = '    train, test = phalanx.data.load("mnist")\n'
+LOADS = '    train, test = load("mnist")\n'
 FEWER = "    train, test = ((x[:6400], y[:6400]) for x, y in (train, test))\n"
 """A tenth of the digits: five machines share the cores of one host here."""
 WORKER = "phalanx.launch.worker.bootstrap"
@@ -35,6 +36,7 @@ def bench(machines: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
     assert LOADS in EXAMPLE.read_text()
     script = EXAMPLE.read_text().replace(LOADS, LOADS + FEWER)
     (bench.project / EXAMPLE.name).write_text(script)
+    shutil.copy(EXAMPLE.with_name("published.py"), bench.project)
     yield bench
     bench.close()
 
@@ -53,7 +55,7 @@ def working(lab: Lab) -> dict[str, int]:
 @pytest.mark.parametrize("selection", MEMBERS)
 def test_a_selection_starts_exactly_its_machines(bench: Bench, selection: str) -> None:
     wanted = dict.fromkeys(MEMBERS[selection], 1)
-    common = ["--pool", str(bench.pool), "--batch-per-worker", "64", "--name", selection]
+    common = ["--pool", str(bench.pool), "--batch", str(64 * len(wanted)), "--name", selection]
     running = bench.start("run", EXAMPLE.name, "--machines", selection, *common)
     holds(lambda: working(bench.lab) == wanted or running.process.poll() is not None, 240)
     running.until(r"epoch\s+1/3", 600)

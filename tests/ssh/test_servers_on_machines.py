@@ -26,8 +26,8 @@ def served(bench: Bench, machine: str) -> list[int]:
 
 @pytest.mark.machines
 def test_servers_alone_hold_the_parameters(bench: Bench) -> None:
-    words = ["--strategy", "async", "--servers", "m3,m4"]
-    ended = bench.train(*words, machines="all", epochs=3).end(300.0)
+    machines = "all,server:m3,server:m4"
+    ended = bench.train("--strategy", "async", machines=machines, epochs=3).end(300.0)
     told(ended, nothing_left(bench.lab, "m1", "m2", "m3", "m4"))
     assert ended.code == 0
     summary = bench.summary()
@@ -43,7 +43,7 @@ def test_servers_alone_hold_the_parameters(bench: Bench) -> None:
 
 
 def test_a_run_ends_with_a_server_that_is_killed(bench: Bench) -> None:
-    running = bench.train("--strategy", "ssp:bound=3", "--servers", "m3", machines="m1,m2,m3")
+    running = bench.train("--strategy", "ssp:bound=3", machines="m1,m2,server:m3")
     running.until(r"epoch +3", 120.0)
     (pid,) = served(bench, "m3")
     assert not served(bench, "m1") and not served(bench, "m2")

@@ -254,7 +254,7 @@ def _resume(bench: Bench, trial: Trial, run: Path, outcome: Outcome, **variables
 def _carry_out(bench: Bench, trial: Trial, outcome: Outcome) -> None:
     variables = {"PHALANX_RECONNECT": f"{RECONNECT:g}", "TMPDIR": str(bench.folder / "tmp")}
     words = ["--pool", str(bench.pool), "--machines", ",".join(MACHINES), "--epochs", str(EPOCHS)]
-    words += ["--strategy", trial.strategy, "--balance", trial.balance]
+    words += ["--strategy", trial.strategy + ":shares=equal" * (trial.balance == "off")]
     began = time.monotonic()
     running = bench.start("run", "train.py", *words, **variables)
     running.until(rf"epoch\s+{trial.after}/", limit=LIMIT)

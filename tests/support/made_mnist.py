@@ -7,8 +7,11 @@ import os
 import struct
 from pathlib import Path
 
-from phalanx.core.script.datasets import IDX_FILES
-
+IDX_FILES = tuple(
+    f"{prefix}-{kind}"
+    for prefix in ("train", "t10k")
+    for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
+)
 IMAGES = (4000, 1000)
 
 

@@ -34,7 +34,7 @@ class SeatCluster:
 
 
 def words(epochs: int, pause: float, *more: str) -> list[str]:
-    chosen = ["--seed", "3", "--balance", "off", *more]
+    chosen = ["--seed", "3", "--strategy", "allreduce:shares=equal", *more]
     return ["run", str(SCRIPT), *chosen, "--", str(epochs), str(pause)]
 
 

@@ -12,7 +12,6 @@ from phalanx.agent.frames import RequestProblem
 from phalanx.agent.machine import inspect_python
 from phalanx.agent.storage import (
     blobs,
-    datasets,
 )
 from phalanx.agent.storage import (
     environments as environment,
@@ -30,7 +29,7 @@ from phalanx.pool.machine import Machine
 
 HANDLERS: dict[str, Callable[..., Any]] = {
     name: handler
-    for module in (blobs, datasets, environment, files, inspect_python, results)
+    for module in (blobs, environment, files, inspect_python, results)
     for name, handler in module.HANDLERS.items()
 }
 

@@ -11,14 +11,13 @@ from phalanx.agent.agent import Agent
 from phalanx.agent.frames import InvalidFrame, RequestProblem, pack, unpack
 from phalanx.agent.guard import guarded
 from phalanx.agent.machine import inspect_python, reach
-from phalanx.agent.storage import blobs, datasets, environments, folders, run_results
+from phalanx.agent.storage import blobs, environments, folders, run_results
 
 if TYPE_CHECKING:
     from phalanx.agent.agent import Handler
 
 MODULES: tuple[Any, ...] = (
     blobs,
-    datasets,
     environments,
     folders,
     inspect_python,

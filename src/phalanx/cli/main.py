@@ -20,7 +20,6 @@ from phalanx.cli.machines.lab import lab_app
 from phalanx.cli.machines.pool import pool_app
 from phalanx.cli.output import print_json, write_problem
 from phalanx.cli.planning.plan import plan
-from phalanx.cli.planning.simulate import simulate
 from phalanx.cli.usage import explain
 from phalanx.cli.verbs.attach import attach
 from phalanx.cli.verbs.compare import compare
@@ -31,6 +30,7 @@ from phalanx.cli.verbs.report import report
 from phalanx.cli.verbs.resume import resume
 from phalanx.cli.verbs.run import run
 from phalanx.cli.verbs.runs import runs
+from phalanx.cli.verbs.simulate import simulate
 from phalanx.cli.verbs.stop import stop
 from phalanx.cli.verbs.switch import switch
 from phalanx.cli.verbs.worker import worker
@@ -59,7 +59,8 @@ ORDER = (
     "doctor",
 )
 REMOVED_VERBS = {
-    "tune-switch": "Use --strategy switch:at=auto; phalanx plan SCRIPT says where it switches."
+    "adapt": "Scripts train as they are: phalanx run SCRIPT",
+    "tune-switch": "Use --strategy switch:at=auto; phalanx plan SCRIPT says where it switches.",
 }
 
 

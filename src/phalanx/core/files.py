@@ -6,11 +6,13 @@ else's: it is neither trusted to end soon nor to be a file.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from phalanx.core.errors import InputError
 
@@ -42,6 +44,18 @@ def write_whole(path: Path, content: str | bytes) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def replace_with(target: Path) -> Iterator[BinaryIO]:
+    """A file that becomes ``target`` when the block ends well, and leaves nothing otherwise."""
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def read_bounded(path: Path, most: int = LARGEST_RECORD) -> bytes:

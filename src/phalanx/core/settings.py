@@ -15,8 +15,6 @@ Precision = Literal["auto", "float32", "tf32", "bfloat16", "float16"]
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
 AUTOCASTS = ("bfloat16", "float16")
 """Computed under autocast, images in channels_last."""
-DataOn = Literal["auto", "host", "device"]
-DATA_ON = ("auto", "host", "device")
 CompileMode = Literal["off", "auto", "default", "reduce-overhead"]
 COMPILE_MODES = ("off", "auto", "default", "reduce-overhead")
 Balance = Literal["auto", "off"]
@@ -48,7 +46,6 @@ CPUS = "PHALANX_CPUS"  # the cores this worker is pinned to ("0,1"); empty: any
 STARTED = "PHALANX_STARTED"  # clock reading (CLOCK_MONOTONIC, seconds) when the launcher started us
 CONTROLLER = "PHALANX_CONTROLLER"  # process id of the controller, which a worker never outlives
 DATA = "PHALANX_DATA"  # where the data are on this machine; wins over the settings
-DATASETS = "PHALANX_DATASETS"  # ready-made data sets that the controller sent, by name
 SKEW = "PHALANX_SKEW"  # seconds that this machine's wall clock is ahead of the controller's
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # others' variables
 HASHING = "PYTHONHASHSEED"  # Python's variable: the order of sets depends on it
@@ -122,13 +119,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str = "allreduce"
     epochs: int | None = None
     batch: int | None = None
-    batch_per_worker: int | None = None
     seed: int = 0
     precision: Precision = "float32"
     compile: CompileMode = "off"
     """Whether ``torch.compile`` compiles the model; ``auto``: if that is measured to be faster."""
-    data_on: DataOn = "auto"
-    """Where tensors that a GPU trains on are kept; ``auto``: there, if they take little of it."""
     divide_rate: bool = True
     data: str | None = None
     balance: Balance = "off"

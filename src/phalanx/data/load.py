@@ -1,4 +1,4 @@
-"""``phalanx.data.load("mnist")``: ready-made data, by name."""
+"""``phalanx.data.load("digits")``: ready-made data, by name."""
 
 from __future__ import annotations
 
@@ -13,22 +13,16 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from phalanx.core.context import current
+from phalanx.core.errors import InputError
+from phalanx.core.files import cache_home
 from phalanx.core.registry import Registry
-from phalanx.core.script.datasets import data_home
-from phalanx.core.settings import DATASETS, SETTINGS, RunSettings
+from phalanx.core.settings import DATA, SETTINGS, RunSettings
 
 # A source takes the folder of its files and returns (train, test, checksums of the files);
 # train and test are (x, y): x float32 in [0, 1], NCHW; y int64.
-SOURCES = Registry(
-    "data source",
-    {
-        "digits": "phalanx.data.sources.digits:digits",
-        "mnist": "phalanx.data.sources.idx:mnist",
-        "fashion-mnist": "phalanx.data.sources.idx:fashion_mnist",
-        "kmnist": "phalanx.data.sources.idx:kmnist",
-        "cifar-10": "phalanx.data.sources.cifar:cifar_10",
-    },
-)
+SOURCES = Registry("data source", {"digits": "phalanx.data.sources.digits:digits"})
+PUBLISHED = ("mnist", "fashion-mnist", "kmnist", "cifar-10")
+"""Sets that torchvision has, and that Phalanx once read by itself."""
 
 
 class Samples(NamedTuple):
@@ -63,13 +57,17 @@ LOADED: list[LoadRecord] = []
 
 
 def load(name: str, *, folder: Path | None = None) -> Loaded:
-    """The data set ``name``, downloaded first when this machine does not have it.
+    """The data set ``name``: ``digits``, or one of a registered source.
 
-    Its files are looked for in ``folder``, else where the run's controller sent them
-    (``$PHALANX_DATASETS/NAME``), else in the data folder of the run's settings, else in
+    Its files are looked for in ``folder``, else in the data folder of the run's settings, else in
     ``$PHALANX_DATA/NAME``, else in the user's cache.
     """
     began = time.monotonic()
+    if name in PUBLISHED and name not in SOURCES.names():
+        raise InputError(
+            f"Phalanx does not read '{name}' itself",
+            "Read it in the script, by torchvision or as examples/published.py does: --data DIR",
+        )
     source = SOURCES.get(name)
     place = data_folder(name, folder)
 
@@ -109,14 +107,12 @@ def data_folder(name: str, folder: Path | None = None) -> Path:
     """Where the files of ``name`` are, or will be put."""
     context = current()
     environment = context.environment if context else os.environ
-    sent = environment.get(DATASETS)
-    if folder is None and sent and (Path(sent) / name).is_dir():
-        return Path(sent) / name
     chosen = folder or _folder_of_the_run(environment)
     if chosen is not None:
         inside = chosen.expanduser() / name
         return inside if inside.is_dir() else chosen.expanduser()
-    return data_home() / name
+    home = environment.get(DATA)
+    return (Path(home).expanduser() if home else cache_home() / "datasets") / name
 
 
 def _folder_of_the_run(environment: Mapping[str, str]) -> Path | None:

@@ -125,6 +125,12 @@ class Machine(BaseModel):
     emulated: bool = Field(default=False, description="yes or no")
     tls: bool = Field(default=False, description="yes or no")
     """Whether connections between workers are encrypted: of all machines, if of any."""
+    ship_limit: Annotated[int | None, BeforeValidator(read_size)] = Field(
+        default=None, gt=0, description="a size with its unit, such as 500MB"
+    )
+    """The largest project folder that is sent: to all machines, if to any."""
+    follow_links: bool = Field(default=False, description="yes or no")
+    """Whether links that lead out of the project are sent as files: to all machines, if to any."""
     cpu_ids: tuple[int, ...] = Field(
         default=(), description="the cores that may be used, by number"
     )
@@ -187,3 +193,11 @@ class Pool(BaseModel):
     def tls(self) -> bool:
         """Whether machines speak to each other encrypted."""
         return any(machine.tls for machine in self.machines)
+
+    @property
+    def ship_limit(self) -> int | None:
+        return max((m.ship_limit for m in self.machines if m.ship_limit), default=None)
+
+    @property
+    def follow_links(self) -> bool:
+        return any(machine.follow_links for machine in self.machines)

@@ -45,6 +45,16 @@ def test_a_right_script_is_not_stopped(tmp_path: Path, name: str) -> None:
     assert wanted in said, said
 
 
+def test_a_check_that_fails_is_said(tmp_path: Path) -> None:
+    ends = Pieces(
+        setup="import os\nown = os.getpid()",
+        batch="if os.getpid() != own:\n    os._exit(3)",
+    )
+    code, said = _run(tmp_path, ends)
+    assert code == 0, said
+    assert "none could go on alone" in said
+
+
 @pytest.mark.slow
 def test_nothing_is_checked_if_that_was_asked_for(tmp_path: Path) -> None:
     code, said = _run(tmp_path, PLANTED["statistics by hand"], "--check", "off")

@@ -293,10 +293,12 @@ def test_a_hundred_steps_in_doubles(tmp_path: Path, backend: str, optimizer: str
     wanted = _plain(tmp_path / "plain", script, backend)
     assert wanted["steps"] == 100
     for number, (workers, more) in enumerate(
-        ((2, "--balance=off"), (3, ""), (3, "--slow=1,0.5,0.25"))
+        ((2, ":shares=equal"), (3, ""), (3, "--slow=1,0.5,0.25"))
     ):
         folder = tmp_path / str(number)
-        found = _run(folder, script, backend, workers, "allreduce", *more.split())
+        equal = more if more.startswith(":") else ""
+        options = () if equal else more.split()
+        found = _run(folder, script, backend, workers, f"allreduce{equal}", *options)
         for one, other in zip(found["weights"], wanted["weights"], strict=True):
             near = NEAR_DOUBLES[backend] if workers == 2 else NEAR
             np.testing.assert_allclose(one, other, rtol=0, atol=near)

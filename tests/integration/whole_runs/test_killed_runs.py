@@ -33,7 +33,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 phalanx.fit(model, optimizer=optimizer, loss=nn.functional.cross_entropy, train=train, test=test,
             epochs=8, batch=16, scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.7))
 """
-OPTIONS = ("--workers", "2", "--balance", "off", "--checkpoint-every", "1,0.005min")
+EQUAL = ("--workers", "2", "--strategy", "allreduce:shares=equal")
+OPTIONS = (*EQUAL, "--checkpoint-every", "1,0.005min")
 VICTIMS = ("controller", "worker 0", "worker 1", "everything")
 LIMIT = 300.0  # seconds: forty runs may share their machine with others
 IDENTICAL, NONE_YET, OVER = "identical", "no checkpoint yet", "over before the kill"
@@ -245,7 +246,9 @@ def _fill(disk: Path) -> None:
 def test_a_run_on_a_full_disk_goes_on_and_can_be_resumed(
     tmp_path: Path, small_disk: Path, undisturbed: Undisturbed
 ) -> None:
-    process = start("run", _script(tmp_path), *OPTIONS, "--keep", "100", cwd=tmp_path)
+    process = start(
+        "run", _script(tmp_path), *EQUAL, "--checkpoint-every", "1,0.005min,keep=100", cwd=tmp_path
+    )
     until(lambda: len(list(small_disk.glob("*/checkpoints/0*"))) >= 3)
     last = sorted(small_disk.glob("*/checkpoints/0*"))[-1].name
     while process.poll() is None:

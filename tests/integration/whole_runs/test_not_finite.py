@@ -35,7 +35,7 @@ IN_PROCESS = ("--launcher", "inprocess")
         ),
         pytest.param(
             "0.1",
-            (*IN_PROCESS, "--on-nonfinite", "stop"),
+            (*IN_PROCESS, "--check", "finite"),
             1,
             "a step was not finite, the last at step 4",
             marks=pytest.mark.slow,

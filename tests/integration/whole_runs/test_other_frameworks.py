@@ -30,8 +30,8 @@ def test_torch_processes_find_each_other(tmp_path: Path) -> None:
 @pytest.mark.timeout(1500)
 def test_a_parameter_server_script_ends_with_its_chief(tmp_path: Path) -> None:
     script = ROOT / "examples" / "parameter_server_keras.py"
-    words = ("run", "--framework", "tensorflow", str(script), "--json")
-    done = phalanx(*words, "--roles", "chief=1,worker=2,ps=1", cwd=tmp_path, limit=1400)
+    asked = "tensorflow:chief=1,worker=2,ps=1"
+    done = phalanx("run", "--framework", asked, str(script), "--json", cwd=tmp_path, limit=1400)
     assert done.returncode == 0, done.stderr
     summary = last_json(done.stdout)
     assert (summary["system"], summary["workers"]) == ("tf-ps", 2)

@@ -22,7 +22,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 phalanx.fit(model, optimizer=optimizer, loss=nn.functional.cross_entropy, train=train, test=test,
             epochs=2, batch=32, scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.8))
 """
-SYNCHRONOUS = ("--workers", "2", "--balance", "off")
+SYNCHRONOUS = ("--workers", "2", "--strategy", "allreduce:shares=equal")
 SHAPES = {"1.weight": (32, 64), "2.running_mean": (32,), "5.bias": (10,)}
 
 
@@ -91,7 +91,9 @@ def test_another_strategy_and_another_number_of_workers(short: Path) -> None:
     assert (summary["strategy"], summary["workers"]) == ("ssp:bound=2", 3)
     assert summary["test_accuracy"] > 0.9
     listed = last_json(phalanx("runs", "--json", cwd=short).stdout)["runs"]
-    origin = next(run["run"] for run in listed if run["run"].endswith("short-allreduce"))
+    origin = next(
+        run["run"] for run in listed if run["run"].endswith("short-allreduce-shares-equal")
+    )
     assert next(run for run in listed if run["run"] == summary["run"])["resumes"] == (
         f"{origin}, checkpoint 1"
     )

@@ -10,7 +10,7 @@ import pytest
 import torch
 from commands import phalanx
 
-TWO = ("--workers", "2", "--balance", "off")
+TWO = ("--workers", "2", "--strategy", "allreduce:shares=equal")
 SCRIPT = """
 import pathlib, sys, time
 import torch

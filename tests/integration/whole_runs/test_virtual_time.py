@@ -22,8 +22,8 @@ def test_what_steps_together_trains_bit_for_bit_as_processes_do(
     script.write_text(SCRIPT)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     ended = phalanx(
-        "run", str(script), "--workers", "3", "--strategy", strategy, "--seed", "3",
-        "--balance", "off", "--json", cwd=tmp_path,
+        "run", str(script), "--workers", "3", "--seed", "3", "--json",
+        "--strategy", f"{strategy}:shares=equal", cwd=tmp_path,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     run = tmp_path / "runs" / last_json(ended.stdout)["run"]

@@ -71,7 +71,7 @@ def test_a_synchronous_run_repeats_bit_for_bit(tmp_path: Path, script: Path) -> 
     for _ in range(2):
         ended = phalanx(
             "run", str(script), "--workers", "2", "--epochs", "1", "--seed", "5", "--json",
-            "--balance", "off",
+            "--strategy", "allreduce:shares=equal",
             cwd=tmp_path,
         )  # fmt: skip
         assert ended.returncode == 0, ended.stderr

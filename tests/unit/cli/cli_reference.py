@@ -43,7 +43,7 @@ example each.
 | variable | meaning |
 |---|---|
 | `PHALANX_RUNS` | the folder for runs; default: `./runs` |
-| `PHALANX_DATA` | the folder for data sets; default: in the user's cache |
+| `PHALANX_DATA` | where data sources look for files without `--data`; default: the cache |
 | `PHALANX_RECONNECT` | seconds in which a controller may reconnect over SSH; default: 120 |
 | `PHALANX_PLUGINS` | modules that are imported first, separated by commas, to register plugins |
 | `PHALANX_DEBUG` | `1` shows the traceback of an error of Phalanx itself |

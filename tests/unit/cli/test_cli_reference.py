@@ -29,3 +29,8 @@ def test_the_verbs_are_those_that_are_built() -> None:
         "stop", "resume", "export", "doctor", "worker",
         "lab up", "lab down", "lab status", "lab slow", "lab cut", "lab heal", "lab kill",
     }  # fmt: skip
+
+
+def test_no_verb_has_more_than_25_options() -> None:
+    counts = {name: len(options_of(command)) + 1 for name, command in verbs()}  # and --help
+    assert {name: count for name, count in counts.items() if count > 25} == {}

@@ -103,8 +103,7 @@ def test_long_rows_are_taken_in_parts(
 
 def test_data_stay_where_they_are_for_a_cpu() -> None:
     reader = TensorReader([torch.arange(4)])
-    for where in ("auto", "host", "device"):
-        assert placed(reader, HOST, where, 1) is reader
+    assert placed(reader, HOST, 1) is reader
 
 
 def test_a_moved_reader_has_the_same_batches() -> None:

@@ -16,7 +16,7 @@ from phalanx.report.findings import findings
 from phalanx.report.load import load_study
 from phalanx.report.plots.machine_plot import machine_names
 from phalanx.report.sections import Section
-from phalanx.report.sections.machines import section
+from phalanx.report.sections.machines import machines as section
 
 FIVE = ("alpha", "beta", "gamma", "delta", "epsilon")
 

@@ -142,12 +142,6 @@ def run_folder() -> HealthCheck:
     return _writable("run folder", runs_home(), "Set PHALANX_RUNS to a folder you may write to.")
 
 
-def data_cache() -> HealthCheck:
-    from phalanx.core.script.datasets import data_home
-
-    return _writable("data cache", data_home(), "Set PHALANX_DATA to a folder you may write to.")
-
-
 def _writable(name: str, folder: Path, remedy: str) -> HealthCheck:
     """Tried, not asked: permissions do not tell about full disks or read-only mounts."""
     nearest = folder.absolute()
@@ -172,5 +166,4 @@ CHECKS: tuple[Check, ...] = (
     shared_memory,
     bfloat16,
     run_folder,
-    data_cache,
 )

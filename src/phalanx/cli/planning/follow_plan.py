@@ -34,7 +34,6 @@ def is_auto(strategy: str, options: RunOptions) -> bool:
         (options.dry_run, "--dry-run"),
         (options.slow, "--slow"),
         (options.rate, "--rate"),
-        (options.batch_per_worker, "--batch-per-worker"),
     ):
         if given:
             raise InputError(

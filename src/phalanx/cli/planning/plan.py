@@ -16,11 +16,7 @@ if TYPE_CHECKING:
     from phalanx.plan.choice.decide import Choice
 
 _WISHES = ("objective", "deadline", "budget", "max_accuracy_loss", "quick", "machines", "json")
-NOT_HERE = (
-    "batch_per_worker", "repeat", "balance", "on_nonfinite", "slow", "rate", "keep", "detach",
-    "name", "dry_run", "launcher", "slurm", "ray_address", "master",
-    "servers",
-)  # fmt: skip
+NOT_HERE = ("repeat", "slow", "rate", "detach", "name", "dry_run", "launcher")
 Objective = typer.Option(metavar="WHAT", help="What to minimise: time, energy or cost.")
 Deadline = typer.Option(metavar="TIME", help="Longest run, such as 90s, 30min or 2h.")
 Budget = typer.Option(metavar="N", help="Highest price, in the unit of price_per_hour.")
@@ -67,7 +63,7 @@ def plan(
         objective, read_duration("--deadline", deadline), budget, max_accuracy_loss / 100
     )
     check_at_least("--batch", options.batch, 1)
-    foreign = read_framework(ctx, framework, None, script)
+    foreign = read_framework(ctx, framework, script)
 
     def checked(chosen: o.RunOptions) -> Request:
         return check(chosen, script, ctx.obj, module=module, joins=not foreign, keras=framework)

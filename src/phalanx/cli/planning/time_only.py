@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from phalanx.cli.request.options import RunOptions
     from phalanx.core.spec import Phase, Spec
 
-MOST_WORKERS, MOST_STEPS = 10_000, 100_000_000
-"""Workers, and steps of all of them together."""
-STEPS = 1000
+MOST_WORKERS, STEPS = 10_000, 1000
 BATCH = 32
 """Samples of a worker's step, where nothing says otherwise."""
 
@@ -92,61 +90,50 @@ def show_time(
     machines: VirtualMachines,
     spec: Spec,
     options: RunOptions,
-    steps: int | None,
-    gradient: str | None,
     out: Output,
 ) -> int:
     """Print samples/s, waiting and staleness; the exit code."""
-    from phalanx.cli.request.values import read_size
-
     if len(spec.phases) > 1 or spec.phases[0].name == "single":
         raise InputError(
             f"--time-only cannot time '{spec.text}'",
             "Give one strategy of several workers, without a switch; or leave out --time-only.",
         )
-    names, size = machines.seats(options.workers), read_size("--gradient", gradient)
+    names = machines.seats(options.workers)
     workers, profile, wishes = len(names), machines.profile, machines.wishes
     if workers > MOST_WORKERS:
         raise InputError(
             f"--workers {workers} is too many", f"--time-only takes at most {MOST_WORKERS}."
         )
     if profile is None and wishes.step_seconds is None:
-        raise _unknown("time of this script's steps", "--step-seconds 10ms+0.2ms")
+        raise InputError(
+            "the time of this script's steps is unknown",
+            "Measure it: phalanx plan SCRIPT; or give --step-seconds 10ms+0.2ms",
+        )
     cluster = machines.cluster(names, spec.text)
-    if profile is None and size is None and cluster.has_links:
-        raise _unknown("size of this script's gradient", "--gradient 3.4MB")
-    (phase,), steps = spec.phases, steps or STEPS
+    if profile is None and cluster.has_links:
+        raise InputError(
+            "the size of this script's gradient is unknown", "Measure it: phalanx plan SCRIPT"
+        )
+    (phase,) = spec.phases
     if cluster.failures and (phase.traits.lockstep or phase.traits.grouped):
         raise InputError(
             f"--time-only with --fail cannot time '{spec.text}'",
             "Its workers wait for each other, so a lost worker ends the run; try async or ssp.",
         )
-    if workers * steps > MOST_STEPS:
-        raise InputError(
-            f"--steps {steps} is too many for {workers} workers",
-            f"Give at most {MOST_STEPS // workers}.",
-        )
     known = profile.batch if profile and wishes.step_seconds is None else BATCH * workers
     batch = options.batch or known
-    samples = options.batch_per_worker or batch / workers
+    samples = batch / workers
     if samples < 1:
         raise InputError(
             f"a batch of {batch} is too small for {workers} workers",
-            f"Give a larger one: --batch {BATCH * workers}, or --batch-per-worker {BATCH}",
+            f"Give a larger one: --batch {BATCH * workers}",
         )
-    if size is None:
-        size = profile.gradient_bytes if profile else 0
+    size = profile.gradient_bytes if profile else 0
     compute = np.array([w.fixed + w.each * samples for w in cluster.workers])
     compute /= wishes.speeds_of(workers) or 1.0
-    found = run_timed(phase, cluster, compute, size, steps, options.seed)
+    found = run_timed(phase, cluster, compute, size, STEPS, options.seed)
     _tell(found, workers, samples, spec.text, out)
     return 0
-
-
-def _unknown(what: str, remedy: str) -> InputError:
-    return InputError(
-        f"the {what} is unknown", f"Measure it: phalanx plan SCRIPT; or give {remedy}"
-    )
 
 
 def _tell(found: Outcome, workers: int, samples: float, strategy: str, out: Output) -> None:

@@ -34,19 +34,33 @@ class ClusterWishes:
     speeds: str | None = None
     rate: str | None = None
     latency: str | None = None
-    jitter: float | None = None
-    straggler: Sequence[str] = ()
     fail: Sequence[str] = ()
     step_seconds: str | None = None
 
     def step(self) -> tuple[float, float] | None:
         """``10ms+0.2ms`` as the seconds of a step, and those of each sample."""
         option, example = "--step-seconds", "10ms+0.2ms"
-        parts = self.step_seconds.split("+", 1) if self.step_seconds is not None else []
+        if self.step_seconds is None:
+            return None
+        parts = self.step_seconds.partition("~")[0].split("+", 1)
         found = [read_duration(option, part, example, zero=True) or 0.0 for part in parts]
-        if parts and not any(found):
+        if not any(found):
             raise InputError(f"{option} must be above 0", f"For example: {option} {example}")
-        return (found[0], sum(found[1:])) if found else None
+        return found[0], sum(found[1:])
+
+    def variation(self) -> float | None:
+        """``10ms~0.1``: the standard deviation of a step's time, as a share of it."""
+        text = (self.step_seconds or "").partition("~")[2]
+        try:
+            found = float(text) if text else None
+        except ValueError:
+            found = -1.0
+        if found is not None and not 0 <= found <= 10:
+            raise InputError(
+                f"--step-seconds {self.step_seconds}: what varies must be a share from 0 to 10",
+                "For example: --step-seconds 10ms+0.2ms~0.1",
+            )
+        return found
 
     def speeds_of(self, workers: int) -> list[float] | None:
         given = read_slow(self.speeds, "--speeds")
@@ -55,40 +69,25 @@ class ClusterWishes:
                 f"--speeds has {len(given)} speeds for {workers} workers",
                 f"Give at most {workers}, or --workers {len(given)}.",
             )
-        speeds = speeds_of(given or ((1.0,) if self.straggler else ()), workers)
-        for text in self.straggler:
-            rank, factor = _of_worker("--straggler", text, ":", "factor", workers)
-            if not 1 <= factor <= 1000:
-                raise InputError(f"--straggler {text}: the factor must be from 1 to 1000", "Try 4.")
-            assert speeds is not None
-            speeds[rank] /= factor
-        return speeds
+        return speeds_of(given, workers)
 
     def failures(self, workers: int) -> dict[int, int]:
         found = {}
         for text in self.fail:
-            rank, step = _of_worker("--fail", text, "@", "step", workers)
-            if step < 1 or not step.is_integer():
+            try:
+                rank, step = (int(part) for part in text.split("@"))
+            except ValueError:
+                cause = f"--fail {text} is not RANK@STEP"
+                raise InputError(cause, "For example: --fail 3@4") from None
+            if not 0 <= rank < workers:
+                raise InputError(
+                    f"--fail {text}: there is no worker {rank}",
+                    f"Workers are numbered from 0 to {workers - 1}.",
+                )
+            if step < 1:
                 raise InputError(f"--fail {text}: steps are counted from 1", "Try --fail 2@100.")
-            found[rank] = int(step)
+            found[rank] = step
         return found
-
-
-def _of_worker(option: str, text: str, mark: str, what: str, workers: int) -> tuple[int, float]:
-    """``3:4``: the worker, and a number."""
-    rank, _, number = text.partition(mark)
-    try:
-        found = int(rank), float(number)
-    except ValueError:
-        raise InputError(
-            f"{option} {text} is not RANK{mark}{what.upper()}", f"For example: {option} 3{mark}4"
-        ) from None
-    if not 0 <= found[0] < workers:
-        raise InputError(
-            f"{option} {text}: there is no worker {found[0]}",
-            f"Workers are numbered from 0 to {workers - 1}.",
-        )
-    return found
 
 
 class VirtualMachines:
@@ -119,7 +118,7 @@ class VirtualMachines:
         request, kinds = self.request, Kinds(self._probe)
         asked = plain_settings(request.job("single", request.options.batch).settings)
         # How long it trains, and on how much, makes no difference to its curves.
-        plain = msgspec.structs.replace(asked, epochs=None, batch=None, batch_per_worker=None)
+        plain = msgspec.structs.replace(asked, epochs=None, batch=None)
         keys = [job_key(request.script, request.words, chosen) for chosen in (asked, plain)]
         found = {
             m.name: kept
@@ -145,10 +144,7 @@ class VirtualMachines:
         wishes, rate = self.wishes, read_rate(self.wishes.rate)
         linked = self._pool is not None or rate is not None
         latency = read_duration("--latency", wishes.latency, "0.1ms", zero=True)
-        variation = wishes.jitter
-        if variation is not None and not 0 <= variation <= 10:
-            cause = f"--jitter must be from 0 to 10, not {variation:g}"
-            raise InputError(cause, "Try --jitter 0.1.")
+        variation = wishes.variation()
         if latency is None:
             known = self._network.link(names)[0] if self._probe else None
             # The tolls add the handling of each message themselves, as the usual one.

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths, find_run, list_runs, runs_home
 from phalanx.observe.summary.run_records import StudyRecord, read_record, study_folders
 from phalanx.observe.summary.run_status import controller_alive
 from phalanx.observe.summary.summary import Summary, read_summary, summarise
+
+if TYPE_CHECKING:
+    from phalanx.launch.launcher import Job
 
 
 def study_runs(paths: RunPaths) -> list[RunPaths]:
@@ -83,3 +89,35 @@ def summary_of(paths: RunPaths) -> Summary:
 def _check_is_run(paths: RunPaths) -> None:
     if not paths.launch.exists() and not paths.study.exists():
         raise InputError(f"{paths.folder} is not a run", "List runs: phalanx runs")
+
+
+def past_job(paths: RunPaths, pool: Path | None) -> Job:
+    """The job of a run that was started on machines of a blueprint."""
+    from phalanx.core.run_folder.trust import refuse_foreign
+    from phalanx.launch.launcher import Fleet, Job, read_launch
+    from phalanx.pool.blueprint import read_blueprint
+
+    launch, plan = read_launch(paths)
+    if pool is None:
+        would = f"contact the machines of {launch.pool or 'a blueprint'}"
+        refuse_foreign(paths, would, "Give your own blueprint of these machines: --pool FILE")
+    file = pool or (Path(launch.pool) if launch.pool else None)
+    if file is None:
+        raise InputError(f"'{paths.id}' has no record of its blueprint", "Give --pool FILE.")
+    known = {machine.name: machine for machine in read_blueprint(file).machines}
+    names = [machine.name for machine in plan.machines]
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise InputError(
+            f"{file} has no {', '.join(missing)}, on which '{paths.id}' ran", "Give --pool FILE."
+        )
+    return Job(
+        script=Path(launch.script),
+        arguments=launch.arguments,
+        settings=launch.settings,
+        plan=plan,
+        launcher=launch.launcher,
+        command=launch.command,
+        fleet=Fleet(machines=tuple(known[name] for name in names), pool=file),
+        framework=launch.framework,
+    )

@@ -11,8 +11,6 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from phalanx.cli.request.cluster_options import RayAddress, SlurmOptions, SparkMaster, check_cluster
-
 STRATEGY_NAMES = "single, allreduce, async, bsp, ssp, dssp, groups, localsgd, diloco"
 
 
@@ -88,15 +86,18 @@ PoolFile = Annotated[
 Machines = Annotated[
     str,
     typer.Option(
-        metavar="SELECTION", help="Which machines: all, cpus, gpus, energy, fastest:N, or names."
+        metavar="SELECTION",
+        help="Which machines: all, cpus, gpus, energy, fastest:N, or names; server:NAME runs a "
+        "parameter server and no worker.",
     ),
 ]
 LauncherName = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="local (processes), ssh (other machines), slurm, ray, spark, or inprocess (threads, "
-        "to debug). Default: depends on the machines.",
+        help="local (processes), ssh, slurm:OPTIONS of sbatch (partition=gpu,time=1:00:00), "
+        "ray:HOST:PORT, spark:URL, or inprocess (threads, to debug). Default: depends on the "
+        "machines.",
     ),
 ]
 DataFolder = Annotated[
@@ -104,14 +105,6 @@ DataFolder = Annotated[
     typer.Option(
         "--data", metavar="DIR", help="A data folder to copy to every machine once (run.data)."
     ),
-]
-ShipLimit = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Largest project folder that is sent to machines (200MB)."),
-]
-FollowLinks = Annotated[
-    bool,
-    typer.Option("--follow-links", help="Send files outside the project that symlinks point to."),
 ]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Return once it trains; follow it with phalanx attach.")
@@ -123,9 +116,6 @@ Batch = Annotated[
 Batches = Annotated[
     str | None, typer.Option("--batch", metavar="N,M", help="Global batch sizes, comma-separated.")
 ]
-BatchPerWorker = Annotated[
-    int | None, typer.Option(metavar="N", help="Batch size per worker, instead of --batch.")
-]
 Repeat = Annotated[int, typer.Option(metavar="N", help="Runs of each; repeat i uses seed + i.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seeds Python, NumPy and torch.")]
 PrecisionName = Annotated[
@@ -133,19 +123,6 @@ PrecisionName = Annotated[
 ]
 CompileName = Annotated[
     str, typer.Option("--compile", metavar="MODE", help="off, auto or a mode of torch.compile.")
-]
-DataOn = Annotated[
-    str, typer.Option(metavar="PLACE", help="Where a GPU's data are kept: auto, host or device.")
-]
-Balance = Annotated[
-    str, typer.Option(metavar="NAME", help="auto: batch shares follow measured speeds; or off.")
-]
-OnNonfinite = Annotated[
-    str,
-    typer.Option(
-        metavar="WHAT",
-        help="If a gradient is not finite: skip the step (10 in a row end the run), or stop.",
-    ),
 ]
 ViewName = Annotated[
     str,
@@ -160,7 +137,8 @@ CheckSteps = Annotated[
     typer.Option(
         "--check",
         metavar="N",
-        help="First steps of a script without Phalanx to compare with one process; or off.",
+        help="First steps of a script without Phalanx to compare with one process, or off; finite: "
+        "a gradient that is not finite ends the run.",
     ),
 ]
 LossKind = Annotated[
@@ -178,10 +156,11 @@ Rate = Annotated[
     str | None, typer.Option(metavar="RATE", help="Emulate a slower link, such as 100mbit.")
 ]
 CheckpointEvery = Annotated[
-    str, typer.Option(metavar="N", help="Every N epochs, 10min, both (1,10min); auto: 20 s apart.")
-]
-Keep = Annotated[
-    int, typer.Option(metavar="N", help="How many checkpoints to keep, besides the best.")
+    str,
+    typer.Option(
+        metavar="N",
+        help="Every N epochs, 10min, both (1,10min), auto (20 s apart); keep=N: the newest N (3).",
+    ),
 ]
 Name = Annotated[
     str | None, typer.Option(metavar="NAME", help="Name in the run's id. Default: the script's.")
@@ -191,34 +170,19 @@ FrameworkName = Annotated[
     typer.Option(
         "--framework",
         metavar="NAME",
-        help="Run a torch (DDP, Accelerate, Lightning), tensorflow or jax script unchanged; keras: "
+        help="Run a torch (DDP, Accelerate, Lightning), tensorflow (tensorflow:worker=2,ps=1 with "
+        "its processes) or jax script unchanged; keras: "
         "a tf.distribute script whose model.fit Phalanx distributes (keras-torch, keras-tf, "
         "keras-jax name the backend).",
     ),
-]
-ServerMachines = Annotated[
-    str | None,
-    typer.Option(metavar="NAMES", help="Machines that run a parameter server and no worker."),
-]
-Roles = Annotated[
-    str | None,
-    typer.Option(metavar="A=N,…", help="TensorFlow's processes, such as chief=1,worker=2,ps=1."),
 ]
 Systems = Annotated[
     str | None,
     typer.Option(
         metavar="A,B,C",
         help="Compare systems instead of strategies: phalanx, phalanx-spark, keras-torch, "
-        "keras-tf, keras-jax, torch-ddp, tf-mwms, tf-ps, jax-dp.",
-    ),
-]
-PeerScripts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--peer",
-        metavar="SYSTEM=SCRIPT",
-        help="The script for a system. Default, beside SCRIPT: NAME.ddp.py, NAME.keras.py, "
-        "NAME.jax.py, NAME.fit.py (keras-…).",
+        "keras-tf, keras-jax, torch-ddp, tf-mwms, tf-ps (tf-ps:worker=2:ps=2), jax-dp. Their "
+        "scripts: NAME.ddp.py, NAME.keras.py, NAME.jax.py, NAME.fit.py (keras-…).",
     ),
 ]
 DryRun = Annotated[
@@ -239,43 +203,24 @@ class RunOptions:
     workers: Workers = None
     pool: PoolFile = None
     machines: Machines = "all"
-    servers: ServerMachines = None
     launcher: LauncherName = "auto"
-    slurm: SlurmOptions = None
-    ray_address: RayAddress = None
-    master: SparkMaster = None
     epochs: Epochs = None
     batch: Batch = None
-    batch_per_worker: BatchPerWorker = None
     repeat: Repeat = 1
     seed: Seed = 0
     precision: PrecisionName = "float32"
     compile: CompileName = "off"
-    data_on: DataOn = "auto"
-    balance: Balance = "auto"
-    on_nonfinite: OnNonfinite = "skip"
     view: ViewName = "auto"
     check: CheckSteps = "12"
     loss: LossKind = None
     slow: Slow = None
     rate: Rate = None
     checkpoint_every: CheckpointEvery = "0"
-    keep: Keep = 3
     data: DataFolder = None
-    ship_limit: ShipLimit = None
-    follow_links: FollowLinks = False
     detach: Detach = False
     name: Name = None
     dry_run: DryRun = False
     json: Json = False
-
-    def __post_init__(self) -> None:
-        check_cluster(self.launcher, self.slurm, self.ray_address, self.master)
-
-    @property
-    def cluster(self) -> str:
-        """What a cluster's manager is asked for."""
-        return self.slurm or self.ray_address or self.master or ""
 
 
 Verb = Callable[..., int]

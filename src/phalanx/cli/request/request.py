@@ -15,32 +15,26 @@ from phalanx.cli.request.values import (
     check_at_least,
     read_check,
     read_checkpoints,
+    read_launcher,
     read_rate,
-    read_size,
     read_slow,
 )
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 from phalanx.core.script.weight_writes import may_write_weights
 from phalanx.core.settings import (
-    BALANCES,
     COMPILE_MODES,
-    DATA_ON,
     KERAS_SYSTEMS,
     LOSSES,
-    ON_NONFINITE,
     PRECISIONS,
     VIEWS,
-    Balance,
     CompileMode,
-    DataOn,
     LossKind,
-    OnNonfinite,
     Precision,
     RunSettings,
     View,
 )
-from phalanx.core.spec import AUTO_SWITCH
+from phalanx.core.spec import AUTO_SWITCH, parse_spec
 
 if TYPE_CHECKING:
     from phalanx.cli.invocation import Invocation
@@ -51,6 +45,8 @@ if TYPE_CHECKING:
 
 
 MOST_SEED = 2**32
+SERVES = "server:"
+"""Before the name of a machine that runs a parameter server and no worker."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,6 @@ class Request:
     slow: tuple[float, ...]
     rate: float | None
     checkpoints: CheckpointTimes
-    ship_limit: int | None
     servers: Sequence[Machine] = ()
     """Machines for parameter servers alone."""
     keras: str | None = None
@@ -89,7 +84,7 @@ class Request:
     @property
     def launcher(self) -> str:
         """The one asked for, else the one that reaches the machines."""
-        if (asked := "spark" if self.options.master else self.options.launcher) != "auto":
+        if (asked := read_launcher(self.options.launcher)[0]) != "auto":
             return asked
         return "local" if all(m.is_here for m in self.machines) else "ssh"
 
@@ -125,18 +120,17 @@ class Request:
         if strategy == AUTO_SWITCH:
             strategy, why = self._auto_switch(plan.workers)
             plan = msgspec.structs.replace(self.plan(strategy, batch), reasons=[*plan.reasons, why])
+        check, on_nonfinite = read_check(options.check)
         settings = RunSettings(
             strategy=strategy,
             epochs=options.epochs,
             batch=batch,
-            batch_per_worker=options.batch_per_worker if batch is None else None,
             seed=options.seed + repeat,
             precision=cast("Precision", options.precision),
             compile=cast("CompileMode", options.compile),
-            data_on=cast("DataOn", options.data_on),
             data=self._data(),
-            balance=cast("Balance", options.balance),
-            on_nonfinite=cast("OnNonfinite", options.on_nonfinite),
+            balance="off" if parse_spec(strategy).equal_shares else "auto",
+            on_nonfinite=on_nonfinite,
             slow=speeds_of(self.slow, plan.workers),
             rate=self.rate,
             checkpoint_epochs=self.checkpoints.epochs,
@@ -147,7 +141,7 @@ class Request:
             adopt=self.adopt,
             private_weights=may_write_weights(self.script),
             view=self._view(plan),
-            check=read_check(self.options.check),
+            check=check,
             loss=cast("LossKind | None", options.loss),
             keras=self.keras,
         )
@@ -179,11 +173,11 @@ class Request:
             pool=self.options.pool,
             tls=self.pool.tls,
             data=self.options.data,
-            ship_limit=self.ship_limit,
-            follow_links=self.options.follow_links,
+            ship_limit=self.pool.ship_limit,
+            follow_links=self.pool.follow_links,
             detach=self.options.detach,
             workers=self.options.workers,
-            cluster=self.options.cluster,
+            cluster=read_launcher(self.options.launcher)[1],
         )
 
     def _data(self) -> str | None:
@@ -212,16 +206,15 @@ def check(
     from phalanx.launch.script.script_check import check_script, is_adopted
 
     slow, rate = read_slow(options.slow), read_rate(options.rate)
-    times = read_checkpoints(options.checkpoint_every, options.keep)
-    ship_limit = read_size("--ship-limit", options.ship_limit)
+    times = read_checkpoints(options.checkpoint_every)
     check_at_least("--workers", options.workers, 1)
     check_at_least("--epochs", options.epochs, 1)
-    check_at_least("--batch-per-worker", options.batch_per_worker, 1)
     check_at_least("--seed", options.seed, 0)
     if options.seed >= MOST_SEED:
         raise InputError(f"--seed {options.seed} is too large", f"Use a seed below {MOST_SEED}.")
     _check_choices(options)
     read_check(options.check)
+    read_launcher(options.launcher)
     if module and not joins:
         raise InputError("-m cannot be used with --framework", "Give the script's path.")
     named = None
@@ -243,7 +236,6 @@ def check(
         slow=slow,
         rate=rate,
         checkpoints=times,
-        ship_limit=ship_limit,
         servers=servers,
         keras=keras if keras in KERAS_SYSTEMS else None,
     )
@@ -266,17 +258,11 @@ def speeds_of(slow: Sequence[float], workers: int) -> list[float] | None:
 
 
 def _check_choices(options: RunOptions) -> None:
-    from phalanx.launch.launcher import LAUNCHERS
-
     for what, value, known in (
         ("precision", options.precision, PRECISIONS),
         ("--compile", options.compile, COMPILE_MODES),
-        ("--data-on", options.data_on, DATA_ON),
-        ("balance", options.balance, BALANCES),
-        ("--on-nonfinite", options.on_nonfinite, ON_NONFINITE),
         ("--view", options.view, VIEWS),
         ("--loss", options.loss or "mean", LOSSES),
-        ("launcher", options.launcher, ["auto", *LAUNCHERS.names()]),
     ):
         if value not in known:
             raise InputError(f"unknown {what} '{value}'", did_you_mean(value, known))
@@ -294,10 +280,16 @@ def _machines(options: RunOptions) -> tuple[list[Machine], list[Machine], Pool]:
         pool = this_machine()
     else:
         pool = as_measured(read_blueprint(options.pool), read_probe(options.pool))
-    servers = select(pool, options.servers) if options.servers else []
-    workers = [m for m in select(pool, options.machines) if m not in servers]
+    parts = [part.strip() for part in options.machines.split(",")]
+    named = [part.removeprefix(SERVES) for part in parts if part.startswith(SERVES)]
+    servers = [machine for name in named for machine in select(pool, name)]
+    rest = [part for part in parts if not part.startswith(SERVES)]
+    workers = [m for m in select(pool, ",".join(rest or ["all"])) if m not in servers]
     if not workers:
-        raise InputError("--servers leaves no machine for workers", "Name fewer machines there.")
+        raise InputError(
+            f"--machines {options.machines} leaves no machine for workers",
+            f"Name fewer machines with {SERVES}.",
+        )
     return workers, servers, pool
 
 
@@ -305,7 +297,7 @@ def _check_travel(request: Request) -> None:
     options, launcher = request.options, request.launcher
     if request.servers and launcher != "ssh":
         raise InputError(
-            f"--servers cannot be used with the launcher '{launcher}'",
+            f"{SERVES} in --machines cannot be used with the launcher '{launcher}'",
             "Give a blueprint of machines that SSH reaches: --pool FILE.",
         )
     remote = [machine.name for machine in request.machines if not machine.is_here]

@@ -38,17 +38,11 @@ class ResumeOptions:
         Number, typer.Option(metavar="NUMBER", help="Its number. Default: the newest complete one.")
     ] = None
     launcher: Annotated[Text, typer.Option(metavar="NAME", help=Same)] = None
-    slurm: Annotated[Text, typer.Option("--slurm", metavar="A=B,…", help=Same)] = None
-    ray_address: Annotated[Text, typer.Option(metavar="HOST:PORT", help=Same)] = None
-    master: Annotated[Text, typer.Option("--master", metavar="URL", help=Same)] = None
     pool: Annotated[Path | None, typer.Option("--pool", metavar="FILE", help=Same)] = None
     machines: Annotated[Text, typer.Option(metavar="SELECTION", help=Same)] = None
-    balance: Annotated[Text, typer.Option(metavar="NAME", help=Same)] = None
-    on_nonfinite: Annotated[Text, typer.Option(metavar="WHAT", help=Same)] = None
     slow: Annotated[Text, typer.Option(metavar="F,F,…", help=Same)] = None
     rate: Annotated[Text, typer.Option(metavar="RATE", help=Same)] = None
     checkpoint_every: Annotated[Text, typer.Option(metavar="N", help=Same)] = None
-    keep: Annotated[Number, typer.Option(metavar="N", help=Same)] = None
     name: Annotated[
         Text, typer.Option(metavar="NAME", help="Name in its id. Default: the run's.")
     ] = None
@@ -56,7 +50,6 @@ class ResumeOptions:
         bool,
         typer.Option("--trust", help="Accept a run folder created elsewhere or by another user."),
     ] = False
-    follow_links: o.FollowLinks = False
     dry_run: o.DryRun = False
     json: o.Json = False
 
@@ -64,15 +57,13 @@ class ResumeOptions:
         """The settings that were given here, by their names."""
         from phalanx.cli.request.values import read_checkpoints, read_rate, read_slow
 
-        names = ("strategy", "epochs", "batch", "balance", "on_nonfinite")
-        given = {name: getattr(self, name) for name in names}
+        given = {name: getattr(self, name) for name in ("strategy", "epochs", "batch")}
         given |= {"slow": list(read_slow(self.slow)) or None, "rate": read_rate(self.rate)}
         found = {name: value for name, value in given.items() if value is not None}
-        if self.checkpoint_every is not None or self.keep is not None:
-            keep = before.keep if self.keep is None else self.keep
-            times = read_checkpoints(self.checkpoint_every or "0", keep)
+        if (every := self.checkpoint_every) is not None:
+            times = read_checkpoints(every, before.keep)
             found["keep"] = times.keep
-            if self.checkpoint_every is not None:
+            if not every.strip().startswith("keep=") or "," in every:
                 found |= {"checkpoint_epochs": times.epochs, "checkpoint_minutes": times.minutes}
                 found["checkpoint_gap"] = times.gap
         return found
@@ -111,27 +102,22 @@ class Resumption:
         from phalanx.cli.request.request import check
 
         launch, asked = self.past.launch, self.options
-        settings, wanted = launch.settings, asked.settings(launch.settings)
+        settings = launch.settings
         _check_script_is_there(self.past)
-        launcher = asked.launcher or ("auto" if launch.pool or asked.pool else launch.launcher)
-        kept = launch.cluster or None if launcher == launch.launcher else None
+        before = ":".join(filter(None, (launch.launcher, launch.cluster)))
+        launcher = asked.launcher or ("auto" if launch.pool or asked.pool else before)
+        if launcher == launch.launcher:
+            launcher = before
         options = o.RunOptions(
             workers=self._workers(),
             pool=asked.pool or (Path(launch.pool) if launch.pool else None),
             machines=asked.machines or ("all" if asked.pool else self.past.selection),
             launcher=launcher,
-            slurm=asked.slurm or (kept if launcher == "slurm" else None),
-            ray_address=asked.ray_address or (kept if launcher == "ray" else None),
-            master=asked.master or (kept if launcher == "spark" else None),
             epochs=asked.epochs,
             seed=settings.seed,
             precision=settings.precision,
             compile=settings.compile,
-            data_on=settings.data_on,
-            balance=wanted.get("balance", settings.balance),
-            on_nonfinite=wanted.get("on_nonfinite", settings.on_nonfinite),
             slow=asked.slow,
-            follow_links=asked.follow_links,
         )
         request = check(options, Path(launch.script), invocation)
         return replace(request, words=tuple(launch.arguments))
@@ -151,14 +137,11 @@ class Resumption:
 
         wanted = self.options.settings(self.past.launch.settings)
         settings = msgspec.structs.replace(self.past.launch.settings, **wanted)
-        if settings.batch_per_worker is not None:
-            # The global batch is what the mathematics depend on: other workers do not change it.
-            batch = wanted.get("batch", manifest.batch)
-            settings = msgspec.structs.replace(settings, batch=batch, batch_per_worker=None)
         job = request.job(self.strategy(manifest), settings.batch)
         settings = msgspec.structs.replace(
             settings,
             strategy=job.settings.strategy,
+            balance=job.settings.balance,
             slow=speeds_of(settings.slow or (), job.plan.workers),
             data=job.settings.data or settings.data,
             resume=str(checkpoint.resolve()),

@@ -239,15 +239,12 @@ def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
     return [best, alone[0]] if taken[alone[0]] > most * taken[best] else []
 
 
-def start_of(request: Request, batches: list[int | None]) -> tuple[Output, list[int | None]]:
-    """Where a comparison is printed, and its global batches."""
+def start_of(request: Request) -> Output:
+    """Where a comparison is printed."""
     out = Output(request.options.json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
-    if request.options.batch_per_worker:
-        # The same global batch for every row, single's too: otherwise their mathematics differ.
-        batches = [request.options.batch_per_worker * request.workers]
-    return out, batches
+    return out
 
 
 def show_or_execute(study: StudyRun, out: Output, dry_run: bool) -> int:

@@ -51,35 +51,34 @@ class Wanted:
     """How many processes of each kind TensorFlow's systems have."""
 
 
-def read_framework(
-    ctx: typer.Context, name: str | None, roles: str | None, script: Path
-) -> Framework | None:
-    """``--framework`` and ``--roles``; what kind of TensorFlow script it is, it says itself."""
-    if name is None or name in KERAS_NAMES:
-        if roles is not None:
-            raise InputError(
-                "--roles is for TensorFlow scripts only", "Add --framework tensorflow."
-            )
-        return None
-    if name not in FRAMEWORKS:
+def read_framework(ctx: typer.Context, asked: str | None, script: Path) -> Framework | None:
+    """``--framework``, with the processes of a TensorFlow script: ``tensorflow:worker=2,ps=1``.
+
+    What kind of TensorFlow script it is, it says itself.
+    """
+    name, colon, roles = (asked or "").partition(":")
+    if asked is not None and name not in (*FRAMEWORKS, *KERAS_NAMES):
         raise InputError(
             f"unknown framework '{name}'", did_you_mean(name, [*FRAMEWORKS, *KERAS_SYSTEMS])
         )
+    if colon and name != TENSORFLOW:
+        raise InputError(
+            f"--framework {asked}: only TensorFlow's scripts have roles",
+            "For example: --framework tensorflow:worker=2,ps=1",
+        )
+    if asked is None or name in KERAS_NAMES:
+        return None
     from phalanx.launch.frameworks.peer_environments import JAX_PACKAGES
 
     if ctx.params.get("strategy") != "auto":
         _refuse(ctx, "strategy", "its script synchronises the workers itself")
-    for option in (
-        "slow", "rate", "precision", "compile", "data_on", "balance", "checkpoint_every",
-    ):  # fmt: skip
+    for option in ("slow", "rate", "precision", "compile", "checkpoint_every"):
         _refuse(ctx, option, "only Phalanx's training loop supports it")
-    if name != TENSORFLOW and roles is not None:
-        raise InputError("--roles is for TensorFlow scripts only", "Leave it out.")
     if name == TORCH:
         return Framework(name=name, system=TORCH)
     if name == JAX:
         return Framework(name=name, system=JAX, requirements=list(JAX_PACKAGES))
-    return _tensorflow(TENSORFLOW, roles, script)
+    return _tensorflow(TENSORFLOW, roles if colon else None, script)
 
 
 def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
@@ -114,45 +113,43 @@ def _refuse(ctx: typer.Context, option: str, why: str) -> None:
 
 
 def read_systems(
-    ctx: typer.Context,
-    systems: str | None,
-    peers: Sequence[str] | None,
-    strategies: str,
-    script: Path,
-    roles: str | None = None,
+    ctx: typer.Context, systems: str | None, strategies: str, script: Path
 ) -> Wanted | None:
-    """``--systems``, ``--peer``, ``--roles``; every script is looked for before anything starts."""
+    """``--systems``; every script is looked for before anything starts."""
     from phalanx.launch.frameworks.seating import read_roles
     from phalanx.launch.script.script_check import check_script
 
-    named = _named_scripts(peers or ())
-    counts = read_roles(roles) if roles is not None else {}
-    if counts and (SERVER not in counts or PARAMETER_SERVER not in (systems or "").split(",")):
-        raise InputError(
-            f"--roles of a comparison is for {PARAMETER_SERVER}",
-            f"Add --systems {OURS},{PARAMETER_SERVER} --roles chief=1,worker=2,ps=2",
-        )
     if systems is None:
-        if named:
-            raise InputError("--peer needs --systems", f"Add --systems {OURS},{min(named)}")
         return None
-    names = [name.strip() for name in systems.split(",")]
+    pairs = [part.strip().partition(":") for part in systems.split(",")]
+    names, roles = [name for name, _, _ in pairs], dict[str, int]()
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"--systems has '{twice}' twice", "To run each again: --repeat N")
-    if unused := sorted(set(named) - set(names)):
-        raise InputError(f"--peer names {unused[0]}, but --systems does not", "Name it in both.")
+    for name, colon, text in pairs:
+        if colon and name != PARAMETER_SERVER:
+            raise InputError(
+                f"'{name}' in --systems takes nothing after ':'",
+                f"Only {PARAMETER_SERVER} does: --systems {OURS},{PARAMETER_SERVER}:worker=2:ps=2",
+            )
+        if colon:
+            roles = read_roles(text.replace(":", ","))
+            if SERVER not in roles:
+                raise InputError(
+                    f"--systems {systems} names no {SERVER}",
+                    f"For example: {PARAMETER_SERVER}:worker=2:ps=2",
+                )
     if set(names) - {*OUR_SYSTEMS}:
         for option in ("slow", "rate", "precision", "compile"):
             _refuse(ctx, option, "other systems do not support it")
     found = {
-        name: check_script(named.get(name) or _script_for(name, script), joins=False)
+        name: check_script(_script_for(name, script), joins=False)
         for name in names
         if name not in (OURS, SPARK_SYSTEM)
     }
     source = ctx.get_parameter_source("strategies")
     chosen = source is not None and source.name == "COMMANDLINE"
     ours = [spec.text for spec in parse_specs(strategies)] if chosen else ["allreduce"]
-    return Wanted(names, ours, found, counts)
+    return Wanted(names, ours, found, roles)
 
 
 def _script_for(system: str, script: Path) -> Path:
@@ -164,18 +161,6 @@ def _script_for(system: str, script: Path) -> Path:
     if system in KERAS_SYSTEMS and script.is_file() and uses_keras(script):
         return script
     return sibling_of(script, peer)
-
-
-def _named_scripts(peers: Sequence[str]) -> dict[str, Path]:
-    from phalanx.launch.frameworks.peer_environments import peer_of
-
-    found: dict[str, Path] = {}
-    for text in peers:
-        system, separator, path = text.partition("=")
-        if not separator or not path:
-            raise InputError(f"--peer '{text}' names no script", "Write --peer tf-mwms=train_tf.py")
-        found[peer_of(system.strip()).system] = Path(path)
-    return found
 
 
 def framework_of(system: str, roles: Mapping[str, int]) -> Framework:
@@ -196,13 +181,14 @@ def keras_request(request: Request, system: str, script: Path) -> Request:
     return replace(request, script=script, adopt=is_adopted(script), keras=system)
 
 
-def spark_request(request: Request, system: str) -> Request:
-    """By way of Spark, or not: ``--master`` is for one of the two systems only."""
-    options = request.options
+def spark_request(request: Request, system: str, systems: Sequence[str]) -> Request:
+    """By way of Spark, or not: where both are compared, ``spark:URL`` is for one of them only."""
+    asked, by_spark = request.options.launcher, request.launcher == "spark"
     if system == SPARK_SYSTEM:
-        return replace(request, options=replace(options, launcher="spark"))
-    implied = options.launcher == "auto" and options.master is not None
-    return replace(request, options=replace(options, master=None)) if implied else request
+        asked = asked if by_spark else "spark"
+    elif by_spark and SPARK_SYSTEM in systems:
+        asked = "auto"
+    return replace(request, options=replace(request.options, launcher=asked))
 
 
 def framework_job(
@@ -224,11 +210,13 @@ def framework_job(
         )
     framework = msgspec.structs.replace(framework, servers=len(request.servers))
     if framework.servers and framework.roles.get(SERVER, framework.servers) != framework.servers:
-        named = f"--servers names {framework.servers} machines, but --roles another number"
+        named = f"--machines has {framework.servers} servers, but --framework another number"
         raise InputError(named, f"Give {SERVER}={framework.servers}.")
     total = sum(framework.roles.values()) or asked
     if framework.roles and asked not in (None, total, framework.roles.get("worker")):
-        raise InputError(f"--workers {asked} does not match --roles", "Give one of them.")
+        raise InputError(
+            f"--workers {asked} does not match the script's roles", "Give one of them."
+        )
     plan = plan_for(
         [*request.machines, *request.servers],
         framework,

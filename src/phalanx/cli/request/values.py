@@ -12,11 +12,13 @@ from phalanx.core.registry import did_you_mean
 
 if TYPE_CHECKING:
     from phalanx.cli.request.options import RunOptions
+    from phalanx.core.settings import OnNonfinite
 
 RATE_UNITS = {"": 1.0, "bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 SLOWEST = 0.001
 LEAST_RATE, MOST_RATE = 1e3, 1e15  # bits per second
-MOST_CHECKED = 1000  # steps
+CHECKED, MOST_CHECKED = 12, 1000  # steps
+KEPT = 3  # checkpoints
 SHORTEST, LONGEST = 1e-9, 3.2e7  # seconds
 MINUTES = {"min": 1.0, "h": 60.0}
 TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -29,23 +31,25 @@ class CheckpointTimes:
 
     epochs: int = 0
     minutes: float | None = None
-    keep: int = 3
+    keep: int = KEPT
     gap: float = 0.0
     """Seconds from one that is taken after an epoch to the next."""
 
 
-def read_size(option: str, text: str | None) -> int | None:
-    """``500MB`` as bytes."""
-    from phalanx.pool.machine import read_size as bytes_of
+def read_launcher(text: str) -> tuple[str, str]:
+    """``slurm:partition=gpu`` as the launcher, and what its cluster is asked for."""
+    from phalanx.launch.launcher import LAUNCHERS
 
-    if text is None:
-        return None
-    try:
-        return int(str(bytes_of(text)))
-    except ValueError:
+    kind, colon, where = text.partition(":")
+    if kind not in (known := ["auto", *LAUNCHERS.names()]):
+        raise InputError(f"unknown launcher '{kind}'", did_you_mean(kind, known))
+    if colon and kind in ("auto", "local", "ssh", "inprocess"):
         raise InputError(
-            f"{option} must be a size with its unit, not '{text}'", f"For example: {option} 500MB"
-        ) from None
+            f"the launcher '{kind}' takes nothing after ':'",
+            "Only clusters do: --launcher slurm:partition=gpu, ray:HOST:PORT or spark:URL",
+        )
+    # Spark's own form, spark://HOST:7077, is as good as spark:spark://HOST:7077.
+    return kind, f"{kind}:{where}" if where.startswith("//") else where
 
 
 def read_slow(text: str | None, option: str = "--slow") -> tuple[float, ...]:
@@ -101,22 +105,35 @@ def read_duration(
     return found
 
 
-def read_check(text: str) -> int:
-    """``12`` steps, or ``off``."""
-    if text != "off" and not (text.isdecimal() and 1 <= int(text) <= MOST_CHECKED):
+def read_check(text: str) -> tuple[int, OnNonfinite]:
+    """``12`` steps, ``off`` or ``finite``, with commas between; and what a NaN does."""
+    parts = [part.strip() for part in text.split(",")]
+    steps = [part for part in parts if part != "finite"] or [str(CHECKED)]
+    off = steps == ["off"]
+    if (not off and not (steps[0].isdecimal() and 1 <= int(steps[0]) <= MOST_CHECKED)) or steps[1:]:
         raise InputError(
-            f"--check must be a number of steps up to {MOST_CHECKED}, or off, not '{text}'",
-            "For example: --check 12",
+            f"--check must be a number of steps up to {MOST_CHECKED}, off, or finite, not '{text}'",
+            "For example: --check 12, or --check 12,finite",
         )
-    return 0 if text == "off" else int(text)
+    return 0 if off else int(steps[0]), "stop" if "finite" in parts else "skip"
 
 
-def read_checkpoints(text: str, keep: int) -> CheckpointTimes:
-    """``auto``, ``1`` (epochs), ``10min``, or both with a comma between."""
-    automatic = text.strip() == "auto"
+def read_checkpoints(text: str, keep: int = KEPT) -> CheckpointTimes:
+    """``auto``, ``1`` (epochs), ``10min``, ``keep=5``, or several with commas between."""
+    parts = [part.strip() for part in text.split(",")]
+    numbers = [part.removeprefix("keep=") for part in parts if part.startswith("keep=")]
+    for kept in numbers:
+        if not kept.isdecimal() or int(kept[:9]) < 1:
+            raise InputError(
+                f"--checkpoint-every {text}: keep must be a whole number, 1 or more",
+                "For example: --checkpoint-every 1,keep=5; for no checkpoints: 0",
+            )
+        keep = int(kept[:9])
+    times = [part for part in parts if not part.startswith("keep=")] or ["auto"]
+    automatic = times == ["auto"]
     epochs: int | None = None
     minutes: float | None = None
-    for part in ("1" if automatic else text).split(","):
+    for part in ["1"] if automatic else times:
         number, unit = _split("--checkpoint-every", part, _EVERY_EXAMPLE)
         if unit in MINUTES:
             _once(minutes, "a time", text)
@@ -128,10 +145,6 @@ def read_checkpoints(text: str, keep: int) -> CheckpointTimes:
             epochs = _whole(number, part)
     if minutes is not None and not 0 < minutes < math.inf:
         raise InputError(f"--checkpoint-every {text}: the time must be above 0", _EVERY_EXAMPLE)
-    if keep < 1:
-        raise InputError(
-            f"--keep must be at least 1, not {keep}", "For no checkpoints: --checkpoint-every 0"
-        )
     return CheckpointTimes(epochs or 0, minutes, keep, AUTOMATIC_GAP if automatic else 0.0)
 
 
@@ -172,20 +185,13 @@ def check_adopted(options: RunOptions) -> None:
         )
     for option, value in (
         ("--batch", options.batch),
-        ("--batch-per-worker", options.batch_per_worker),
         ("--precision", options.precision if options.precision != "float32" else None),
-        ("--data-on", options.data_on if options.data_on != "auto" else None),
     ):
         if value is not None:
             raise InputError(
                 f"{option} does not apply: the script does not call Phalanx, and decides by itself",
                 "Change it in the script (its own options follow --), or call phalanx.join there.",
             )
-
-
-def refuse_two_batches(batch: object, batch_per_worker: int | None) -> None:
-    if batch is not None and batch_per_worker is not None:
-        raise InputError("--batch and --batch-per-worker cannot be combined", "Give one of them.")
 
 
 def check_at_least(option: str, value: int | None, low: int) -> None:

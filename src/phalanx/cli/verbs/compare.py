@@ -24,15 +24,13 @@ DEFAULT = "allreduce,async,switch:at=0.5"
 MOST_REPEATS = 1000
 
 
-@o.expanded("detach")
+@o.expanded("detach", "checkpoint_every")
 def compare(
     ctx: typer.Context,
     script: o.Script,
     module: o.Module = False,
     strategies: o.Strategies = DEFAULT,
     systems: o.Systems = None,
-    peer: o.PeerScripts = None,
-    roles: o.Roles = None,
     single: Annotated[
         bool, typer.Option(help="Also train with one process, as the baseline.")
     ] = True,
@@ -54,17 +52,15 @@ def compare(
         check_at_least,
         check_at_most,
         read_batches,
-        refuse_two_batches,
     )
     from phalanx.core.spec import parse_specs
 
-    wanted = read_systems(ctx, systems, peer, strategies, script, roles)
+    wanted = read_systems(ctx, systems, strategies, script)
     options = with_workers_of(wanted, options)
     specs = rows(parse_specs(strategies), single)
     check_at_least("--repeat", options.repeat, 1)
     check_at_most("--repeat", options.repeat, MOST_REPEATS)
     batches = read_batches(batch)
-    refuse_two_batches(batch, options.batch_per_worker)
     request = check(options, script, ctx.obj, module=module)
     if simulate and (wanted is not None or options.launcher not in ("auto", "inprocess")):
         given = "--systems" if wanted is not None else f"--launcher {options.launcher}"
@@ -75,12 +71,17 @@ def compare(
 
 
 def with_workers_of(wanted: Wanted | None, options: o.RunOptions) -> o.RunOptions:
-    """All systems have as many workers as ``--roles`` says."""
+    """All systems have as many workers as ``tf-ps:worker=N:ps=M`` says."""
+    from phalanx.launch.frameworks.framework import PARAMETER_SERVER
+
     workers = wanted.roles.get("worker") if wanted else None
     if workers is None or options.workers == workers:
         return options
     if options.workers is not None:
-        raise InputError(f"--workers {options.workers} does not match --roles", "Give one of them.")
+        raise InputError(
+            f"--workers {options.workers} does not match the workers of {PARAMETER_SERVER}",
+            "Give one of them.",
+        )
     return replace(options, workers=workers)
 
 
@@ -101,7 +102,7 @@ def compare_checked(
     """Everything after the options: also what ``demo`` does."""
     from phalanx.cli.request.study import StudyRun, matrix, show_or_execute, start_of
 
-    out, batches = start_of(request, batches)
+    out = start_of(request)
     if request.workers == 1 and strategies != ["single"]:
         out.note("note: with one worker there is nothing to synchronise; compare with --workers 2")
     cells = matrix(strategies, batches, request.options.repeat)
@@ -135,10 +136,10 @@ def compare_systems(request: Request, wanted: Wanted, batches: list[int | None])
     )
     from phalanx.core.settings import KERAS_SYSTEMS, OUR_SYSTEMS
 
-    out, batches = start_of(request, batches)
+    out = start_of(request)
 
     def make_job(cell: StudyCell) -> Job:
-        mine = spark_request(request, cell.system)
+        mine = spark_request(request, cell.system, wanted.systems)
         script = wanted.scripts.get(cell.system)
         if script is None:
             return mine.job(cell.strategy, cell.batch, repeat=cell.repeat)

@@ -25,7 +25,6 @@ def run(
     module: o.Module = False,
     strategy: o.Strategy = "allreduce",
     framework: o.FrameworkName = None,
-    roles: o.Roles = None,
     explain: o.Explain = False,
     *,
     options: o.RunOptions,
@@ -41,22 +40,19 @@ def run(
     from phalanx.cli.request.explain_run import refuse_beside_explain
     from phalanx.cli.request.request import check
     from phalanx.cli.request.systems import framework_job, read_framework, ready
-    from phalanx.cli.request.values import check_at_least, refuse_two_batches
+    from phalanx.cli.request.values import check_at_least
     from phalanx.core.spec import parse_spec
     from phalanx.launch.frameworks.framework import KERAS_NAMES
 
     if is_auto(strategy, options):
-        if explain or roles is not None:
-            raise InputError(
-                "--strategy auto does not go with --explain or --roles", "Name a strategy."
-            )
+        if explain:
+            raise InputError("--strategy auto does not go with --explain", "Name a strategy.")
         return _follow(ctx, script, module, framework, options)
     spec = parse_spec(strategy)
     if explain:
         refuse_beside_explain(framework, options)
-    foreign = read_framework(ctx, framework, roles, script)
+    foreign = read_framework(ctx, framework, script)
     check_at_least("--batch", options.batch, 1)
-    refuse_two_batches(options.batch, options.batch_per_worker)
     joins, keras = foreign is None, framework if framework in KERAS_NAMES else None
     request = check(options, script, ctx.obj, module=module, joins=joins, keras=keras)
     out = Output(options.json)
@@ -87,7 +83,7 @@ def _follow(
     from phalanx.cli.request.values import check_at_least
 
     check_at_least("--batch", options.batch, 1)
-    foreign = read_framework(ctx, framework, None, script)
+    foreign = read_framework(ctx, framework, script)
     out = Output(options.json)
 
     def checked(chosen: o.RunOptions) -> Request:

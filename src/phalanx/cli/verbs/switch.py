@@ -68,6 +68,8 @@ def _read(words: list[str]) -> tuple[str | None, Spec]:
     spec = parse_spec(words[-1])
     if spec.phases[0].name == "single":
         raise InputError("'single' has one worker only", EXAMPLE)
+    if spec.equal_shares:
+        raise InputError("shares=equal is chosen when a run starts", EXAMPLE)
     return (words[0] if len(words) == 2 else None), spec
 
 

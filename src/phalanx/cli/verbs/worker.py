@@ -161,7 +161,8 @@ def _settings(**given: Any) -> RunSettings:
     if precision is not None and precision not in PRECISIONS:
         raise InputError(f"unknown precision '{precision}'", did_you_mean(precision, PRECISIONS))
     if given["strategy"] is not None:
-        given["strategy"] = parse_spec(given["strategy"]).text
+        spec = parse_spec(given["strategy"])
+        given |= {"strategy": spec.text, "balance": "off" if spec.equal_shares else None}
     chosen = {name: value for name, value in given.items() if value is not None}
     return replace(settings_of(os.environ), **chosen)
 

@@ -46,7 +46,11 @@ def _names(piece: ast.AST) -> set[str]:
     found = set()
     for node in ast.walk(piece):
         match node:
-            case ast.Attribute(attr="backward" | "step" | "grad") | ast.Yield() | ast.YieldFrom():
+            case (
+                ast.Attribute(attr="step" | "backward" | "grad") | ast.Name(id="backward" | "grad")
+            ):
+                found.add(_TRAINS)
+            case ast.Yield() | ast.YieldFrom():
                 found.add(_TRAINS)
             case ast.Attribute(attr=name) | ast.Name(id=name):
                 found.add(name)

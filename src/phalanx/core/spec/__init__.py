@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from phalanx.core.errors import InputError
@@ -42,6 +42,8 @@ __all__ = [
 ]
 
 ON_STRAGGLER = "switch:on=straggler"
+EQUAL_SHARES = ":shares=equal"
+"""Anywhere in a spec, of all its phases."""
 AUTO_SWITCH = "switch:at=auto"
 """Where past runs say, which the command line reads; else in the middle."""
 
@@ -82,6 +84,8 @@ class Spec:
     phases: tuple[Phase, ...]
     on_straggler: bool = False
     """The first phase, except while a worker is transiently slow: then the second."""
+    equal_shares: bool = False
+    """Batch shares do not follow the measured speeds."""
 
 
 def parse_spec(text: str) -> Spec:
@@ -89,6 +93,8 @@ def parse_spec(text: str) -> Spec:
     text = text.strip()
     if not text:
         raise InputError("the strategy is empty", "For example: --strategy allreduce")
+    if EQUAL_SHARES in text:
+        return replace(parse_spec(text.replace(EQUAL_SHARES, "")), text=text, equal_shares=True)
     if text == ON_STRAGGLER:
         return Spec(text, (Phase("allreduce"), Phase("async")), on_straggler=True)
     expanded = _expand_switch(text)

@@ -11,10 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from phalanx.core.errors import InputError
+from phalanx.core.files import replace_with
 from phalanx.data.blocks.arrow import arrow
 from phalanx.data.blocks.block import Columns
 from phalanx.data.blocks.read import format_of, open_blocks
-from phalanx.data.fetch import replace_with
 
 ROWS = 1 << 14
 """Rows of a written block: few enough to be shuffled with others, many enough to pay."""

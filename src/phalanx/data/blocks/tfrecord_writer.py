@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
+from phalanx.core.files import replace_with
 from phalanx.data.blocks.block import Columns
 from phalanx.data.blocks.example_proto import BYTES, FLOATS, INTS, serialize
 from phalanx.data.blocks.tfrecord import masked_crc
-from phalanx.data.fetch import replace_with
 
 Values = Callable[[int], list[Any]]
 """The values of one row."""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from phalanx.data.sources.published import Split
-
+Split = tuple[Tensor, Tensor]
 FILE = Path(__file__).with_name("digits.npz")
 TRAIN = 1500
 BRIGHTEST = 16

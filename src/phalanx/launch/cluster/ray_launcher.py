@@ -138,7 +138,7 @@ def connect(address: str, paths: RunPaths) -> tuple[Any, Path | None]:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise MachineError(
             f"cannot connect to Ray at '{address or 'local'}': {said}",
-            "Check it: ray status; or leave out --ray-address for one on this machine.",
+            "Check it: ray status; or give --launcher ray for one on this machine.",
         ) from None
     finally:
         for number, handler in kept.items():  # Ctrl-C stays the controller's to answer

@@ -196,7 +196,7 @@ class SlurmLauncher(ClusterLauncher):
         if state == "TIMEOUT":
             return MachineError(
                 f"Slurm ended job {number} at its time limit",
-                f"Go on with more time: phalanx resume {self._paths.id} --slurm time=…",
+                f"Go on with more time: phalanx resume {self._paths.id} --launcher slurm:time=…",
             )
         if self._notes or state not in ("COMPLETED", "FAILED", "GONE"):
             return MachineError(
@@ -240,11 +240,12 @@ def read_options(text: str) -> list[str]:
         match = _OPTION.fullmatch(part)
         if match is None:
             raise InputError(
-                f"--slurm cannot read '{part}'", "For example: --slurm partition=gpu,time=1:00:00"
+                f"sbatch has no option '{part}'",
+                "For example: --launcher slurm:partition=gpu,time=1:00:00",
             )
         if match[1] in _OURS:
             instead = "Use --workers." if match[1] == "ntasks" else "Leave it out."
-            raise InputError(f"--slurm cannot set '{match[1]}', which Phalanx sets", instead)
+            raise InputError(f"'{match[1]}' is an option of sbatch that Phalanx sets", instead)
         found.append(f"--{match[1]}" if match[2] is None else f"--{match[1]}={match[2]}")
     return found
 

@@ -70,7 +70,9 @@ def submit(script: Path) -> str:
     if ended.returncode or not number.isdecimal():
         lines = ended.stderr.strip().splitlines() or ["it said nothing"]
         said = lines[-1].removeprefix("sbatch: ").removeprefix("error: ")
-        raise InputError(f"Slurm did not take the job: {said}", "Correct --slurm (see sinfo).")
+        raise InputError(
+            f"Slurm did not take the job: {said}", "Correct --launcher slurm:… (see sinfo)."
+        )
     return number
 
 

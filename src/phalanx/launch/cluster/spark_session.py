@@ -78,7 +78,7 @@ def connect(master: str, paths: RunPaths, asked: Callable[[], bool]) -> Any:
         raise MachineError(
             f"cannot connect to Spark at '{master or 'its configured master'}': "
             f"{why if gone else _words(error)}",
-            f"Check --master, and Spark's configuration (SPARK_CONF_DIR); see {log}",
+            f"Check --launcher spark:URL, and Spark's configuration (SPARK_CONF_DIR); see {log}",
         ) from None
 
 

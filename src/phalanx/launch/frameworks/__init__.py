@@ -56,8 +56,7 @@ def deciding(roles: Sequence[str]) -> list[int]:
     return chiefs or [rank for rank, role in enumerate(roles) if role != EVALUATOR]
 
 
-def settings_variables(settings: RunSettings, workers: int) -> dict[str, str]:
+def settings_variables(settings: RunSettings) -> dict[str, str]:
     """What was asked for on the command line, and nothing else: the script has its own values."""
-    batch = settings.batch or (settings.batch_per_worker or 0) * workers
-    told = {EPOCHS: settings.epochs, BATCH: batch or None, SEED: settings.seed}
+    told = {EPOCHS: settings.epochs, BATCH: settings.batch, SEED: settings.seed}
     return {name: str(value) for name, value in told.items() if value is not None}

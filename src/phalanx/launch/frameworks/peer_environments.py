@@ -88,7 +88,7 @@ def sibling_of(script: Path, peer: PeerSystem) -> Path:
     if not found.is_file():
         raise InputError(
             f"{peer.system} needs a script of its own, but there is no {found}",
-            f"Write it, or name another: --peer {peer.system}=SCRIPT",
+            "Write it, or leave the system out.",
         )
     return found
 

@@ -37,14 +37,14 @@ def read_roles(text: str) -> dict[str, int]:
             raise InputError(f"unknown role '{name}'", did_you_mean(name, _ROLES))
         if not number.isdecimal() or not 1 <= int(number) <= MOST or name in roles:
             raise InputError(
-                f"invalid part '{part.strip()}' in --roles", "Try chief=1,worker=2,ps=1"
+                f"'{part.strip()}' is not a role with its number", "Try chief=1,worker=2,ps=1"
             )
         roles[name] = int(number)
     if WORKER not in roles:
-        raise InputError("--roles has no worker", "Try chief=1,worker=2,ps=1")
+        raise InputError("the roles have no worker", "Try chief=1,worker=2,ps=1")
     for role in (CHIEF, EVALUATOR):
         if roles.get(role, 1) > 1:
-            raise InputError(f"--roles has {roles[role]} {role}s", f"Give one: {role}=1")
+            raise InputError(f"the roles have {roles[role]} {role}s", f"Give one: {role}=1")
     return roles
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from phalanx.core import settings
 from phalanx.launch.frameworks import Framework, environment_of, settings_variables
-from phalanx.launch.frameworks.framework import TENSORFLOW, WORKER, Places
+from phalanx.launch.frameworks.framework import TENSORFLOW, Places
 from phalanx.launch.launcher import Job, WorkerCommand
 
 
@@ -20,8 +20,6 @@ class MachineContext:
     script: str
     run_folder: str
     data: str | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """Others that every process there is given."""
     before: tuple[str, ...] = ()
     """Words in front of the command: a program that ends it with the process that starts it."""
     figures: str = ""
@@ -33,7 +31,7 @@ def commands_of(
 ) -> list[WorkerCommand]:
     """``python SCRIPT ARGUMENT…`` for every process; ``contexts`` by machine."""
     variables = environment_of(framework.name, places)
-    told = settings_variables(job.settings, len(places.with_role(WORKER)))
+    told = settings_variables(job.settings)
     commands = []
     for (machine, slot), process in zip(job.plan.seats, places.processes, strict=True):
         context = contexts[machine.name]
@@ -41,7 +39,6 @@ def commands_of(
             **told,
             **variables[slot.rank],
             **framework.variables,
-            **context.variables,
             settings.RUN_FOLDER: context.run_folder,
             settings.MACHINE: machine.name,
             settings.CPUS: ",".join(map(str, slot.cpus)),

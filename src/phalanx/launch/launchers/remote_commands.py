@@ -15,7 +15,6 @@ from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
 from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
-from phalanx.core.script.datasets import UNCHECKED_VARIABLE, unchecked
 from phalanx.launch.frameworks import Framework, places_of
 from phalanx.launch.frameworks.framework import SERVER
 from phalanx.launch.launcher import (
@@ -117,8 +116,7 @@ async def _foreign(
             python=member.layout.python,
             script=str(PurePosixPath(member.layout.project) / script),
             run_folder=member.layout.run_folder,
-            data=member.layout.data or member.layout.datasets,
-            variables=dataset_variables(member.layout),
+            data=member.layout.data,
             before=(member.layout.python, "-I", "-S", f"{member.layout.code}/{binding}"),
             figures=f"{member.layout.code}/{figures}",
         )
@@ -181,7 +179,7 @@ def command_of(
         rank=slot.rank,
         machine=machine.name,
         argv=server if serves else [*bootstrap, str(script), *job.arguments],
-        env={**found, **dataset_variables(layout)},
+        env=found,
         cpus=list(slot.cpus),
         threads=slot.threads,
         log=f"logs/rank-{slot.rank}.log",
@@ -214,13 +212,3 @@ def meeting_variables(
     if meeting.links:
         found[hosts.LINKS] = json.dumps(dict(meeting.links))
     return found
-
-
-def dataset_variables(layout: RemoteLayout) -> dict[str, str]:
-    """Where the data sets are that were sent, and whether this machine takes them as they are."""
-    if layout.datasets is None:
-        return {}
-    return {
-        settings.DATASETS: layout.datasets,
-        **({UNCHECKED_VARIABLE: "1"} if unchecked() else {}),
-    }

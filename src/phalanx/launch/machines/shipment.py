@@ -15,7 +15,6 @@ from phalanx.launch.launcher import Job
 from phalanx.launch.link.agent_link import AgentLink
 from phalanx.launch.link.event_loop import in_thread
 from phalanx.launch.link.progress_notes import telling
-from phalanx.launch.shipping.datasets import Datasets, find_datasets
 from phalanx.launch.shipping.environment import PythonChoice, choose_foreign, choose_python
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.project import SHIP_LIMIT, project_manifest
@@ -39,8 +38,6 @@ class RemoteLayout:
     code: str
     """The folder that holds our own package."""
     data: str | None = None
-    datasets: str | None = None
-    """Ready-made ones that were sent, each in a folder of its name."""
     checkpoint: str | None = None
     """The checkpoint that this run goes on from."""
 
@@ -56,7 +53,6 @@ class Equipment:
     code: Load
     project: Load
     data: Load | None
-    datasets: Datasets
     checkpoint: Load | None
     resumed: str
     """Where in it the checkpoint is that the run goes on from."""
@@ -71,7 +67,6 @@ class Equipment:
         def place(load: Load | None, kind: str) -> str | None:
             return f"{link.folder}/{kind}/{load[1].digest}" if load else None
 
-        needed = await self.datasets.needed(link)  # first: what is nowhere ends it
         if self.framework is not None and self.framework.requirements:
             python = await choose_foreign(link, self.framework)
         else:
@@ -81,7 +76,6 @@ class Equipment:
             run_folder=run_folder,
             code=place(self.code, "code") or "",
             data=place(self.data, "data") or machine.data,
-            datasets=place((self.datasets.home, self.datasets.cached), "data") if needed else None,
             checkpoint=f"{place(self.checkpoint, 'data')}/{self.resumed}" if self.resumed else None,
         )
         return layout, python
@@ -91,8 +85,6 @@ class Equipment:
     ) -> Inspection:
         """Have it all where ``layout`` says."""
         there = {}
-        if layout.datasets is not None:
-            there[layout.datasets] = await self.datasets.send(link, self._telling("data sets"))
         there[layout.code] = await self._ship(link, self.code, "code")
         there[layout.project] = await self._ship(link, self.project, "project")
         found = await python.prepare(link, self._telling("packages"))
@@ -125,7 +117,6 @@ async def pack_up(job: Job, say: Say) -> Equipment:
             code=await in_thread(code_manifest),
             project=project,
             data=await in_thread(data_manifest, fleet.data, follow) if fleet.data else None,
-            datasets=await in_thread(find_datasets, job, say),
             checkpoint=await in_thread(checkpoint_manifest, Path(resume)) if resume else None,
             resumed="/".join(Path(resume).parts[-2:]) if resume else "",
             framework=job.framework,

@@ -139,6 +139,6 @@ def _with_target(root: Path, file: ListedFile, shipped: set[str], follow: bool) 
         raise _refused(
             root / file.path,
             f"points to {target}, which {where}",
-            "To send the file itself: --follow-links. To leave it out: ",
+            "To send the file itself: follow_links: yes in the blueprint. To leave it out: ",
         )
     return _regular(file.path, target.stat())

@@ -85,7 +85,7 @@ def _check_size(root: Path, files: list[ListedFile], limit: int) -> None:
     raise InputError(
         f"the project {root} has {words.size(size)}, above the limit of {words.size(limit)}; "
         f"its largest files: {names}",
-        "Exclude files in a .gitignore, send data with --data, or raise --ship-limit.",
+        "Exclude files in a .gitignore, send data by --data, or set ship_limit in the blueprint.",
     )
 
 

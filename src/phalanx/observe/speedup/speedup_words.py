@@ -58,7 +58,7 @@ def _change(worth: Worth, faster: Sequence[Option]) -> str:
         kept = max(alike, key=lambda option: len(option.machines))
         ways.append(_leave_out(worth, kept))
         helps = helps or (late is not None and late.name not in kept.machines)
-    ways += [f"balance it (--balance auto: {_faster(option)})" for option in balanced]
+    ways += [f"balance it (without shares=equal: {_faster(option)})" for option in balanced]
     return f"{_why(worth, late if helps else None)}: {' or '.join(ways)}"
 
 

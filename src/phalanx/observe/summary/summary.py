@@ -93,8 +93,6 @@ def _add_settings(summary: Summary, run: RunFiles) -> None:
     if settings:
         summary.seed, summary.precision = settings.seed, settings.precision
         summary.batch = settings.batch or summary.batch
-        if settings.batch_per_worker and summary.workers:
-            summary.batch = settings.batch_per_worker * summary.workers
         machines = any(machine.emulated for machine in run.plan.machines)
         summary.emulated = describe_emulation(settings, machines)
         summary.simulated = settings.virtual is not None

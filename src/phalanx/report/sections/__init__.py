@@ -1,4 +1,4 @@
-"""The sections of a report: each is one function, in a file of its own, and a line here.
+"""The sections of a report: each is one function, and a line here.
 
 A section is ``(study) -> Section | None``; ``None`` leaves it out. Sections are shown by their
 ``place``, so one that is added from outside can stand wherever it belongs.
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 REPORT_SECTIONS = Registry(
     "report section",
     {
-        "results": "phalanx.report.sections.results:section",
-        "accuracy": "phalanx.report.sections.accuracy:section",
-        "loss": "phalanx.report.sections.loss:section",
-        "time": "phalanx.report.sections.time_split:section",
-        "switches": "phalanx.report.sections.switches:section",
-        "timeline": "phalanx.report.sections.timeline:section",
-        "staleness": "phalanx.report.sections.staleness:section",
-        "workers": "phalanx.report.sections.workers:section",
-        "machines": "phalanx.report.sections.machines:section",
-        "rerun": "phalanx.report.sections.rerun:section",
+        "results": "phalanx.report.sections.outcome:results",
+        "accuracy": "phalanx.report.sections.outcome:accuracy",
+        "loss": "phalanx.report.sections.outcome:loss",
+        "time": "phalanx.report.sections.course:phases",
+        "switches": "phalanx.report.sections.course:switches",
+        "timeline": "phalanx.report.sections.course:timeline",
+        "staleness": "phalanx.report.sections.course:staleness",
+        "workers": "phalanx.report.sections.machines:workers",
+        "machines": "phalanx.report.sections.machines:machines",
+        "rerun": "phalanx.report.sections.outcome:rerun",
     },
 )
 

@@ -43,6 +43,7 @@ from phalanx.train.proof.checks import Checks
 from phalanx.train.whole.calls import share_calls
 from phalanx.train.whole.plain_pass import PlainPass
 from phalanx.train.whole.view_choice import ViewChoice
+from phalanx.train.whole.view_trial import ViewTrial
 from phalanx.train.whole.whole_engine import WholeEngine
 from phalanx.train.worker.build_worker import build_worker
 
@@ -70,6 +71,11 @@ class Adoption:
         return self._view.whole or (self._alone and not self.profiles)
 
     @property
+    def _child(self) -> Checks | ViewTrial | None:
+        """In a child of a worker: what it is there for."""
+        return self._checks if self._checks.is_child else self._view.trial
+
+    @property
     def profiles(self) -> bool:
         """Whether the script is only measured."""
         return self._chosen.profile is not None
@@ -83,7 +89,7 @@ class Adoption:
 
     def before_training(self, _loss: torch.Tensor, _factor: torch.Tensor | None) -> None:
         """The script calls ``backward`` outside of a training."""
-        if self._checks.is_child or self._view.trial is not None:
+        if self._child is not None:
             return
         if self._counts_steps and not self._optimizers():
             self._stand_in = stand_in_for(_loss)
@@ -112,14 +118,9 @@ class Adoption:
         **kwargs: Any,
     ) -> Any:
         training = self._training
-        if self._view.trial is not None:
-            return self._view.trial.step(plain, optimizer, closure, **kwargs)
+        if self._child is not None:
+            return self._child.step(plain, optimizer, closure, **kwargs)
         given = () if closure is None else (closure,)
-        if self._checks.is_child and training is not None:
-            with training.parts.steps.ours:  # an optimizer may have another one inside
-                found = plain(optimizer, *given, **kwargs)
-            self._checks.stepped_alone()
-            return found
         known = training is not None and training.knows(optimizer) and training.awaits_step
         if self._counts_steps and (given or kwargs or not known):  # its gradients are those of all
             return self._step_alone(optimizer, plain, *given, **kwargs)
@@ -158,7 +159,7 @@ class Adoption:
     ) -> Any:
         """Outside of a pass; or made by the script (a closure, an optimizer made later)."""
         training = self._training or self._train_own_batches()
-        if self._checks.is_child:  # since now
+        if self._child is not None:  # since now
             return self.step(optimizer, plain, *given, **kw)
         if training is None or training.own is None or training.parts.lifecycle.over:
             return plain(optimizer, *given, **kw)

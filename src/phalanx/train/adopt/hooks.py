@@ -52,7 +52,7 @@ def adopt_this_worker() -> None:
     chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
     from phalanx.train.adopt.adoption import Adoption
     from phalanx.train.adopt.kept_objects import note_what_is_made
-    from phalanx.train.step.gradient_reads import watch_backward
+    from phalanx.train.step.stepper import watch_backward
 
     workers = int(variables.get(settings.WORKERS, "1"))
     if chosen.explain:
@@ -97,7 +97,7 @@ def end_adoption() -> None:
 def hand_over(what: str) -> None:
     """The script trains with a library that is taken hold of elsewhere: torch is left alone, and
     files stay apart."""
-    from phalanx.train.step.gradient_reads import watch_backward
+    from phalanx.train.step.stepper import watch_backward
 
     if _current.explanation is not None:
         raise InputError(

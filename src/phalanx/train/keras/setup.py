@@ -69,14 +69,10 @@ def check_options(environment: Environment, model: Any) -> None:
         raise InputError(
             "steps_per_execution must be 1 with Keras on torch", "Leave it out of model.compile."
         )
-    for option, given in (
-        ("--batch-per-worker", settings.batch_per_worker),
-        ("--precision", settings.precision != "float32"),
-    ):
-        if given:
-            raise InputError(
-                f"{option} has no effect on a Keras script", "Set it in the script itself."
-            )
+    if settings.precision != "float32":
+        raise InputError(
+            "--precision has no effect on a Keras script", "Set it in the script itself."
+        )
 
 
 def check_clipping(optimizer: Any, environment: Environment) -> None:

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from phalanx.core.errors import InputError
-from phalanx.core.settings import DataOn
 from phalanx.data.fingerprint import PARTS, PLACES, Print, fingerprint, first_difference, places_of
 from phalanx.data.reader import Reader, TensorReader, as_reader
 from phalanx.sync.arena.arena import Locks
@@ -68,9 +67,9 @@ class SameData:
 class CheckedReaders:
     """Readers of the data that the script trains on and evaluates; each set is checked once."""
 
-    def __init__(self, engine: Engine, seed: int, device: torch.device, data_on: DataOn) -> None:
+    def __init__(self, engine: Engine, seed: int, device: torch.device) -> None:
         self._engine, self._seed, self._same = engine, seed, SameData(engine)
-        self._device, self._data_on = device, data_on
+        self._device = device
         self._known: dict[tuple[int, int], tuple[Any, Any, Reader | None]] = {}
         """Of each set, as long as the script has it."""
         self.checks = True
@@ -89,7 +88,7 @@ class CheckedReaders:
             if moves and self._device.type == "cuda":
                 from phalanx.data.placement import placed
 
-                reader = placed(reader, self._device, self._data_on, self._engine.workers)
+                reader = placed(reader, self._device, self._engine.workers)
             try:  # one that has the data themselves would keep them: it is made again
                 held = weakref.ref(data, functools.partial(self._known.pop, key))
                 copied = isinstance(reader, TensorReader) and reader is not data

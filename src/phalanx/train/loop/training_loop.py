@@ -11,7 +11,7 @@ from torch import Tensor
 
 from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.core.context import call_at_end
-from phalanx.core.errors import InputError, NotFinite, PeerLost
+from phalanx.core.errors import InputError, NotFinite, PeerLost, PhalanxError
 from phalanx.data.reader import Reader
 from phalanx.train.control.rendezvous import EPOCH_DONE
 from phalanx.train.engine.engine import NEVER
@@ -203,7 +203,7 @@ class TrainingLoop:
                 "--epochs was given, but the script does not loop over run.epochs",
                 "Loop like this: for epoch in run.epochs(10):",
             )
-        wanted = batch_of(chosen, batch or reader.batch, workers)
+        wanted = batch_of(chosen, batch or reader.batch)
         check_sizes(len(reader), wanted, workers)
         number, self._passes = self._passes, self._passes + 1
         # A loop without run.epochs: each pass is an epoch.
@@ -308,3 +308,5 @@ class TrainingLoop:
                 pass  # those it would inform are gone already
             except Exception as error:
                 self._lifecycle.fail(str(error))
+                if not isinstance(error, PhalanxError | OSError):
+                    raise  # what nobody foresaw is told with its traceback

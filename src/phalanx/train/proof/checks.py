@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.proof.check_plan import CheckPlan
 from phalanx.train.proof.child import connections
 from phalanx.train.proof.differing_modules import why_parts_differ
-from phalanx.train.proof.proof import SECONDS, Proof, Verdict
+from phalanx.train.proof.proof import FAILED, SECONDS, Proof, Verdict
 
 MOST = 50_000_000
 """Parameters, of which the child has copies of its own."""
@@ -76,7 +76,9 @@ class Checks:
         self._spent, self._noise, self._said = 0.0, False, False
         self._given: torch.Tensor | None = None
         """How torch's random numbers were when the child was given a batch of its own."""
-        self._due = self._due_at = self._steps = self._heard = 0
+        self._due_at = self._steps = self._heard = 0
+        self.due = 0
+        """Steps that a child is to do alone, as soon as the script has a batch to begin with."""
 
     def before_joining(self) -> bool:
         """Whether this worker can have children: no GPU survives a fork, and what the script is
@@ -100,9 +102,7 @@ class Checks:
             return False
         why = why_parts_differ(models) if engine.copies == 1 else None
         if not _steps_together(chosen):
-            why = (
-                f"{chosen.strategy} trains otherwise, on the loss of each worker's part of a batch"
-            )
+            why = f"{chosen.strategy} trains each worker on its part of a batch, and otherwise"
         if sum(p.numel() for o in optimizers for g in o.param_groups for p in g["params"]) > MOST:
             why = "a copy of so many parameters takes much memory"
         if why:
@@ -111,11 +111,12 @@ class Checks:
         self._told = engine.region("proof", 6, torch.float64).numpy()
         self._parts, self._optimizers, self._training = parts, list(optimizers), training
         self._plan = CheckPlan(chosen.check, chosen.seed)
-        self._can_fork = (
-            bool(self._forkable) and training.can_fork and engine.rank + engine.copy == 1
-        )
+        tries = engine.rank + engine.copy == 1
+        self._can_fork = tries and bool(self._forkable) and training.can_fork
+        if tries and not self._can_fork:
+            self._note(Verdict(FAILED, 0, 0.0))
         self._began, self._steps, self._heard = time.monotonic(), 0, 0
-        self._due, self._due_at = self._plan.length(0), 0
+        self.due, self._due_at = self._plan.length(0), 0
         parts.steps.watchers.append(self._stepped)
         return True
 
@@ -124,9 +125,9 @@ class Checks:
     def fork(self) -> bool:
         """Whether this is a child from now on, which goes on alone."""
         parts = self._parts
-        if not self._due or self.is_child or parts is None or parts.trained.weight.pending:
+        if not self.due or self.is_child or parts is None or parts.trained.weight.pending:
             return False
-        length, self._due = self._due, 0
+        length, self.due = self.due, 0
         if self._steps != self._due_at:  # that step was not the last one of its batch
             return False
         if not self._can_fork or not self._has_time() or not self._is_forkable(parts):
@@ -166,9 +167,12 @@ class Checks:
 
     def _stepped(self) -> None:
         self._steps += 1
-        if length := self._plan.length(self._steps):
-            self._due, self._due_at = length, self._steps
-        self._tell(self._proof.note() if self._proof is not None else None)
+        if self._steps > self._plan.begins:
+            self._plan.length(self._steps)
+        if self._steps == self._plan.begins:
+            self.due, self._due_at = self._plan.length(self._steps), self._steps
+        if self._proof is not None or self._told[0] > self._heard:
+            self._tell(self._proof.note() if self._proof is not None else None)
 
     def given(self) -> None:
         """The child gets its next batch."""
@@ -179,11 +183,15 @@ class Checks:
         drawn = self._given is not None and not torch.equal(self._given, torch.get_rng_state())
         self._noise = self._noise or drawn
 
-    def stepped_alone(self) -> None:
+    def step(self, plain: Callable[..., Any], optimizer: Any, closure: Any, **kwargs: Any) -> Any:
         """A step of the child."""
-        assert self._proof is not None
+        assert self._proof is not None and self._parts is not None
+        given = () if closure is None else (closure,)
+        with self._parts.steps.ours:  # an optimizer may have another one inside
+            found = plain(optimizer, *given, **kwargs)
         self._note_noise()
         self._proof.note_alone(noise=self._noise)
+        return found
 
     # -- what was found ----------------------------------------------------------------------
 

@@ -53,7 +53,10 @@ class Verdict:
 
     def words(self, names: Sequence[str]) -> str:
         if self.kind == FAILED:
-            return "not checked against one process: the process that was to go on alone has failed"
+            return (
+                "not checked against one process: none could go on alone (it failed, or has a GPU "
+                "or connections, which are lost in a fork)"
+            )
         if self.kind == NOISE and not self.steps:
             return (
                 "not checked against one process: random numbers that are drawn in the loop "

@@ -96,11 +96,9 @@ def check_same_kind(saved: LaneState | None, current: Pass) -> None:
         check_order(False)
 
 
-def batch_of(chosen: RunSettings, asked: int | None, workers: int) -> int:
+def batch_of(chosen: RunSettings, asked: int | None) -> int:
     """The global batch: the command line wins over what the script ``asked`` for."""
     wanted = chosen.batch or asked or 0
-    if chosen.batch_per_worker:
-        wanted = chosen.batch_per_worker * workers
     if wanted < 1:
         raise InputError("the batch size is missing", "Give it: run.batches(train, batch=128)")
     return wanted

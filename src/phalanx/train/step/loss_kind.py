@@ -281,20 +281,12 @@ class LossWatch:
         return Counted(found.even[0], even=True) if alone else None
 
 
-def _is_plain_mean(node: Any, samples: int) -> bool:
-    """The most frequent loss, recognised at once: a cross entropy that counts every sample once."""
-    return (
-        type(node).__name__ == "NllLossBackward0"
-        and node._saved_reduction == _MEAN
-        and node._saved_weight is None
-        and float(node._saved_total_weight) == samples == node._saved_target.numel()
-    )
-
-
 class AdoptedLoss(LossWatch):
-    """Of an adopted script, which declares nothing: every loss has to be of the kind of the first
-    one, and all workers have to have found the same kind: one with a single sample may not be able
-    to tell."""
+    """Whether the losses of an adopted script are means or sums over the batch: as the first looks.
+
+    An explicit script declares it. Here every loss has to be of the kind of the first one, and all
+    workers have to have found the same kind: one with a single sample may not be able to tell.
+    """
 
     def __init__(self, engine: Engine, kinds: Tensor) -> None:
         """``kinds``: what each worker has found, in memory that all see."""
@@ -348,3 +340,13 @@ class AdoptedLoss(LossWatch):
                 "the workers do not agree whether the loss is a mean or a sum over the batch",
                 "Say which it is: --loss mean or --loss sum.",
             )
+
+
+def _is_plain_mean(node: Any, samples: int) -> bool:
+    """The most frequent loss, recognised at once: a cross entropy that counts every sample once."""
+    return (
+        type(node).__name__ == "NllLossBackward0"
+        and node._saved_reduction == _MEAN
+        and node._saved_weight is None
+        and float(node._saved_total_weight) == samples == node._saved_target.numel()
+    )

@@ -21,7 +21,8 @@ from phalanx.train.whole.view_trial import ViewTrial, can_be_tried, try_views
 class ViewChoice:
     def __init__(self, chosen: RunSettings, workers: int) -> None:
         self._open = chosen.view == "auto"
-        self.whole = _sees_whole_batches(chosen, workers)
+        asked = chosen.adopt and chosen.view != "parts" and chosen.loss is None
+        self.whole = asked and workers > 1 and trains_as_one(chosen)
         """Each worker runs the script on whole batches, and only calls of models are shared out."""
         self.slower: float | None = None
         """How many times as long a step would take in view ``whole``, if that decided it."""
@@ -61,12 +62,6 @@ class ViewChoice:
         if found is not None:
             suggest_option("--view whole")
         return None
-
-
-def _sees_whole_batches(chosen: RunSettings, workers: int) -> bool:
-    """That needs workers that step together all the time, with gradients as they are."""
-    parts = workers == 1 or not chosen.adopt or chosen.view == "parts" or chosen.loss is not None
-    return not parts and trains_as_one(chosen)
 
 
 def _was_whole(checkpoint: Path) -> bool:

@@ -44,7 +44,7 @@ from phalanx.train.start.lifecycle import Lifecycle
 from phalanx.train.start.seed import CommonSeed
 from phalanx.train.step.carried_state import CarriedState
 from phalanx.train.step.gradient_weight import GradientWeight
-from phalanx.train.step.loss_kind import LossWatch
+from phalanx.train.step.loss_kind import AdoptedLoss, LossWatch
 from phalanx.train.step.nonfinite import NonFinite, skip_on_device
 from phalanx.train.step.stepper import Stepper
 from phalanx.train.step.stopwatch import Stopwatch
@@ -126,7 +126,7 @@ def build_worker(
         RateSchedules(engine, script.optimizers),
         CarriedState(script.models, stopwatch) if engine.workers > 1 else None,
         resumed, seeds, script.precision, script.rounding,
-        CheckedReaders(engine, chosen.seed, environment.device, chosen.data_on),
+        CheckedReaders(engine, chosen.seed, environment.device),
     )  # fmt: skip
     if environment.workers > 1 and not whole:
         seeds.own(environment.rank)
@@ -256,8 +256,6 @@ def _losses(loss: str, engine: Engine) -> LossWatch:
     """``auto`` is of an adopted script, which declares nothing; ``part`` was declared for it."""
     if loss != "auto" or engine.copies > 1:
         return LossWatch(sums=loss == "sum", parts=loss in ("part", "auto"))
-    from phalanx.train.step.loss_kind import AdoptedLoss
-
     return AdoptedLoss(engine, engine.region("kinds of losses", engine.workers, torch.int64))
 
 

@@ -113,12 +113,11 @@ def test_compare_marks_what_failed_and_goes_on(shell: Shell) -> None:
 def test_every_row_has_the_same_global_batch_and_every_repeat_its_seed(shell: Shell) -> None:
     answer = shell(
         "compare", shell.script(), "--strategies", "async", "--workers", "3",
-        "--batch-per-worker", "16", "--repeat", "2", "--seed", "5", "--dry-run", "--json",
+        "--batch", "48", "--repeat", "2", "--seed", "5", "--dry-run", "--json",
     )  # fmt: skip
 
     settings = [launch["settings"] for launch in answer.json["launches"]]
     assert {s["batch"] for s in settings} == {48}
-    assert {s["batch_per_worker"] for s in settings} == {None}
     assert [(s["strategy"], s["seed"]) for s in settings] == [
         ("single", 5), ("async", 5), ("async", 6), ("single", 6),
     ]  # fmt: skip

@@ -6,8 +6,6 @@ import pytest
 from cli_support import Shell
 
 from phalanx.cli.machines import doctor_checks as checks
-from phalanx.core.script.datasets import data_home
-from phalanx.data.load import data_folder
 
 
 def test_every_check_is_one_line_with_a_status(shell: Shell) -> None:
@@ -18,7 +16,7 @@ def test_every_check_is_one_line_with_a_status(shell: Shell) -> None:
     found = answer.json["checks"]
     assert [c["name"] for c in found] == [
         "system", "python", "torch", "cores", "GPUs", "memory", "shared memory", "bfloat16",
-        "run folder", "data cache",
+        "run folder",
     ]  # fmt: skip
     assert {c["status"] for c in found} <= {"ok", "warn"}
     assert all(len(c["found"].splitlines()) == 1 for c in found)
@@ -71,15 +69,3 @@ def test_a_check_that_breaks_is_a_finding() -> None:
         raise RuntimeError("no such file")
 
     assert checks.examine(broken).status == "fail"
-
-
-@pytest.mark.parametrize("variable", ["PHALANX_DATA", "XDG_CACHE_HOME", None])
-def test_the_data_cache_is_where_the_loaders_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None
-) -> None:
-    for name in ("PHALANX_DATA", "XDG_CACHE_HOME", "PHALANX_SETTINGS"):
-        monkeypatch.delenv(name, raising=False)
-    if variable:
-        monkeypatch.setenv(variable, str(tmp_path))
-
-    assert data_home() / "mnist" == data_folder("mnist")

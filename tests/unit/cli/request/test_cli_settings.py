@@ -35,11 +35,12 @@ def test_run_writes_checkpoints_some_seconds_apart_and_compare_none(shell: Shell
 
 
 def test_what_is_asked_for_reaches_the_workers(shell: Shell) -> None:
-    words = ["--workers", "4", "--slow", "1,0.25", "--rate", "100mbit", "--balance", "off",
-             "--checkpoint-every", "2,10min", "--keep", "5", "--on-nonfinite", "stop"]  # fmt: skip
-    (run,) = settings_of(shell, "run", shell.script(), *words)
+    words = ["--workers", "4", "--slow", "1,0.25", "--rate", "100mbit", "--check", "5,finite"]
+    more = ["--checkpoint-every", "2,10min,keep=5", "--strategy", "allreduce:shares=equal"]
+    (run,) = settings_of(shell, "run", shell.script(), *words, *more)
     assert run["slow"] == [1.0, 0.25, 1.0, 1.0], "those that are not named keep their speed"
     assert (run["rate"], run["balance"], run["on_nonfinite"]) == (1e8, "off", "stop")
+    assert run["check"] == 5
     assert (run["checkpoint_epochs"], run["checkpoint_minutes"], run["keep"]) == (2, 10.0, 5)
 
     single, other = settings_of(shell, "compare", "train.py", "--strategies", "bsp", *words)
@@ -73,6 +74,7 @@ def test_rates(text: str, rate: float) -> None:
         ("0", CheckpointTimes(0)),
         ("10min", CheckpointTimes(0, 10.0)),
         ("0.5min,3", CheckpointTimes(3, 0.5)),
+        ("keep=7", CheckpointTimes(1, keep=7, gap=20.0)),
         ("2h", CheckpointTimes(0, 120.0)),
     ],
 )

@@ -51,11 +51,8 @@ def test_systems_are_compared_in_one_table_with_their_losses_checked(shell: Shel
 
 def test_a_system_whose_losses_differ_has_no_ratio(shell: Shell) -> None:
     script = shell.script()
-    shell.script(WORSE, "other.py")
-    answer = shell(
-        "compare", "--systems", "phalanx,torch-ddp", "--peer", "torch-ddp=other.py", script,
-        "--workers", "2",
-    )  # fmt: skip
+    shell.script(WORSE, "train.ddp.py")
+    answer = shell("compare", "--systems", "phalanx,torch-ddp", script, "--workers", "2")
 
     assert answer.code == 0
     ratio = next(line for line in answer.out.splitlines() if line.startswith("time ÷"))
@@ -111,9 +108,7 @@ def test_the_roles_of_a_dry_run(shell: Shell) -> None:
     assert (launch["system"], launch["decides"], launch["joins"]) == ("tf-ps", [0], False)
     config = json.loads(launch["workers"][1]["env"]["TF_CONFIG"])
     assert config["task"] == {"type": "worker", "index": 0}
-    asked = shell(
-        "run", "--framework", "tensorflow", "--roles", "worker=2", script, "--dry-run", "--json"
-    )
+    asked = shell("run", "--framework", "tensorflow:worker=2", script, "--dry-run", "--json")
     launch = asked.json["launches"][0]
     assert launch["system"] == "tf-mwms" and len(launch["workers"]) == 2
 
@@ -147,45 +142,28 @@ def test_a_data_set_that_is_not_prepared_is_named(
         (("compare", "--systems", "phalanx,horovod", "S"), "unknown system 'horovod'"),
         (("compare", "--systems", "torch-ddp,torch-ddp", "S"), "twice"),
         (("compare", "--systems", "phalanx,tf-ps", "S"), "there is no train.keras.py"),
-        (("compare", "--peer", "tf-ps=S", "S"), "--peer needs --systems"),
-        (("compare", "--systems", "phalanx", "--peer", "tf-ps=S", "S"), "--systems does not"),
-        (("compare", "--roles", "worker=2,ps=1", "S"), "--roles of a comparison is for tf-ps"),
+        (("compare", "--peer", "tf-ps=S", "S"), "no longer has --peer"),
+        (("compare", "--systems", "phalanx,tf-mwms:worker=2", "S"), "takes nothing after ':'"),
+        (("compare", "--systems", "phalanx,tf-ps:worker=2", "S"), "names no ps"),
         (
-            ("compare", "--systems", "phalanx,tf-mwms", "--roles", "worker=2,ps=1", "S"),
-            "--roles of a comparison is for tf-ps",
+            ("compare", "--systems", "phalanx,tf-ps:worker=2:ps=1", "--workers", "3", "S"),
+            "--workers 3 does not match the workers of tf-ps",
         ),
-        (
-            (
-                "compare",
-                "--systems",
-                "phalanx,tf-ps",
-                "--peer",
-                "tf-ps=S",
-                "--workers",
-                "3",
-                "--roles",
-                "worker=2,ps=1",
-                "S",
-            ),
-            "--workers 3 does not match --roles",
-        ),
-        (("compare", "--systems", "phalanx,tf-ps", "--peer", "tf-ps", "S"), "names no script"),
-        (("compare", "--systems", "phalanx,tf-ps", "--peer", "tf-ps=no.py", "S"), "no script"),
         (("compare", "--systems", "phalanx", "--slow", "1,0.5", "S"), "--slow"),
         (("run", "--framework", "mxnet", "S"), "unknown framework 'mxnet'"),
         (("run", "--framework", "torch", "--strategy", "async", "S"), "--strategy"),
-        (("run", "--framework", "torch", "--roles", "worker=2", "S"), "--roles"),
-        (("run", "--roles", "worker=2", "S"), "--roles"),
-        (("run", "--servers", "m3", "S"), "'m3' is neither a machine nor a selection"),
-        (("run", "--servers", "here", "S"), "--servers leaves no machine for workers"),
-        (("run", "--framework", "tensorflow", "--roles", "boss=1", "S"), "unknown role 'boss'"),
+        (("run", "--framework", "torch:worker=2", "S"), "only TensorFlow's scripts have roles"),
+        (("run", "--roles", "worker=2", "S"), "--framework tensorflow:worker=2,ps=1"),
+        (("run", "--machines", "server:m3", "S"), "'m3' is neither a machine nor a selection"),
+        (("run", "--machines", "all,server:here", "S"), "leaves no machine for workers"),
+        (("run", "--framework", "tensorflow:boss=1", "S"), "unknown role 'boss'"),
         (
             ("run", "--framework", "torch", "--launcher", "inprocess", "S"),
             "another framework's script",
         ),
         (
-            ("run", "--framework", "tensorflow", "--roles", "worker=3", "--workers", "2", "S"),
-            "does not match --roles",
+            ("run", "--framework", "tensorflow:worker=3", "--workers", "2", "S"),
+            "does not match the script's roles",
         ),
     ],
 )
@@ -193,6 +171,8 @@ def test_mistakes_are_one_line_before_anything_starts(
     shell: Shell, words: tuple[str, ...], told: str
 ) -> None:
     script = shell.script()
+    if "ps=1" in " ".join(words):
+        shell.script(AS_GOOD, "train.keras.py")
     answer = shell(*(word.replace("S", script) if word[-1] == "S" else word for word in words))
     assert answer.code == 2
     assert told in answer.err and len(answer.errors) <= 2
@@ -235,7 +215,7 @@ def test_spark_is_one_of_the_systems_and_its_master_not_the_others(
     shell.script(AS_GOOD, "train.ddp.py")
     answer = shell(
         "compare", "--systems", "torch-ddp,phalanx,phalanx-spark", script, "--workers", "2",
-        "--batch", "8,16", "--master", "spark://h:7077", "--dry-run",
+        "--batch", "8,16", "--launcher", "spark:spark://h:7077", "--dry-run",
     )  # fmt: skip
     assert answer.code == 0
     found = [
@@ -244,7 +224,7 @@ def test_spark_is_one_of_the_systems_and_its_master_not_the_others(
     assert found == ["local", "local", "spark"] * 2
 
 
-def test_a_master_goes_with_spark_only(shell: Shell) -> None:
-    answer = shell("run", shell.script(), "--launcher", "local", "--master", "local[2]")
+def test_only_the_launcher_of_a_cluster_takes_an_address(shell: Shell) -> None:
+    answer = shell("run", shell.script(), "--launcher", "local:local[2]")
     assert answer.code == 2
-    assert "error: --master needs --launcher spark" in answer.err
+    assert "error: the launcher 'local' takes nothing after ':'" in answer.err

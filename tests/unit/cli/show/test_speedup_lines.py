@@ -58,7 +58,7 @@ def test_two_lines_once_whatever_the_machines_clocks_say() -> None:
     )
     assert second.startswith("m3 is 4.0 times slower than the others and they wait 73 % of the")
     assert "leave it out (--machines m1,m2: about 2.6 times faster)" in second
-    assert "or balance it (--balance auto: about " in second
+    assert "or balance it (without shares=equal: about " in second
 
 
 def test_nothing_before_the_first_steps_are_over_nor_for_one_worker() -> None:

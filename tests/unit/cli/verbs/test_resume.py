@@ -61,19 +61,21 @@ def test_resume_is_a_new_run_with_the_same_settings(shell: Shell, paths: RunPath
 
 def test_another_strategy_workers_epochs_and_checkpoint(shell: Shell, paths: RunPaths) -> None:
     answer = shell(
-        "resume", "exp", "--strategy", "ssp:bound=2", "--workers", "3", "--epochs", "9",
-        "--batch", "96", "--checkpoint", "1", "--checkpoint-every", "5min", "--keep", "1",
-        "--rate", "1gbit", "--balance", "off", "--launcher", "inprocess", "--dry-run", "--json",
+        "resume", "exp", "--strategy", "ssp:bound=2:shares=equal", "--workers", "3",
+        "--epochs", "9",
+        "--batch", "96", "--checkpoint", "1", "--checkpoint-every", "5min,keep=1",
+        "--rate", "1gbit", "--launcher", "inprocess", "--dry-run", "--json",
     )  # fmt: skip
 
     assert answer.code == 0, answer.err
     (launch,) = answer.json["launches"]
     settings = launch["settings"]
-    assert launch["run"] == "TIME-exp-ssp-bound-2-resumed"
+    assert launch["run"] == "TIME-exp-ssp-bound-2-shares-equal-resumed"
     assert launch["resumes"] == f"{RUN}, checkpoint 1"
     assert launch["launcher"] == "inprocess"
     assert launch["plan"]["workers"] == len(launch["workers"]) == 3
-    assert (settings["strategy"], settings["epochs"], settings["batch"]) == ("ssp:bound=2", 9, 96)
+    assert (settings["strategy"], settings["epochs"]) == ("ssp:bound=2:shares=equal", 9)
+    assert settings["batch"] == 96
     assert settings["slow"] == [1.0, 0.5, 1.0]
     assert (settings["checkpoint_epochs"], settings["checkpoint_minutes"]) == (0, 5.0)
     assert (settings["keep"], settings["rate"], settings["balance"]) == (1, 1e9, "off")
@@ -81,15 +83,15 @@ def test_another_strategy_workers_epochs_and_checkpoint(shell: Shell, paths: Run
     assert [run.name for run in shell.runs.iterdir()] == [RUN]
 
 
-def test_the_global_batch_stays_when_each_worker_had_its_own(shell: Shell, paths: RunPaths) -> None:
-    launch = Launch.from_json(paths.launch.read_bytes())
-    settings = msgspec.structs.replace(launch.settings, batch=None, batch_per_worker=64)
-    write_launch(paths, msgspec.structs.replace(launch, settings=settings).to_json())
-    answer = shell("resume", "--workers", "4", "--dry-run", "--json")
-
-    (found,) = answer.json["launches"]
-    assert found["settings"]["batch"] == 128
-    assert found["settings"]["batch_per_worker"] is None
+def test_as_many_checkpoints_as_asked_for_are_kept_at_the_same_times(
+    shell: Shell, paths: RunPaths
+) -> None:
+    (found,) = shell("resume", "--checkpoint-every", "keep=9", "--dry-run", "--json").json[
+        "launches"
+    ]
+    before = Launch.from_json(paths.launch.read_bytes()).settings
+    assert found["settings"]["keep"] == 9
+    assert found["settings"]["checkpoint_epochs"] == before.checkpoint_epochs
 
 
 def test_a_damaged_checkpoint_is_named_and_skipped(shell: Shell, paths: RunPaths) -> None:
@@ -158,7 +160,6 @@ def test_what_cannot_be_gone_on_with(shell: Shell, paths: RunPaths) -> None:
     assert "no checkpoint 7" in refused(shell, "resume", "--checkpoint", "7")
     assert "--workers must be at least 1" in refused(shell, "resume", "--workers", "0")
     assert "is too small for" in refused(shell, "resume", "--batch", "1")
-    assert "unknown balance" in refused(shell, "resume", "--balance", "x")
     assert "2 speeds for 1 worker" in refused(shell, "resume", "--slow", "1,1", "--workers", "1")
     (shell.folder / "train.py").unlink()
     told = refused(shell, "resume")

@@ -45,6 +45,7 @@ HELPERS = (
         ("scaler.step(optimizer)", True),
         ("grads = torch.autograd.grad(loss, p)", True),
         ("yield batch", True),
+        ("backward(loss)", True),
     ],
 )
 def test_by_what_is_reached(tmp_path: Path, body: str, may: bool) -> None:

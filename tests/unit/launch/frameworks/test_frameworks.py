@@ -314,8 +314,8 @@ def test_who_decides_the_end() -> None:
 
 
 def test_only_what_was_asked_for_is_passed_on() -> None:
-    assert settings_variables(RunSettings(), 2) == {"PHALANX_SEED": "0"}
-    asked = settings_variables(RunSettings(epochs=3, batch_per_worker=64, seed=7), 2)
+    assert settings_variables(RunSettings()) == {"PHALANX_SEED": "0"}
+    asked = settings_variables(RunSettings(epochs=3, batch=128, seed=7))
     assert asked == {"PHALANX_EPOCHS": "3", "PHALANX_BATCH": "128", "PHALANX_SEED": "7"}
 
 

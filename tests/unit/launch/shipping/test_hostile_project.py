@@ -45,7 +45,7 @@ def test_a_link_to_a_file_outside_is_not_sent_as_that_file(project: Path) -> Non
     link.symlink_to(project.parent / "id_ed25519")
     with pytest.raises(InputError, match="is outside of what is sent") as caught:
         project_manifest(project / "train.py")
-    assert str(link) in caught.value.cause and "--follow-links" in caught.value.remedy
+    assert str(link) in caught.value.cause and "follow_links" in caught.value.remedy
     with pytest.raises(InputError, match="is outside of what is sent"):
         data_manifest(project)
     _, manifest = project_manifest(project / "train.py", follow=True)

@@ -174,7 +174,7 @@ def test_too_much_names_the_largest(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"f4000 .*f3000 .*f2000 ") as caught:
         list_files(tmp_path, limit=9000)
     assert "f1 " not in caught.value.cause
-    for remedy in (".gitignore", "--ship-limit", "--data"):
+    for remedy in (".gitignore", "ship_limit", "--data"):
         assert remedy in caught.value.remedy
     assert len(list_files(tmp_path, limit=9001)) == 4
 

@@ -149,8 +149,8 @@ def test_the_fourfold_slower_machine_in_words() -> None:
     found = judged(lockstep([1e-3, 1e-3, 4.1e-3], wobble=0.0))
     assert advise(found) == (
         "m3 is 4.1 times slower than the others and they wait 74 % of the time for it: leave it "
-        "out (--machines m1,m2: about 2.7 times faster) or balance it (--balance auto: about 3.0 "
-        "times faster)"
+        "out (--machines m1,m2: about 2.7 times faster) or balance it (without shares=equal: about "
+        "3.0 times faster)"
     )
 
 

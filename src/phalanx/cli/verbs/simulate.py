@@ -9,26 +9,17 @@ import typer
 
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
-from phalanx.core.errors import InputError
 
-NOT_HERE = (
-    "launcher", "repeat", "loss", "slow", "rate", "keep", "detach", "ship_limit", "follow_links",
-    "dry_run", "slurm", "ray_address", "master", "servers",
-)  # fmt: skip
+NOT_HERE = ("launcher", "repeat", "view", "check", "loss", "slow", "rate", "detach", "dry_run")
 Speeds = typer.Option(metavar="F,F,…", help="Speeds of the workers, such as 1,1,0.25.")
 Rate = typer.Option(metavar="RATE", help="Rate of each link, such as 1gbit.")
 Latency = typer.Option(metavar="TIME", help="Latency of a message, such as 0.1ms.")
-Jitter = typer.Option(metavar="SHARE", help="Standard deviation of a step's time, such as 0.1.")
-Straggler = typer.Option(metavar="RANK:FACTOR", help="This worker takes FACTOR times as long.")
 Fail = typer.Option(metavar="RANK@STEP", help="This worker is lost at its step STEP.")
 StepSeconds = typer.Option(
-    metavar="TIME[+TIME]", help="Time of a step, plus time per sample, such as 10ms+0.2ms."
+    metavar="TIME[+TIME]",
+    help="Time of a step, plus time per sample, such as 10ms+0.2ms; with its variation: 10ms~0.1.",
 )
 TimeOnly = typer.Option("--time-only", help="Compute no gradients; up to 10000 workers.")
-Steps = typer.Option(metavar="N", help="With --time-only: steps of each worker.")
-Gradient = typer.Option(
-    metavar="SIZE", help="With --time-only: bytes of a gradient, such as 3.4MB."
-)
 
 
 @o.expanded(*NOT_HERE, checkpoint_every="0")
@@ -40,13 +31,9 @@ def simulate(
     speeds: Annotated[str | None, Speeds] = None,
     rate: Annotated[str | None, Rate] = None,
     latency: Annotated[str | None, Latency] = None,
-    jitter: Annotated[float | None, Jitter] = None,
-    straggler: Annotated[list[str] | None, Straggler] = None,
     fail: Annotated[list[str] | None, Fail] = None,
     step_seconds: Annotated[str | None, StepSeconds] = None,
     time_only: Annotated[bool, TimeOnly] = False,
-    steps: Annotated[int | None, Steps] = None,
-    gradient: Annotated[str | None, Gradient] = None,
     *,
     options: o.RunOptions,
 ) -> int:
@@ -58,25 +45,20 @@ def simulate(
     """
     from phalanx.cli.planning.virtual_cluster import ClusterWishes, VirtualMachines
     from phalanx.cli.request.request import check
-    from phalanx.cli.request.values import check_at_least, refuse_two_batches
+    from phalanx.cli.request.values import check_at_least
     from phalanx.cli.verbs.run import execute_and_tell
     from phalanx.core.spec import parse_spec
 
     spec = parse_spec(strategy)
-    wishes = ClusterWishes(speeds, rate, latency, jitter, straggler or (), fail or (), step_seconds)
+    wishes = ClusterWishes(speeds, rate, latency, fail or (), step_seconds)
     check_at_least("--batch", options.batch, 1)
-    refuse_two_batches(options.batch, options.batch_per_worker)
     out = Output(options.json)
-    for option, given in (("--steps", steps), ("--gradient", gradient)):
-        if given is not None and not time_only:
-            raise InputError(f"{option} needs --time-only", f"Add it, or leave out {option}.")
     if time_only:
         from phalanx.cli.planning.time_only import show_time
 
-        check_at_least("--steps", steps, 1)
-        here = replace(options, workers=1, batch_per_worker=None)
+        here = replace(options, workers=1)
         cluster = VirtualMachines(check(here, script, ctx.obj, module=module), wishes)
-        return show_time(cluster, spec, options, steps, gradient, out)
+        return show_time(cluster, spec, options, out)
     request = check(options, script, ctx.obj, module=module)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
