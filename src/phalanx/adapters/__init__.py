@@ -1,1 +1,1 @@
-"""Whose model: what a framework's model and optimizer look like to a strategy."""
+"""A framework's model and optimizer, as a strategy sees them."""

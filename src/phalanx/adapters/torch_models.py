@@ -73,7 +73,7 @@ def check_apart(optimizers: Sequence[torch.optim.Optimizer]) -> None:
 
 
 def move(models: Sequence[nn.Module], device: torch.device, channels_last: bool) -> None:
-    """In place, so that optimizers keep their parameters."""
+    """Moves parameters in place, so that optimizers keep them."""
     for model in models:
         model.to(device)
         if channels_last:
@@ -105,7 +105,7 @@ def state_of(models: Sequence[nn.Module]) -> dict[str, Tensor]:
 
 
 def as_pairs(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without complex128, which safetensors cannot hold: pairs of float64, named as such."""
+    """The tensors without complex128, which safetensors cannot hold: pairs of float64, named so."""
     found = dict(state)
     for name in [name for name, value in state.items() if value.dtype == torch.complex128]:
         found[name + PAIRS] = torch.view_as_real(found.pop(name).resolve_conj())

@@ -1,8 +1,8 @@
-"""Who this thread is, when several workers share one process.
+"""The identity of this thread, when several workers share one process.
 
 A worker normally learns its rank from the environment of its process. Under the ``inprocess``
-launcher the workers are threads, so each thread is given its own variables and the memory hub
-that its siblings share.
+launcher the workers are threads, so each thread is given its own variables and the memory hub that
+its siblings share.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _unless_stopped(call: Callable[[], None]) -> None:
 
 
 def be_advised_by(adviser: Adviser) -> None:
-    """Of errors in this thread; the newest adviser is asked."""
+    """Lets ``adviser`` comment errors in this thread; the newest adviser is asked."""
     _advisers[threading.get_ident()] = adviser
 
 

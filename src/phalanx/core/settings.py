@@ -63,14 +63,14 @@ class VirtualWorker(msgspec.Struct, frozen=True, kw_only=True):
     evaluate: float = 0.0
     """Seconds of the evaluation after an epoch, by this worker alone."""
     bandwidth: float | None = None
-    """Of its machine's link, bytes per second in each direction; ``None``: bytes take no time."""
+    """Bytes per second of its machine's link in each direction; ``None``: bytes take no time."""
     home: int | None = None
     """The number of its machine; ``None``: it is alone on one. Nothing that stays on a machine
     uses a link."""
 
 
 class VirtualCluster(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a run in virtual time; all gradients are real."""
+    """The emulated cluster of a run in virtual time; all gradients are real."""
 
     workers: list[VirtualWorker]
     variation: float = 0.0
@@ -78,7 +78,7 @@ class VirtualCluster(msgspec.Struct, frozen=True, kw_only=True):
     latency: float = 0.0
     """Seconds of a message to the other side."""
     servers: tuple[int, ...] = (0,)
-    """That keep the parameters, where a strategy has servers: on the machines of these workers."""
+    """The workers on whose machines the servers are that keep the parameters."""
     failures: dict[int, int] = {}
     """Workers that are lost, and the step at which that happens, counted from 1."""
 
@@ -174,13 +174,13 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def smaller_is_better(name: str) -> bool:
-    """Of a figure that a script logs, as far as its name says what it means."""
+    """Whether a smaller value of a logged figure is better, as far as its name says."""
     return any(word in name.lower() for word in ("loss", "error", "perplexity"))
 
 
 VIRTUAL_TIME = "virtual time"
 MOST_SPEEDS = 16
-"""Of workers, that are listed one by one."""
+"""Speeds of workers that are listed one by one, at most."""
 
 
 def mark(emulated: str | None) -> str | None:

@@ -18,6 +18,6 @@ def asked() -> bool:
 
 
 def forget() -> None:
-    """For processes that are several workers, one after another."""
+    """Forgets the request, for processes that are several workers, one after another."""
     global _asked
     _asked = False

@@ -102,7 +102,7 @@ def rate(bits: float) -> str:
 
 
 def short(text: str, most: int = 40) -> str:
-    """At most so many characters, whatever is in it: one line."""
+    """One line of at most so many characters, whatever the text is."""
     line = "".join(c if c.isprintable() else "?" for c in text)
     return line if len(line) <= most else f"{line[: most - 1]}…"
 

@@ -27,7 +27,7 @@ ROOM = 0.01
 _MOST = 1 << 16  # numbers of one part that are looked at
 _EXACT = -1.0  # instead of a norm: compared as it is
 Print = NDArray[np.float64]
-"""For each place and each part of the sample there: a number, and its norm; NaN is unknown."""
+"""A number for each place and each part of the sample there, and its norm; NaN is unknown."""
 
 
 def places_of(length: int) -> list[int]:

@@ -52,7 +52,7 @@ class LoaderOptions:
     context: Any = None
     prepare_process: Callable[[int], None] | None = None
     persistent: PersistentLoader | None = None
-    """With ``persistent_workers``."""
+    """The loader that keeps its processes, with ``persistent_workers``."""
     pins: bool = False
     """Whether it yields batches in memory that a GPU reads directly."""
 
@@ -138,7 +138,7 @@ class LazyReader:
         return self._finish(self._options.collate(samples), indices, epoch)
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
-        """In a process of the loader where it has some: this one may not open what they open."""
+        """Reads in a process of the loader, if there are any: this one may not open their files."""
         keys = [[0, place] for place in places]
         if self._options.processes:
             one = replace(self._options, processes=1, collate=_only, pins=False)
@@ -234,7 +234,7 @@ class Seeded(Dataset[Any]):
 
 
 def seed_generators(word: int) -> None:
-    """Those of Python, NumPy and torch's CPU, with 64 bits."""
+    """Seeds the generators of Python, NumPy and torch's CPU with 64 bits."""
     random.seed(word)
     np.random.seed(word & 0xFFFFFFFF)
     torch.default_generator.manual_seed(word & (1 << 63) - 1)

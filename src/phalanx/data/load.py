@@ -50,7 +50,7 @@ class LoadRecord:
     began: float
     """Seconds of the monotonic clock."""
     thread: int
-    """Who loaded; workers may be threads of one process."""
+    """The thread that loaded; workers may be threads of one process."""
 
 
 LOADED: list[LoadRecord] = []

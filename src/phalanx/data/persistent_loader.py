@@ -54,7 +54,7 @@ class PersistentLoader:
 
 
 class _Batches:
-    """Those of the pass under way."""
+    """The batches of the current pass."""
 
     current: Iterable[list[int]] = ()
 

@@ -8,7 +8,7 @@ from phalanx.core import words
 from phalanx.data.reader import Reader, TensorReader
 
 SHARE = 0.2
-"""Of a GPU's memory, the most that data may take there."""
+"""Largest share of a GPU's memory that data may take there."""
 
 
 def placed(reader: Reader, device: torch.device, workers: int) -> Reader:

@@ -20,7 +20,7 @@ from phalanx.data.lazy import LazyReader, LoaderOptions, loader_options
 from phalanx.data.structure import sent
 
 Batch = Any
-"""As the script's own DataLoader would yield it."""
+"""A batch as the script's own DataLoader would yield it."""
 K = TypeVar("K")
 KINDS = "Give tensors (x, y), NumPy arrays, a Dataset, a DataLoader, or a generator function."
 
@@ -122,7 +122,7 @@ class TensorReader(Reader):
         return self._augment is None or isinstance(self._augment, CropAndFlip)
 
     def on(self, device: torch.device) -> TensorReader:
-        """The same samples in memory of ``device``."""
+        """Returns the same samples in memory of ``device``."""
         return TensorReader(
             [t.to(device) for t in self.tensors],
             seed=self._seed, augment=self._augment, options=self._options, form=self.form,
@@ -182,7 +182,7 @@ def as_reader(data: Any, *, seed: int = 0, augment: Augment | None = None) -> Re
 def reader_of(
     dataset: Any, options: LoaderOptions, *, seed: int, augment: Augment | None = None
 ) -> Reader:
-    """Of the dataset of a DataLoader, to which a list is one of samples."""
+    """The reader of a DataLoader's dataset; a list is a dataset too."""
     if isinstance(dataset, IterableDataset):
         return _stream_of(dataset, seed, augment, options)
     plain = options.collate is default_collate and not isinstance(dataset, list | tuple)

@@ -32,7 +32,7 @@ COUNT_SECONDS = 60.0
 class StreamedSamples(Reader):
     shuffle = background = False
     was_counted = True
-    """It may have cost a way through the whole stream: it is not made again for each pass."""
+    """Set if counting may have cost a way through the whole stream, which is not done again."""
 
     def __init__(self, stream: Stream, length: int | None, seed: int, options: LoaderOptions):
         self._stream, self._seed, self._collate = stream, seed, options.collate
@@ -101,7 +101,7 @@ class StreamedSamples(Reader):
         )
 
     def _from_start(self, epoch: int) -> Iterator[Any]:
-        """With random numbers of its own, which it goes on with from sample to sample."""
+        """Starts the stream with random numbers of its own, which it goes on with."""
         with kept_generators():
             seed_generators(int(hashed(np.zeros(1, np.uint64), self._seed, epoch)[0]))
             iterator = iter(self._stream())

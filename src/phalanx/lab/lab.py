@@ -42,7 +42,7 @@ class LabMachine:
 
 
 class Lab:
-    """Some emulated machines on this host. As a context manager it is always taken down."""
+    """Emulated machines on this host. As a context manager it is always taken down."""
 
     def __init__(self, state: LabState) -> None:
         self._state = state

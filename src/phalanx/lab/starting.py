@@ -133,7 +133,8 @@ def shared_folders(wanted: Sequence[Path | str]) -> list[Path]:
 
 
 def hashed_password(password: str) -> str:
-    """As the system keeps it; said on standard input, because everybody sees a command's words."""
+    """Hashes a password as the system keeps it; it goes over standard input, because all users can
+    read a command's words."""
     return call(["openssl", "passwd", "-6", "-stdin"], password + "\n").strip()
 
 

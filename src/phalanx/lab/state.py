@@ -57,7 +57,7 @@ class LabState(msgspec.Struct):
     """The folders that hold those of the machines."""
     machines: list[MachineState]
     rate: float | None = None
-    """Of links that were given none of their own."""
+    """Rate of links that were given none of their own."""
     memory: int | None = None
     ready: bool = False
     blueprint: str | None = None
@@ -119,7 +119,7 @@ def forget(name: str, home: Path = HOME) -> None:
 
 @contextmanager
 def alone(home: Path = HOME) -> Iterator[None]:
-    """Only one command at a time chooses networks and names."""
+    """Lets only one command at a time choose networks and names."""
     while True:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         number = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -59,17 +59,17 @@ class JobProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters, buffers and optimizer state: what a checkpoint holds."""
     batch: Count
     samples: Count
-    """Of an epoch."""
+    """Samples of an epoch."""
     epochs: Count
     ready: list[tuple[float, float]] = msgspec.field(default_factory=lambda: [(1.0, 1.0)])
-    """From first to last: a share of the gradient's bytes, and the share of a step's computing
-    after which it is ready (for overlap)."""
+    """When gradients are ready, from first to last: a share of the gradient's bytes, and the share
+    of a step's computing after which it is ready (for overlap)."""
     elementwise: bool = True
     """Whether the optimizer can run on slices, as the parameter store needs."""
     costs: dict[str, MachineCosts] = {}
-    """By machine's name."""
+    """Costs by machine's name."""
 
     @property
     def steps(self) -> int:
-        """Of the whole training."""
+        """Steps of the whole training."""
         return self.epochs * -(-self.samples // self.batch)

@@ -15,7 +15,8 @@ from phalanx.pool.machine import HERE, Machine
 __all__ = ["MOST_WORKERS", "Plan", "PlannedMachine", "Slot", "make_plan"]
 
 MOST_WORKERS = 1024
-"""Of one machine: beyond this a number is a slip of the keyboard, and would exhaust the machine."""
+"""Workers of one machine, at most: a larger number is a slip of the keyboard, and would exhaust the
+machine."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

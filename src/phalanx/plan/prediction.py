@@ -24,15 +24,15 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     machines: list[str]
     workers: int
     strategy: str
-    """With its codec, as it is typed."""
+    """The strategy with its codec, as it is typed."""
     shares: list[float]
-    """Of a batch, by worker."""
+    """Shares of a batch, by worker."""
     servers: list[str] = []
     step: Interval
     """Seconds of one global batch."""
     samples_per_second: Interval
     seconds: Interval
-    """Of the whole run: start-up, training, evaluations, checkpoints."""
+    """Seconds of the whole run: start-up, training, evaluations, checkpoints."""
     joules: Interval | None = None
     energy_source: str = ""
     """``measured``, ``blueprint`` or ``estimate``."""

@@ -36,7 +36,7 @@ class Draft:
     """Where the machine is in the file."""
     fields: dict[str, Entry]
     inherited: frozenset[str] = frozenset()
-    """Those of ``fields`` that come from the defaults."""
+    """Names of ``fields`` that come from the defaults."""
 
 
 def read_blueprint(path: Path) -> Pool:

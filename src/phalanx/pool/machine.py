@@ -22,7 +22,7 @@ from pydantic import (
 from phalanx.pool.credential import Credential, read_credential
 
 HERE = "here"
-"""As a ``host``: the machine that the command runs on."""
+"""The ``host`` that means the machine that the command runs on."""
 
 SELECTION_WORDS = ("all", "cpus", "gpus", "energy", "fastest", "auto")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

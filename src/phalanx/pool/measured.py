@@ -87,7 +87,7 @@ class MachineRates(msgspec.Struct, frozen=True):
     """Models, one for each."""
     devices: list[DeviceRates]
     energy: list[str] = []
-    """Who counts energy there: ``cpu``, ``gpu``."""
+    """Devices that count energy there: ``cpu``, ``gpu``."""
 
     @property
     def speed(self) -> float | None:
@@ -105,7 +105,7 @@ class Probe(msgspec.Struct, frozen=True):
     seconds: float
     budget: float
     machines: list[str]
-    """Those that answered."""
+    """Machines that answered."""
     links: list[LinkFigures]
     collectives: list[CollectiveFigures] = []
     participants: list[str] = []
@@ -123,7 +123,7 @@ class Probe(msgspec.Struct, frozen=True):
         return next((each for each in self.rates if each.machine == machine), None)
 
     def link(self, source: str, target: str) -> LinkFigures | None:
-        """From ``source`` to ``target``; ``None`` where it was not measured."""
+        """The link from ``source`` to ``target``; ``None`` if it was not measured."""
         return next((k for k in self.links if (k.source, k.target) == (source, target)), None)
 
 

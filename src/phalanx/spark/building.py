@@ -20,7 +20,7 @@ from phalanx.spark.messages import ModelSource
 
 Made = TypeVar("Made")
 CLASS_LOSSES = ("cross_entropy", "nll_loss", "multi_margin_loss")
-"""Whose targets are numbers of classes: the prediction is the class with the largest output."""
+"""Losses whose targets are numbers of classes: the prediction is the largest output's class."""
 LOSSES = [
     *(name for name in dir(nn.functional) if name.endswith("_loss") and name[0] != "_"),
     *("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits"),

@@ -38,7 +38,7 @@ from phalanx.spark.transformer import Model, check_column, with_array
 
 Content = TypeVar("Content")
 LINES = 15
-"""Of a traceback, that the driver's error shows."""
+"""Lines of a traceback that the driver's error shows."""
 _PARAMS = {
     "model": "module:function that makes a torch model",
     "keras": "a Keras model: the bytes of its .keras file, in base64",
@@ -227,7 +227,7 @@ def _keras_text(model: Any) -> str:
 
 
 def _kind_of_loss(model: Any) -> str:
-    """Of a Keras model, which trains by its own: whether predictions are classes."""
+    """The loss that says whether predictions are classes; a Keras model trains by its own."""
     loss = model.loss
     name = getattr(loss, "name", None) or getattr(loss, "__name__", None) or str(loss)
     return "cross_entropy" if "categorical" in name.lower() else "mse_loss"

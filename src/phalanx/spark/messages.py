@@ -7,7 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 SCHEMA = "worker int, part int, kind string, data binary"
-"""Of the rows that a task returns: ``kind`` is weights, figures or failure."""
+"""Columns of the rows that a task returns; ``kind`` is weights, figures or failure."""
 ROWS, WEIGHTS, KERAS = "rows.arrow", "weights", "model.keras"
 FIGURES, FAILURE = "figures", "failure"
 """Files in the folder of a task."""
@@ -27,7 +27,7 @@ class ModelSource(Struct, frozen=True, kw_only=True):
 
 
 class TrainingRequest(Struct, frozen=True, kw_only=True):
-    """From the driver to all tasks."""
+    """The driver's message to all tasks."""
 
     source: ModelSource
     strategy: str
@@ -53,7 +53,7 @@ class TaskReport(Struct, frozen=True, kw_only=True):
     address: str
     port: int
     rows: list[int]
-    """Of each record batch."""
+    """Rows of each record batch."""
     bytes: int
     resume: str | None = None
     """The checkpoint to go on from: the first task's word counts."""
@@ -62,7 +62,7 @@ class TaskReport(Struct, frozen=True, kw_only=True):
 
 
 class WorkerRequest(Struct, frozen=True, kw_only=True):
-    """On the standard input of a worker's process, where no other user can read the key."""
+    """The message to a worker's process, on standard input, where no other user reads the key."""
 
     training: TrainingRequest
     rank: int
@@ -78,13 +78,13 @@ class WorkerFigures(Struct, frozen=True, kw_only=True):
     """What a worker says of its training."""
 
     rows: int
-    """Its own, in the last epoch."""
+    """Rows that it had itself in the last epoch."""
     seconds: float
     input_seconds: float = 0.0
-    """Of these, what it waited for rows."""
+    """Seconds of these that it waited for rows."""
     samples_per_second: float
     loss: float | None
-    """Of its own part of the last epoch."""
+    """Loss of its own part of the last epoch."""
     width: int
     """Numbers that the model gives for a row."""
     features: list[int] | None = None

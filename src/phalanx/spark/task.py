@@ -35,7 +35,7 @@ PART_BYTES = 16 << 20
 
 
 def work(batches: Iterator[Any], training: str, key: str, keras: bytes | None) -> Iterator[Any]:
-    """For ``mapInArrow(barrier=True)``: rows of ``messages.SCHEMA``."""
+    """The function for ``mapInArrow(barrier=True)``: it yields rows of ``messages.SCHEMA``."""
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()

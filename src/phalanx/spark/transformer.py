@@ -43,7 +43,7 @@ from phalanx.spark.messages import KERAS, ModelSource, WorkerFigures
 
 ARRAY, PROBLEM = "__phalanx_features", "__phalanx_problem"
 MOST_ROWS = 4096
-"""That the model is given at once."""
+"""Rows that the model is given at once."""
 PART_BYTES = 16 << 20
 
 
@@ -145,9 +145,9 @@ def predict(
     batches: Iterator[Any], weights: Any, source: str, names: tuple[str, str], one_number: bool,
     trained: list[int] | None,
 ) -> Iterator[Any]:  # fmt: skip
-    """For ``mapInArrow``: each batch, with its predictions, or why there are none.
+    """The function for ``mapInArrow``: each batch with its predictions, or why there are none.
 
-    ``names``: of features and those. ``trained``: the shape of the features in training.
+    ``names``: of features and predictions. ``trained``: the shape of the features in training.
     """
     import pyarrow as pa
 

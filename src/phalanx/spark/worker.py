@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _take_place(request: WorkerRequest, paths: RunPaths) -> None:
-    """In variables of this process, as a launcher of ours gives them."""
+    """Sets the variables of this process that a launcher of ours would set."""
     training, first, own = request.training, request.tasks[0], request.tasks[request.rank]
     chosen = RunSettings(
         strategy=training.strategy, seed=training.seed, resume=first.resume,

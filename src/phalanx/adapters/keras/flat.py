@@ -38,7 +38,7 @@ class VariableRow:
         return [flat[start:end].reshape(shape) for (start, end), shape in spans]
 
     def give(self, flat: Tensor, used: Sequence[int], parameters: Sequence[nn.Parameter]) -> None:
-        """Of a row with the gradients of those that are ``used``, to each its own."""
+        """Gives the gradients of a row to the variables that are ``used``."""
         for parameter in parameters:
             parameter.grad = None
         parts = flat.split([self._sizes[i] for i in used])

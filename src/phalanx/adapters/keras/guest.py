@@ -49,7 +49,7 @@ class Guest:
         self._applied: list[Any] = []
         """What the optimizer was given in this step; ``None`` where a variable has no gradient."""
         self._used: list[int] = []
-        """Of the last step that was traced: the variables that have one."""
+        """Variables that had a gradient in the last step that was traced."""
         self._prepare()
 
     # -- what a backend decides --------------------------------------------------------------
@@ -88,7 +88,7 @@ class Guest:
         return [copy_of(v) for v in (*self.variables, *(v for v, _ in self.frozen))]
 
     def checked_gradients(self, batch: Any) -> dict[str, Any]:
-        """The same, of a ``train_step`` of the script's own: refuse one that writes weights."""
+        """Gradients of the script's own ``train_step``; refuses one that writes weights."""
         before, logs = self.unchanged(), self.gradients(batch)
         variables = [*self.variables, *(variable for variable, _ in self.frozen)]
         for variable, old, new in zip(variables, before, self.unchanged(), strict=True):
@@ -206,7 +206,7 @@ class Guest:
         return found
 
     def _used_gradients(self) -> list[Any]:
-        """Those that there are; of which variables is noted."""
+        """The gradients that there are, and notes of which variables."""
         found = self._intercepted_gradients()
         self._used = [i for i, gradient in enumerate(found) if gradient is not None]
         return [found[i] for i in self._used]

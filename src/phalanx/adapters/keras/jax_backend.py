@@ -111,7 +111,7 @@ class JaxGuest(Guest):
             buffer.copy_(torch.from_numpy(np.array(values[id(variable)])))
 
     def _values(self) -> dict[int, Any]:
-        """Of variables that are not trained, by their ids."""
+        """Values of variables that are not trained, by their ids."""
         return dict(zip(map(id, self.model.non_trainable_variables), self._others, strict=True))
 
     def show(self) -> None:

@@ -38,8 +38,9 @@ class TorchGuest(Guest):
         return logs
 
     def show(self) -> None:
-        """Its variables are the mirror. Outside of steps Keras leaves a model in this mode."""
+        """Puts the model in the mode that Keras leaves it in between steps; it shows the mirror
+        itself."""
         self.model.eval()
 
     def show_frozen(self) -> None:
-        """They are the same."""
+        """Does nothing: the variables are the mirror."""

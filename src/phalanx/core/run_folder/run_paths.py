@@ -57,7 +57,7 @@ class RunPaths:
 
     @property
     def controller(self) -> Path:
-        """Who runs this: ``{"pid": …, "created": …}``; no process: no controller."""
+        """The run's controller: ``{"pid": …, "created": …}``; no process: no controller."""
         return self.folder / "controller.json"
 
     @property
@@ -145,7 +145,7 @@ class RunPaths:
         return tempfile.mkdtemp(prefix=PRIVATE, dir=self.folder.absolute())
 
     def remove_private(self) -> None:
-        """Those of workers that were killed, which could not do it themselves."""
+        """Removes private files of killed workers, which could not do it themselves."""
         for folder in self.folder.glob(f"{PRIVATE}*"):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -162,7 +162,7 @@ class RunPaths:
         return self
 
     def remove_if_empty(self) -> None:
-        """As long as there is not one file in all of its folders."""
+        """Removes the folder if there is not one file in all of its folders."""
         if not any(files for _, _, files in os.walk(self.folder)):
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -26,7 +26,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     first: int = 0
     """The line where the function begins."""
     text: str = ""
-    """Of the expression."""
+    """Text of the expression."""
     span: Span | None = None
 
 
@@ -53,9 +53,9 @@ class FoundData(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     shuffled: bool
     place: Place | None = None
-    """Of the loop; ``text`` is the loader as the loop names it, if that can be read."""
+    """Place of the loop; ``text`` is the loader as the loop names it, if that can be read."""
     library: str | None = None
-    """Whose loop it is, if not the script's own."""
+    """The library whose loop it is, if not the script's own."""
 
 
 class FoundStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class FoundStep(msgspec.Struct, frozen=True, kw_only=True):
     place: Place | None = None
     """``text`` is the optimizer as the call names it, if that can be read."""
     scaler: bool = False
-    """It was ``scaler.step(optimizer)``."""
+    """Whether it was ``scaler.step(optimizer)``."""
     closure: bool = False
     library: str | None = None
 

@@ -51,4 +51,4 @@ class ImportHooks(MetaPathFinder):
 
 
 HOOKS = ImportHooks()
-"""Those of this process."""
+"""The import hooks of this process."""

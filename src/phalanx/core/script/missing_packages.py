@@ -38,7 +38,7 @@ def missing_package(error: ModuleNotFoundError) -> MachineError | None:
 
 
 def tell_missing(error: ModuleNotFoundError) -> int:
-    """Of a worker: left where its controller looks for last words; the exit code."""
+    """Tells what a worker misses, where its controller looks for last words; the exit code."""
     found = missing_package(error)
     if found is None:
         raise error

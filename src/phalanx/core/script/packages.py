@@ -18,7 +18,7 @@ class ScriptPlace:
     """The folder from which the package is imported."""
 
     def spec(self, script: Path) -> ModuleSpec:
-        """By which a process that the script starts finds it again."""
+        """The spec by which a process that the script starts finds it again."""
         return ModuleSpec(f"{self.package}.{script.stem}", None, origin=str(script))
 
 

@@ -18,7 +18,7 @@ _TRAINS = "backward()"
 
 
 def may_train(body: Iterable[ast.AST], files: frozenset[Path]) -> bool:
-    """Of statements of a script, whose imports lead from ``files`` to all that it has."""
+    """Whether statements of a script may train; ``files`` lead to all that it imports."""
     known, reached = _names_in_functions(files), set[str]()
     if not any(_TRAINS in names for names in known.values()):
         return True
@@ -31,7 +31,7 @@ def may_train(body: Iterable[ast.AST], files: frozenset[Path]) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _names_in_functions(files: frozenset[Path]) -> dict[str, set[str]]:
-    """By the names of the functions; what stands in none of them is under no name."""
+    """Names by the functions that they stand in; code outside of functions has no name."""
     found: dict[str, set[str]] = {}
     for file in {own for given in files for own in script_files(given)}:
         tree = parse(file.read_bytes())

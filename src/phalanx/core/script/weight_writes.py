@@ -17,7 +17,7 @@ _WRITES = {"load_state_dict", "prune", "remove_parametrizations", "vector_to_par
 
 
 def may_write_weights(script: Path) -> bool:
-    """Of the script and the modules under its folder; ``True`` where one cannot be read."""
+    """Whether the script and the modules under its folder may write weights."""
     for file in script_files(script):
         try:
             tree = parse(file.read_bytes())

@@ -28,7 +28,7 @@ class Traits:
     grouped: bool = False
     """Workers form groups that step together; groups do not wait for each other."""
     any_optimizer: bool = False
-    """Also optimizers that are not element-wise."""
+    """Whether optimizers may be other than element-wise."""
     check: Callable[[Mapping[str, Value]], None] | None = None
     """Refuses options that do not go together."""
 

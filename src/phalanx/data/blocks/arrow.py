@@ -15,7 +15,7 @@ from phalanx.data.blocks.block import Block, Columns
 from phalanx.data.blocks.files import is_remote, open_file, package
 
 MOST_ROWS = 1 << 16
-"""Of a block of Arrow: whole chunks may be large."""
+"""Rows of a block of Arrow, at most: whole chunks may be large."""
 _MAGIC = b"ARROW1"
 _GZIP = b"\x1f\x8b"
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Columns = dict[str, Any]
-"""By name: a tensor with one row per sample, or a list where there is no tensor form (bytes)."""
+"""Columns by name: a tensor with one row per sample, or a list if there is no tensor form (bytes).
+"""
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Block:
     source: str
     """The path or URL of its file."""
     number: int
-    """In that file."""
+    """Number of the block in that file."""
     rows: int
     home: int | None = None
     """The only worker that can read it, if not all can."""

@@ -25,8 +25,8 @@ from phalanx.data.reader import Batch, Reader
 Decode = Callable[[Columns], Columns]
 Form = Callable[[Columns], Batch]
 WINDOWS = 3
-"""That are kept: a batch may be of the end of one and the beginning of the next, while the one
-after them is read."""
+"""Windows that are kept: a batch may need the end of one and the beginning of the next, while the
+one after them is read."""
 THREADS = 4
 
 
@@ -169,7 +169,7 @@ class BlockData(Reader):
         return whole
 
     def _room_for(self, block: Columns) -> Columns:
-        """For the rows of any window."""
+        """Buffers for the rows of any window."""
         rows = int(np.diff(self._order.ends).max())
         return {name: part.new_empty((rows, *part.shape[1:])) for name, part in block.items()}
 
@@ -213,7 +213,7 @@ class BlockData(Reader):
         )
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
-        """By which workers compare their data: what the blocks are, which costs nothing."""
+        """Returns what the blocks are, by which workers compare their data; it costs nothing."""
         for place in places:
             block = self.blocks[int(np.searchsorted(self._ends, place, side="right"))]
             yield block.source.rpartition("/")[2], block.number, block.rows
@@ -243,7 +243,7 @@ def _checked(columns: Any, rows: int) -> Columns:
 
 
 def _stamp(source: str) -> tuple[int, int] | None:
-    """By which a change of a file here is seen; ``None`` for what is elsewhere, or in memory."""
+    """A stamp by which a change of a local file is seen; ``None`` for others and for memory."""
     if not Path(source).is_file():
         return None
     found = Path(source).stat()

@@ -48,7 +48,7 @@ class BlockOrder:
         """The blocks of each, in the order of the pass."""
         sizes = [int(self._rows[blocks].sum()) for blocks in self.windows]
         self.ends: NDArray[np.int64] = np.concatenate(([0], np.cumsum(sizes)))
-        """Of the windows, as places in the pass; 0 before the first."""
+        """Ends of the windows, as places in the pass; 0 before the first."""
         counts = np.cumsum([0, *(len(line) for line in grouped)])
         self.lines: list[list[Range]] = [
             [(int(self.ends[w]), int(self.ends[w + 1])) for w in range(first, last)]
@@ -77,7 +77,7 @@ class BlockOrder:
         return np.split(places, np.cumsum(rows)[:-1])
 
     def row_numbers(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As the files count the rows."""
+        """Numbers of rows as the files count them."""
         numbers = np.empty_like(places)
         windows = np.searchsorted(self.ends, places, side="right") - 1
         for window in dict.fromkeys(windows.tolist()):

@@ -1,4 +1,4 @@
-"""From one format to another, a block at a time."""
+"""Converts files from one format to another, a block at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phalanx.data.blocks.block import Columns
 from phalanx.data.blocks.read import format_of, open_blocks
 
 ROWS = 1 << 14
-"""Of a block that is written: small enough to be shuffled with others, large enough to pay."""
+"""Rows of a written block: few enough to be shuffled with others, many enough to pay."""
 Write = Callable[[Columns], None]
 
 

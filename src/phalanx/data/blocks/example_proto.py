@@ -14,7 +14,7 @@ from phalanx.data.blocks.files import package
 
 BYTES, FLOATS, INTS = "bytes_list", "float_list", "int64_list"
 KINDS = (BYTES, FLOATS, INTS)
-"""In the order of their field numbers in ``Feature``: 1, 2, 3."""
+"""Kinds in the order of their field numbers in ``Feature``: 1, 2, 3."""
 WORDS = {BYTES: "bytes", FLOATS: "floats", INTS: "integers"}
 _OPTIONAL, _REPEATED = 1, 3
 _FLOAT, _INT64, _STRING, _MESSAGE, _BYTES = 2, 3, 9, 11, 12
@@ -65,7 +65,7 @@ def _refer(owner: Any, name: str, number: int, target: str) -> Any:
 
 
 def parse(record: bytes) -> dict[str, tuple[str, Any]]:
-    """By name: the kind of its list and the values. A ``ValueError`` says why it has none."""
+    """Reads kind and values of each feature by name. A ``ValueError`` says what is wrong."""
     decode_error = package("google.protobuf.message", "TFRecord files").DecodeError
     try:
         found = message().FromString(record)
@@ -97,7 +97,7 @@ def values_of(found: dict[str, tuple[str, Any]], feature: Feature) -> list[Any]:
 
 
 def serialize(lists: Iterable[tuple[str, str, list[Any]]]) -> bytes:
-    """Of (name, kind, values); floats are given as one value of bytes."""
+    """Encodes (name, kind, values); floats are given as one value of bytes."""
     example = message(floats_as_bytes=True)()
     for name, kind, values in lists:
         getattr(example.features.feature[name], kind).value.extend(values)

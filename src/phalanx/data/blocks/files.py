@@ -83,7 +83,7 @@ def read_range(source: str, start: int, length: int) -> bytes:
 
 
 def open_file(source: str) -> BinaryIO:
-    """For readers that seek by themselves. What they read elsewhere is tried again as well."""
+    """Opens a file for readers that seek by themselves; remote reads are tried again as well."""
     if is_remote(source):
         return cast(BinaryIO, io.BufferedReader(_RangeFile(source), BUFFER))
     return _retried(source, "start", lambda: _local(source).open("rb"))

@@ -30,7 +30,7 @@ HEADER, FOOTER = 12, 4
 LONGEST = (1 << 31) - 1
 """Bytes of a record; protobuf reads no more."""
 SCAN_BYTES = 4 << 20
-"""Of a file elsewhere, for its index."""
+"""Bytes that are read at once of a remote file, for its index."""
 GZIP = b"\x1f\x8b"
 COMPRESSED = (GZIP, b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 Places = npt.NDArray[np.int64]

@@ -17,7 +17,7 @@ from phalanx.data.blocks.example_proto import BYTES, FLOATS, INTS, serialize
 from phalanx.data.blocks.tfrecord import masked_crc
 
 Values = Callable[[int], list[Any]]
-"""Of one row."""
+"""The values of one row."""
 
 
 class TFRecordWriter:

@@ -72,7 +72,7 @@ def choose_plan(
 
 
 def decide(best: Mapping[int, Prediction], wishes: Wishes) -> Prediction:
-    """From few machines to many: more only where the lower end of the gain exceeds 5 %."""
+    """Goes from few machines to many; more only if the lower end of the gain exceeds 5 %."""
     first, *larger = (best[size] for size in sorted(best))
     chosen = first
     for found in larger:

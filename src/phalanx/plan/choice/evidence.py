@@ -13,13 +13,13 @@ SHRINKING = 3.0
 """So many runs have to agree before half of what they say is believed."""
 SWITCH, MIDDLE_SWITCH = "switch:at=", "switch:at=0.5"
 SWITCH_LOSS = 0.003
-"""Of accuracy, on average, that a switch may cost."""
+"""Accuracy that a switch may cost, on average."""
 MOST_FACTOR = 3.0
 """A run that took longer than this many times its prediction met something else."""
 
 Losses = Mapping[tuple[str, int], Mapping[int, float]]
-"""Of accuracy, by strategy and workers, then by seed: of pairs of runs of one script on the same
-data with the same seed, one of them with the same mathematics as one process."""
+"""Losses of accuracy by strategy and workers, then by seed. Each is of a pair of runs of one script
+on the same data with the same seed, one of them with the mathematics of one process."""
 
 
 def keeps_accuracy(losses: Iterable[float], max_loss: float) -> bool:
@@ -57,7 +57,7 @@ def why_auto_switch(losses: Losses, workers: int) -> str:
 def learn_factors(
     outcomes: Iterable[tuple[Sequence[str], str, float]],
 ) -> Mapping[tuple[str, str], float]:
-    """By machine and strategy, shrunken towards 1: n runs count as n / (n + 3) of what they say.
+    """Learns factors by machine and strategy, shrunken towards 1: n runs count n / (n + 3).
 
     ``outcomes``: machines, strategy without options, and the seconds of a step by those that were
     predicted without any factor.

@@ -23,7 +23,7 @@ class Reasons:
     chosen: Prediction
     quickest: Prediction
     best: Mapping[int, Prediction]
-    """By number of machines."""
+    """The best prediction by number of machines."""
     unknown: Sequence[Prediction]
     losses: Losses
 

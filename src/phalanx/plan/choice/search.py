@@ -13,7 +13,7 @@ from phalanx.plan.prediction import Prediction
 from phalanx.pool.machine import Machine
 
 MOST_SUBSETS = 8
-"""Of more machines, only the quickest, the two quickest, … are looked at."""
+"""With more machines, only the quickest, the two quickest, … are looked at."""
 OTHERS = ("async", "ssp:bound=3", "dssp", MIDDLE_SWITCH, "localsgd:every=8")
 CODECS = ("fp16", "int8", "topk:ratio=0.01")
 GROUPED = "groups:by=speed"
@@ -63,7 +63,7 @@ def choosable(
 
 
 def best_by_size(found: Iterable[Prediction], wishes: Wishes) -> dict[int, Prediction]:
-    """For each number of machines the best that is allowed, if any is."""
+    """The best allowed prediction for each number of machines, if there is one."""
     best: dict[int, Prediction] = {}
     for each in filter(wishes.allows, found):
         known = best.setdefault(len(each.machines), each)

@@ -27,8 +27,8 @@ class CodecCost:
     coding: float = 0.0
     """Seconds to encode a byte of it; decoding takes as long."""
     error: float = 0.5
-    """Of the seconds, as a share: other processors encode at other speeds. More where the ratio
-    depends on the values or on the shapes."""
+    """Error as a share of the seconds: other processors encode at other speeds. It is larger if the
+    ratio depends on the values or on the shapes."""
 
 
 def codec_cost(codec: CodecSpec | None) -> CodecCost:

@@ -36,7 +36,7 @@ def joules_of(
 
 
 def price_of(machines: Sequence[Machine], seconds: Interval) -> Interval | None:
-    """Of machines that are held for the whole run; those without a price cost nothing."""
+    """Price of machines that are held for the whole run; those without a price cost nothing."""
     prices = [m.price_per_hour for m in machines if m.price_per_hour is not None]
     each = sum(prices) / 3600
     values = (seconds.low * each, seconds.value * each, seconds.high * each)

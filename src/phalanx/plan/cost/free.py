@@ -20,9 +20,9 @@ HANDLING = 0.9e-9
 """Seconds of each byte of a push and its reply, besides the link: copies on both sides. Pushes of
 1 and 2 MB took 2.0 and 2.9 ms more beside their server, 0.7 and 1.5 more through a link."""
 ROUGH_ERROR = 0.5
-"""Of links as queues, which leave out how pushes meet at a server: rather a floor."""
+"""Error of links as queues, which leave out how pushes meet at a server: rather a floor."""
 ENGINE_ERROR = 0.06
-"""Of the event engine on shared links."""
+"""Error of the event engine on shared links."""
 ROUNDS = 60
 """Steps of each worker that are played: a few hundred pushes settle the pace of a small pool."""
 EDGE = 0.15
@@ -63,7 +63,7 @@ def free_cost(setup: Setup, *, exact: bool) -> StepCost:
 
 
 def _computing(setup: Setup, crew: Team, samples: Sequence[float]) -> float:
-    """Of the latest, with what it takes to sum inside a group."""
+    """Computing of the latest worker, with what it takes to sum inside a group."""
     members = [setup.team.members[rank] for rank in crew]
     longest = max(m.seconds(samples[rank]) for rank, m in zip(crew, members, strict=True))
     hosts = tuple(dict.fromkeys(member.host for member in members))
@@ -127,8 +127,11 @@ def _rough(cluster: FreeCluster, rule: Rule, samples: Sequence[float]) -> float:
 
 
 def _played(cluster: FreeCluster, rule: Rule, samples: Sequence[float]) -> float:
-    """The same by the engine, without the first and the last pushes: all begin at once, and at the
-    end some have nothing left to do."""
+    """The steady part of what the engine plays.
+
+    The first and the last pushes are left out: all begin at once, and at the end some have nothing
+    left to do.
+    """
     pushes: list[tuple[float, float]] = []
 
     def note(rank: int, step: int, start: float, admitted: float, version: int) -> None:

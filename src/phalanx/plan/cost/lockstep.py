@@ -15,11 +15,11 @@ a step, of which 4.4 are computing and 8.9 the link)."""
 LEAST_AHEAD = 64 << 10
 """Bytes; less does not go ahead of its step."""
 OVERLAPPED = 0.85
-"""Of what could be sent while computing, the part that is: moving bytes takes the processor too
+"""The part that is sent of what could be sent while computing: moving bytes takes the processor too
 (``hosts-ahead``: 49.8 ms a step instead of 57.9)."""
 STORE_ERROR = 0.1
 UNSURE = 0.5
-"""Of copies, barriers and small messages."""
+"""Error of copies, barriers and small messages."""
 
 
 def steps_between_meetings(phase: Phase) -> int:

@@ -28,11 +28,11 @@ REMOTE_START = 3.4
 """Seconds to connect, look and meet when other machines take part (five of them: 8.6 s to the first
 step, 5.2 of which are the workers' own start)."""
 OTHER_ERROR = 0.3
-"""Of starting, evaluations and checkpoints."""
+"""Error of starting, evaluations and checkpoints."""
 
 
 class CostModel:
-    """Of one job, on machines of one pool. ``factors``: learnt, by (machine, strategy)."""
+    """The costs of one job on machines of one pool. ``factors``: learnt, by (machine, strategy)."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class CostModel:
         return self._assembled(spec, team, used, phases)
 
     def seconds_alone(self, machine: Machine) -> float:
-        """Of a whole batch, by one worker."""
+        """Seconds of a whole batch by one worker."""
         (member,) = self._team([machine], 1).members
         return member.seconds(self.job.batch) + member.costs.update
 

@@ -14,15 +14,15 @@ from phalanx.rules.collective_choice import USUAL_BANDWIDTH, USUAL_LATENCY, exch
 from phalanx.rules.collective_cost import COSTS, LinkSpeed
 
 MEASURED_ERROR = 0.04
-"""Of a collective on the machines that it was measured on."""
+"""Error of a collective on the machines that it was measured on."""
 FORMULA_ERROR = 0.12
-"""Of the formula, corrected by what was measured on other machines of the pool."""
+"""Error of the formula, corrected by what was measured on other machines of the pool."""
 BARE_ERROR = 0.25
-"""Of the formula alone, from measured links."""
+"""Error of the formula alone, from measured links."""
 USUAL_HANDLING = 1.5e-9
-"""Of machines that were not probed (one core of a 2-core ARM machine)."""
+"""Handling of machines that were not probed (one core of a 2-core ARM machine)."""
 UNKNOWN_ERROR = 1.5
-"""Of links that were not measured: Ethernet has 100 Mbit/s to 10 Gbit/s."""
+"""Error of links that were not measured: Ethernet has 100 Mbit/s to 10 Gbit/s."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ class Network:
         *,
         coded: bool = False,
     ) -> ExchangeCost:
-        """Of ``count`` bytes among the first workers of these machines, as training does it."""
+        """Seconds for ``count`` bytes among the first workers of these machines, as training does
+        it."""
         if len(names) < 2:
             return ExchangeCost(0.0, 0.0)
         link, known = self.link(names)

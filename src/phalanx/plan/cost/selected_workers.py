@@ -15,9 +15,9 @@ from phalanx.pool.machine import Machine
 from phalanx.rules.fitting_shares import fitting_shares
 
 CROWDED_ERROR = 0.25
-"""Of workers that share what one of them was measured with."""
+"""Error of workers that share what one of them was measured with."""
 BEYOND_ERROR = 0.04
-"""For each doubling beyond the batches that were measured."""
+"""Error of each doubling beyond the batches that were measured."""
 MOST_BEYOND = 0.4
 
 
@@ -44,7 +44,7 @@ class Member:
         return fixed + each * samples
 
     def error(self, samples: float) -> float:
-        """Of the seconds of that many samples, as a share."""
+        """Error of the seconds of that many samples, as a share."""
         work = self.costs.work
         beyond = max(samples / max(work.largest, 1), work.smallest / max(samples, 1.0), 1.0)
         found = work.error + min(MOST_BEYOND, BEYOND_ERROR * log2(beyond))
@@ -75,7 +75,7 @@ class SelectedWorkers:
 
     @cached_property
     def samples(self) -> list[float]:
-        """Of each worker, so that all are done at once; everybody has one at least."""
+        """Samples of each worker, so that all are done at once; everybody has one at least."""
         parts = fitting_shares([member.curve for member in self.members], self.batch)
         few = [max(1.0, part) for part in parts]
         spare, above = self.batch - sum(few), sum(few) - len(few)

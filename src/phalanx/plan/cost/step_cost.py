@@ -49,7 +49,7 @@ class Setup:
 
     @cached_property
     def handling(self) -> dict[str, float]:
-        """By host: seconds of computing that each byte costs which it sends or receives."""
+        """Seconds of computing that each byte costs a host which it sends or receives, by host."""
         busy = {m.host for m in self.team.members if not m.spare} if self.apart else set()
         return {h: self.network.handling(h) if h in busy else 0.0 for h in self.team.hosts}
 
@@ -74,11 +74,11 @@ class StepCost:
     """Where the seconds of one global batch go."""
 
     computing: float
-    """Of the worker that computes longest, with its update."""
+    """Seconds of the worker that computes longest, with its update."""
     exchange: float
     """What is not hidden behind computing."""
     error: float
-    """Of both, as a share."""
+    """Error of both, as a share."""
     samples: Sequence[float]
     busy: Sequence[float]
     """Seconds that each worker computes."""
@@ -95,7 +95,7 @@ class StepCost:
 
 @lru_cache(maxsize=256)
 def lateness(workers: int) -> float:
-    """By how many standard deviations the latest of so many is late, on average (Blom)."""
+    """Standard deviations by which the latest of so many is late, on average (Blom)."""
     if workers < 2:
         return 0.0
     return NormalDist().inv_cdf((workers - 0.375) / (workers + 0.25))

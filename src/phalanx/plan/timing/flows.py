@@ -97,8 +97,11 @@ for the end of the transfer in a place, or for a connection."""
 
 
 def run_flows(work: Work, rule: Rule, cluster: FreeCluster, trace: Trace | None = None) -> Outcome:
-    """As ``sync.store.remote`` does it: parts are sent to one server after another, and a machine
-    has one connection to each server, on which one request of its workers follows another."""
+    """Plays pushes as ``sync.store.remote`` sends them.
+
+    Parts are sent to one server after another, and a machine has one connection to each server, on
+    which one request of its workers follows another.
+    """
     return _Run(work, rule, cluster, trace).run()
 
 
@@ -107,12 +110,12 @@ class _Run:
         self._work, self._cluster, self._trace = work, cluster, trace
         workers, self._parts = work.workers, len(cluster.servers)
         self._gate, self._at_once = Gate(rule, workers), isinstance(rule, Free)
-        """Without a gate each server answers when it has applied its part."""
+        """Set without a gate: each server answers as soon as it has applied its part."""
         ways = (np.asarray(speeds, np.float64) for speeds in (cluster.sending, cluster.receiving))
         self._flows, self._moving = Flows(workers * (1 + self._parts), *ways), dict[int, Process]()
         self._events: list[tuple[float, int, int, int, Process]] = []
         self._connections: dict[tuple[int, int], Waiting] = {}
-        """Those in use, of a machine to a server, and who waits for them."""
+        """Connections in use, from a machine to a server, and the workers that wait for them."""
         self._free, self._versions = [0.0] * self._parts, [0] * self._parts
         self._seen = [[0] * self._parts for _ in range(workers)]
         self._applied, self._answered, self._late = [0] * workers, [0] * workers, [0] * workers
@@ -172,7 +175,7 @@ class _Run:
             del self._connections[connection]
 
     def _move(self, place: int, source: int, target: int, size: float) -> Process:
-        """Until the last byte of a server's part has left; it is there after the latency."""
+        """Moves a server's part until its last byte has left; it is there after the latency."""
         if size > 0 and self._flows.takes_time(source, target):
             self._flows.begin(place, source, target, size / self._parts, self._now)
             yield place

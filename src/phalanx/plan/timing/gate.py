@@ -32,7 +32,7 @@ class Gate:
         self._waiting: dict[int, float] = {}
 
     def pushed(self, rank: int, now: float) -> list[tuple[int, float]]:
-        """Who goes on now, and since when it has waited."""
+        """Workers that go on now, and since when each has waited."""
         step = self.steps[rank]
         self.steps[rank] = self._steps[rank] = step + 1
         rose = self._leave_level(step)

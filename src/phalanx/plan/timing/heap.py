@@ -45,8 +45,10 @@ def run_heap(
 
 
 def _run_bounded(work: Work, bound: int, latency: float, update: float) -> Outcome:
-    """The same where one bound holds for all: those who are too far ahead are held until the last
-    worker has left the lowest clock. At twice the speed, because it does without a gate."""
+    """Plays the case of one bound for all, at twice the speed, because it needs no gate.
+
+    Workers that are too far ahead are held until the last one has left the lowest clock.
+    """
     workers, more, draw, replace = work.workers, work.more, work.draws.one, heapq.heapreplace
     pushes, late, held = list[tuple[float, int]](), list[int](), list(range(workers))
     lowest = holders = version = 0

@@ -33,7 +33,7 @@ class _Windows:
         self._arrive = work.draws.many(everyone, self._clock) + latency
         self._arrive[~self._present] = NEVER
         self._ahead = work.draws.many(everyone, self._clock + 1)
-        """Of the step after the one that is under way."""
+        """Draws of the step after the current one."""
         self._staleness = np.zeros(0, np.int64)
         self._lowest, self._holders = 0, int(self._present.sum())
         """The lowest clock, and how many are at it."""
@@ -55,7 +55,7 @@ class _Windows:
         return Outcome(self._seconds, self._work.done, self._waited, self._staleness)
 
     def _window(self) -> Ints | None:
-        """Those who arrive before anyone can have returned, in their order."""
+        """Workers that arrive before any can have returned, in their order."""
         back = float((self._arrive + self._ahead).min()) + self._update + 2 * self._latency
         who = np.flatnonzero(self._arrive < back)
         if len(who) == 0:

@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def steps(self) -> int:
-        """Of all workers."""
+        """Steps of all workers."""
         return int(self.done.sum())
 
     @property
@@ -69,7 +69,7 @@ class FreeCluster:
     """The machine of each server; each keeps an equal part of the parameters."""
     push_bytes: float
     reply_bytes: float
-    """Of a whole push, and of the reply to it."""
+    """Bytes of a whole push, and of the reply to it."""
     sending: Sequence[float]
     receiving: Sequence[float]
     """Bytes per second of each machine's link; ``inf`` is no limit."""
@@ -172,7 +172,7 @@ class StepDraws:
 
 
 class Work:
-    """Who does another step: each worker so many, or all together so many (``by_samples``)."""
+    """Decides which worker does another step: each so many, or all together (``by_samples``)."""
 
     def __init__(self, draws: StepDraws, steps: int, *, lost: Lost = (), by_samples: bool) -> None:
         self.draws, self.workers = draws, draws.workers
@@ -193,7 +193,7 @@ class Work:
         return True
 
     def more_of(self, workers: Ints, done: Ints) -> NDArray[np.bool_]:
-        """The same for several, in this order."""
+        """The same for several workers, in this order."""
         more: NDArray[np.bool_] = done < self.ends[workers]
         if self._shared:
             more &= np.cumsum(more) <= self._unclaimed

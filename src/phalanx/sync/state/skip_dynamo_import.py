@@ -31,7 +31,7 @@ def without_compiler() -> None:
 def step_without_compiler() -> None:
     """Puts a stand-in in place of the compiler, which each step asks to pass over it.
 
-    It is for processes that take few steps; whoever asks the stand-in for anything else gets the
+    It is for processes that take few steps; a caller that asks it for anything else gets the
     compiler.
     """
     if COMPILER not in sys.modules:
