@@ -63,6 +63,8 @@ def test_an_automatic_switch_is_where_past_runs_recommend_it(
     monkeypatch.setattr("phalanx.observe.summary.past_runs.losses_of", lambda *_: known)
     (after,) = settings_of(shell, *words)
     assert (before["strategy"], after["strategy"]) == ("switch:at=0.5", "switch:at=0.4")
+    (equal,) = settings_of(shell, *words[:-1], "switch:at=auto:shares=equal")
+    assert (equal["strategy"], equal["balance"]) == ("switch:at=0.4:shares=equal", "off")
 
 
 @pytest.mark.parametrize(
