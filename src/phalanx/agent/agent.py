@@ -57,7 +57,7 @@ class Agent:
         return bool(self.workers.codes or self.workers.pids)
 
     def send(self, header: dict[str, Any], payload: bytes = b"", *, urgent: bool = False) -> None:
-        """To the controller; lost when there is none."""
+        """Sends to the controller; what is sent while there is none is lost."""
         connection = self.connection
         if connection is not None:
             connection.send(header, payload, urgent=urgent)

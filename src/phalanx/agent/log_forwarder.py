@@ -24,7 +24,7 @@ ROUNDS = 16
 
 
 class _Tail:
-    """One file: where it is, and how far it has been sent."""
+    """One file that grows, and how far it has been sent."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name, self.path = name, str(inside(folder, name))
@@ -56,7 +56,7 @@ class _Tail:
         self._looked = self.size()
 
     def tells_of_loss(self) -> bool:
-        """In what was written since the last look."""
+        """Whether what was written since the last look tells of a loss."""
         part = _read(self.path, self._looked) if self.size() > self._looked else b""
         part = part[: part.rfind(b"\n") + 1]
         self._looked += len(part)

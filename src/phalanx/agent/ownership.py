@@ -74,7 +74,7 @@ def is_ours(status: os.stat_result) -> bool:
 
 
 def is_our_tree(folder: Path) -> bool:
-    """The same of a folder and all that is below it."""
+    """Whether a folder and all that is below it are ours."""
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode) or not is_ours(folder.lstat()):
             return False

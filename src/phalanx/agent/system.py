@@ -22,10 +22,8 @@ _TICK = 0.02
 
 
 def readable(descriptors: Iterable[int], seconds: float | None = None) -> set[int]:
-    """Those with something to read, or at their end, as soon as there are any.
-
-    ``select.select`` knows no descriptor from 1024 on.
-    """
+    """Waits for descriptors that have something to read or are at their end, and returns them.
+    ``select.select`` cannot watch descriptors from 1024 on."""
     waiting = select.poll()
     for descriptor in descriptors:
         waiting.register(descriptor, select.POLLIN)
@@ -62,7 +60,7 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def every_process() -> list[int]:
-    """From the process table; none where there is no such table."""
+    """All processes in the process table; none where there is no such table."""
     with contextlib.suppress(OSError):
         return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
     return []

@@ -107,7 +107,7 @@ class Connection:
             self._changed.notify_all()
 
     def await_sender(self, seconds: float) -> None:
-        """Until the one who writes is done, so that the descriptor may become another's."""
+        """Waits until the writer is done, so that the descriptor may be used again."""
         self._sender.join(seconds)
 
     def _write(self) -> None:

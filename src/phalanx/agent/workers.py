@@ -35,7 +35,7 @@ class Workers:
             return {rank: process.pid for rank, process in self._running.items()}
 
     def spawn(self, rank: int, words: list[str], env: dict[str, str], cwd: str, log: Path) -> int:
-        """Only in the main thread: the kernel ends a worker with the thread that started it."""
+        """Starts a worker; only in the main thread, with which the kernel ends the worker."""
         with log.open("ab") as file:
             process = subprocess.Popen(
                 system.bound(words, "-X", "utf8"),
@@ -103,7 +103,7 @@ class Workers:
 
 
 def _any_ended() -> bool:
-    """One question to the kernel, ten times a second, in place of one for each worker."""
+    """Asks the kernel one question ten times a second, in place of one for each worker."""
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

@@ -38,12 +38,12 @@ class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
     argv: list[str]
     env: dict[str, str]
-    """Only what we add; the rest is the controller's own environment, which is never stored."""
+    """Only the variables that we add. The controller's own environment is never stored."""
     cpus: list[int]
     threads: int
     log: str  # relative to the run folder
     role: str = ""
-    """Of a process of another framework: worker, chief or ps."""
+    """Role of a process of another framework: worker, chief or ps."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     batch_script: str = ""
     """What a cluster's manager is given, where one starts the workers."""
     cluster: str = ""
-    """As asked of it: see ``Fleet``."""
+    """What was asked of a cluster's manager: see ``Fleet``."""
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
@@ -95,7 +95,7 @@ class Job:
     resumes: str | None = None
     fleet: Fleet = field(default_factory=lambda: Fleet())
     framework: Framework | None = None
-    """Whose script it is, where it is not ours."""
+    """The framework of the script; ``None`` if it is ours."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Fleet:
     """Whether links that lead out of what is sent are sent as the files they lead to."""
     detach: bool = False
     workers: int | None = None
-    """As asked for: how many there are in all is settled when the machines are known."""
+    """How many workers were asked for; the plan says how many there are."""
     cluster: str = ""
     """What a cluster's manager is asked for: options of Slurm, an address of Ray or Spark."""
 
@@ -130,7 +130,7 @@ def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
 
 
 STOP_SECONDS = 10.0
-"""From the request to stop to being killed: enough to write a checkpoint; who is done leaves."""
+"""Seconds from the request to stop until a worker is killed: enough to write a checkpoint."""
 
 
 def never() -> bool:
@@ -165,7 +165,7 @@ class Launcher(Protocol):
         ...
 
     def codes(self) -> dict[int, int]:
-        """As ``poll``, also of a run that cannot go on."""
+        """The same as ``poll``, also for a run that cannot go on."""
         return self.poll()
 
     def lost(self) -> dict[int, MachineError]:
@@ -206,7 +206,7 @@ class Launcher(Protocol):
         ...
 
     def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
-        """Who reads the machines."""
+        """The readers of the machines."""
         names = dict.fromkeys(worker.machine for worker in launch.workers)
         return [Monitor(name, paths.machine(name), self.processes) for name in names]
 
@@ -251,7 +251,7 @@ def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> 
 
 
 def system_of(job: Job) -> str:
-    """As reports call it."""
+    """The name of the system in reports."""
     if job.framework is not None:
         return job.framework.system
     return job.settings.keras or (SPARK_SYSTEM if job.launcher == "spark" else OURS)

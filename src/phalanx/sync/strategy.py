@@ -41,7 +41,7 @@ class Timing:
     """Not ``None``: the step was not taken, because the gradients of these workers (if of none, the
     sum of all) were not finite. The same for all that step together."""
     before: float = 0.0
-    """Of ``wait``: what had passed before the gradient was there."""
+    """The part of ``wait`` before the gradient was there."""
     judged: bool = True
     """Whether ``refused`` is of a step: of this one, or of the oldest one that was not judged."""
 
@@ -76,7 +76,7 @@ class StrategyContext:
     gone: Callable[[], bool] | None = None
     """Whether a worker has left for good, so that it is waited for in vain. Takes no lock."""
     toll: Toll = field(default_factory=Toll)
-    """What exchanges take of virtual time."""
+    """The virtual time that exchanges take."""
 
 
 class Strategy(Protocol):
@@ -120,7 +120,7 @@ class Strategy(Protocol):
         return Timing()
 
     def covers(self, total: int) -> None:
-        """What is given next covers the first ``total`` samples that this worker has had."""
+        """The next gradient covers the first ``total`` samples that this worker has had."""
 
     def fence(self, rank: int) -> Applied | None:
         """A worker is lost: how far what it gave has come. Nothing more of it is taken.

@@ -47,7 +47,7 @@ if os.environ.get("PHALANX_RANK") == "0":
 
 
 @pytest.mark.parametrize(
-    ("strategy", "most_files", "most_calls"), [("allreduce", 48, 200), ("async", 46, 210)]
+    ("strategy", "most_files", "most_calls"), [("allreduce", 24, 110), ("async", 26, 120)]
 )
 def test_a_step_enters_few_files_and_makes_few_calls(
     tmp_path: Path, strategy: str, most_files: int, most_calls: int

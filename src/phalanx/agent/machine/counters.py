@@ -71,7 +71,7 @@ class Processor:
 
 
 def busy_seconds(text: str, names: Iterable[str]) -> float:
-    """From ``/proc/stat``: what these cores did besides waiting, guests not counted twice."""
+    """Seconds that these cores did not wait, from ``/proc/stat``; guests are not counted twice."""
     ticks = 0
     for line in text.splitlines():
         name, *fields = line.split()

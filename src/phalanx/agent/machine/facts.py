@@ -119,7 +119,7 @@ def disk_free(folder: Path) -> int | None:
 
 
 def machine_id() -> str:
-    """The same for processes of one kernel, one table of processes, one network."""
+    """An identifier that processes share which have one kernel, one process table, one network."""
     boot = groups.read_text("/proc/sys/kernel/random/boot_id").strip() or platform.node()
     spaces = []
     for name in ("pid", "net"):
@@ -138,7 +138,7 @@ def _user() -> str:
 
 
 def _energy(found: list[dict[str, Any]]) -> list[str]:
-    """Who counts energy here: ``cpu``, ``gpu``."""
+    """The devices here that count energy: ``cpu``, ``gpu``."""
     readable = ["cpu"] if energy.zones() else []
     return readable + (["gpu"] if any(gpu["watts"] is not None for gpu in found) else [])
 
@@ -173,7 +173,7 @@ def _version_4() -> list[dict[str, str]]:
 
 
 def default_interface() -> str:
-    """That of the way to the rest of the world; empty when there is none."""
+    """The network device that leads to the rest of the world; empty when there is none."""
     for line in groups.read_text("/proc/net/route").splitlines()[1:]:
         fields = line.split()
         if len(fields) > 7 and fields[1] == "00000000" and fields[7] == "00000000":

@@ -19,7 +19,7 @@ _MEBIBYTE = 1 << 20
 
 
 def count_gpus(driver: str = DRIVER, devices: str = DEVICES) -> int:
-    """Those that processes started from here see; at once where the driver lists them."""
+    """GPUs that processes started from here see; answers at once where the driver lists them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     named = None if visible is None else _named_devices(visible)
     if named == 0:
@@ -66,7 +66,7 @@ def gpu_facts() -> list[dict[str, Any]]:
 
 
 def facts_of(text: str) -> list[dict[str, Any]]:
-    """One line for each GPU; a figure that it does not have is unknown."""
+    """Reads one line for each GPU; a figure that it does not have is unknown."""
     found = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -84,7 +84,7 @@ def facts_of(text: str) -> list[dict[str, Any]]:
 
 
 class GpuReadings:
-    """One ``nvidia-smi`` that runs as long as we read; it costs seconds to start."""
+    """Reads from one ``nvidia-smi`` that runs all the time, because it takes seconds to start."""
 
     def __init__(self) -> None:
         self._latest: dict[str, list[float | None]] = {}
@@ -109,7 +109,7 @@ class GpuReadings:
             self.take(line.decode(errors="replace"))
 
     def take(self, line: str) -> None:
-        """One line of one GPU."""
+        """Takes the line of one GPU."""
         index, *cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(READINGS) - 1 and index.isdigit():
             self._latest[index] = [_number(cell) for cell in cells]

@@ -57,7 +57,7 @@ class KeptSamples:
                 self._drop_older_half()
 
     def later(self, after: float) -> Iterator[dict[str, Any]]:
-        """Those after a moment, in order."""
+        """The samples after a moment, in order."""
         try:
             descriptor = os.open(str(self._path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -115,7 +115,7 @@ class Sampler:
         self._thread.start()
 
     def tell_to(self, hearer: Connection | None, after: float | None) -> None:
-        """From now on; first what was kept and is later than ``after``."""
+        """Sends samples from now on; first those that were kept and are later than ``after``."""
         with self._telling:  # a new sample waits, or it would come before older ones
             if hearer is not None and after is not None and self._kept is not None:
                 tell_all(hearer, self._kept, after)

@@ -46,7 +46,7 @@ def size_words(size: float) -> str:
 
 
 class _Incoming:
-    """One blob that is arriving."""
+    """A blob that is arriving."""
 
     def __init__(self, digest: str, path: Path, file: BinaryIO) -> None:
         self.digest, self.path, self.file = digest, path, file

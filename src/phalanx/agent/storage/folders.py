@@ -86,7 +86,7 @@ def is_whole(target: Path, entries: Entries, executed: bool) -> bool:
 
 
 def _names(target: Path) -> set[str]:
-    """Of all that is no folder. What Python compiled is left out: it is ours, as all here is."""
+    """Names of all that is no folder, without what Python compiled."""
     found = set()
     for place, folders, names in os.walk(target):
         folders[:] = [name for name in folders if name != "__pycache__"]

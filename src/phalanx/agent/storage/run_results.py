@@ -160,7 +160,7 @@ def checkpoint(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[st
 
 @contextlib.contextmanager
 def held(folder: Path, name: str) -> Iterator[Path]:
-    """Its files by second names: the workers may remove the checkpoint while it is sent."""
+    """Holds the files of a checkpoint by second names: workers may remove it while it is sent."""
     place = folder / LEAVING / name
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)

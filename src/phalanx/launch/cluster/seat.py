@@ -60,7 +60,7 @@ class WorkerSeat:
         )  # fmt: skip
 
     def look(self) -> tuple[bytes, bool, float]:
-        """Its place, whether it sees the run's folder, and its clock."""
+        """Returns its place, whether it sees the run's folder, and its clock."""
         return msgspec.json.encode(self._note), self.shared, node.clock_ahead()
 
     def port(self, address: str) -> int:
@@ -135,7 +135,7 @@ class WorkerSeat:
             system.signal_worker(self._process.pid, number)
 
     def end(self) -> None:
-        """At once, and nothing of it stays."""
+        """Ends the worker at once, and leaves nothing of it here."""
         deadline = time.monotonic() + _END_SECONDS
         self.signal(signal.SIGKILL)
         while self._process and self.poll({})[0] is None and time.monotonic() < deadline:

@@ -51,7 +51,7 @@ class SeatLauncher(ClusterLauncher):
     """Below it, a cluster places the seats and carries questions to them."""
 
     cluster: ClassVar[str]
-    """Its name, as messages say it."""
+    """The cluster's name in messages."""
     check: ClassVar[str]
     """What to do when it fails."""
     together: ClassVar[bool] = False
@@ -104,7 +104,8 @@ class SeatLauncher(ClusterLauncher):
         self._steps = self._launching(launch, paths)
 
     def _launching(self, launch: Launch, paths: RunPaths) -> Iterator[None]:
-        """From the placement to the start of the last worker; goes on when it is asked again."""
+        """Places the seats, looks at the nodes and starts the workers; goes on when it is asked
+        again."""
         count, mark = len(launch.workers), f".seats-{RunKey.new().text()[:16]}"
         (paths.folder / mark).touch()
         try:
@@ -133,7 +134,7 @@ class SeatLauncher(ClusterLauncher):
         self._started = True
 
     def _is_first(self, note: SeatNote) -> bool:
-        """Of its node."""
+        """Whether this worker is the first of its node."""
         return mates_of(note, self._notes)[0] == note.rank
 
     def _home(self, paths: RunPaths, note: SeatNote, shared: bool) -> FileDownload:
@@ -203,7 +204,7 @@ class SeatLauncher(ClusterLauncher):
         return home.offsets != before
 
     def _begin_checkpoint(self, rank: int, names: Sequence[str]) -> None:
-        """With the newest of a node, if it is newer than what has come."""
+        """Begins to fetch the newest checkpoint of a node, if it is newer than what has come."""
         newest, now = max(map(int, names), default=0), time.monotonic()
         is_new = newest > self._newest and self._is_first(self._notes[rank])
         if is_new and now > self._next_checkpoint:
@@ -278,7 +279,7 @@ class SeatLauncher(ClusterLauncher):
             self._answer(self._ask(rank, "clean"), _ANSWER)
 
     def _fetch(self, rank: int, incoming: Incoming, checkpoint: str = "") -> Iterator[None]:
-        """One checkpoint, or all results but for those checkpoints that are here."""
+        """Fetches one checkpoint, or all results except the checkpoints that are here."""
         assert self._paths is not None
         have = {f"{checkpoints.PREFIX}{name}" for name in checkpoints.at_home(self._paths)}
         files = yield from self._reply(rank, "files", checkpoint)

@@ -136,7 +136,7 @@ def on_cluster(job: Job, kind: str, workers: int) -> Job:
 
 
 def commands(job: Job, paths: RunPaths) -> list[WorkerCommand]:
-    """By rank, without what only the node knows."""
+    """The workers' commands by rank, without what only the node knows."""
     found = []
     for machine, planned in job.plan.seats:
         unsaid = msgspec.structs.replace(planned, threads=int(_AS_NODE))

@@ -49,7 +49,7 @@ _MOST_SAID = 1 << 16
 
 
 class SlurmLauncher(ClusterLauncher):
-    """One job for each run."""
+    """Submits one job for each run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class SlurmLauncher(ClusterLauncher):
         return {} if held else codes
 
     def codes(self) -> dict[int, int]:
-        """Of the attempt that is going on."""
+        """The exit codes of the current attempt."""
         restarts = self._job.last.restarts if self._job else 0
         attempt = max([restarts, *(note.attempt for note in self._notes.values())])
         return {
@@ -251,7 +251,7 @@ def read_options(text: str) -> list[str]:
 
 
 def batch_script(job: Job, paths: RunPaths) -> str:
-    """It holds no secret, and does the same when Slurm starts it again."""
+    """The script holds no secret, and does the same when Slurm starts it again."""
     folder, workers = paths.folder.absolute(), job.plan.workers
     given = read_options(job.fleet.cluster)
     requeue = [] if {"--requeue", "--no-requeue"} & set(given) else ["--requeue"]

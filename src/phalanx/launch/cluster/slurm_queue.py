@@ -1,4 +1,4 @@
-"""One job of Slurm, by the commands that every cluster has: sbatch, squeue, scancel."""
+"""Controls one job of Slurm by the commands that every cluster has: sbatch, squeue, scancel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_SUCH_JOB = "Invalid job id"
 
 @dataclass(frozen=True)
 class JobState:
-    """As Slurm last said; ``GONE`` is what it knows nothing of any more."""
+    """The state that Slurm reported last; ``GONE``: Slurm does not know the job any more."""
 
     state: str
     restarts: int = 0

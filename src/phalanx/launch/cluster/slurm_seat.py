@@ -153,7 +153,7 @@ class _Seat:
                 file.rename(past.folder / file.relative_to(self._paths.folder))
 
     def _await_all(self) -> list[SeatNote]:
-        """By rank. Nodes see each other's files some seconds late, so each waits by itself."""
+        """Waits for the notes of all ranks. Nodes see each other's files some seconds late."""
         ranks = [worker.rank for worker in self._launch.workers]
 
         def all_notes() -> list[SeatNote] | None:
@@ -198,7 +198,7 @@ def _count(name: str, otherwise: int) -> int:
 
 
 def _device(local: int) -> str:
-    """Of the GPUs that Slurm gave to the job; one that is bound to its task is its only one."""
+    """One of the GPUs that Slurm gave to the job; a GPU bound to the task is its only one."""
     if not {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"} & os.environ.keys():
         return "cpu"
     gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]

@@ -107,7 +107,7 @@ def _words(error: Exception) -> str:
 
 
 def why_ended(error: Exception, workers: int) -> str:
-    """Of a stage, in a line."""
+    """Why a stage ended, in one line."""
     return loss_in(str(error), workers) or _words(error)
 
 

@@ -24,7 +24,7 @@ METHODS = ("look", "port", "start", "poll", "piece", "files", "signal", "clean")
 def sit(
     rows: Iterator[int], *, address: str, port: int, tls: bool, key: str, folder: str, mark: str
 ) -> Iterator[int]:
-    """For ``mapPartitions`` of a barrier stage: the controller listens at ``address``."""
+    """The function that ``mapPartitions`` calls; the controller listens at ``address``."""
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
@@ -42,7 +42,7 @@ def sit(
 
 
 def serve(channel: Channel, make: Callable[[], WorkerSeat]) -> None:
-    """Until the controller closes the connection; then nothing of the seat stays."""
+    """Answers the controller until it closes the connection; then nothing of the seat stays."""
     seat: WorkerSeat | None = None
     try:
         while True:

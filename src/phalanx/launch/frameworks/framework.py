@@ -22,7 +22,7 @@ ONE_MACHINE = {"MirroredStrategy": "tf-mirrored", "CentralStorageStrategy": "tf-
 
 
 class Framework(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose script it is, and what its processes are started as; a part of ``launch.json``."""
+    """The framework of a script, and what its processes are started as; part of ``launch.json``."""
 
     name: str
     system: str
@@ -36,7 +36,7 @@ class Framework(msgspec.Struct, frozen=True, kw_only=True):
     requirements: list[str] = []
     """What an environment for it is made of; empty where our own will do."""
     variables: dict[str, str] = {}
-    """Of every process."""
+    """Variables that every process gets."""
 
     @property
     def has_servers(self) -> bool:
@@ -55,7 +55,7 @@ class Process:
     rank: int
     machine: str
     address: str
-    """By which the others reach it."""
+    """The address by which the others reach this process."""
     local_index: int
     locals: int
     """Processes of the run on its machine."""
@@ -84,4 +84,4 @@ class Places:
 
 
 Variables = Mapping[int, dict[str, str]]
-"""By rank."""
+"""Environment variables by rank."""

@@ -37,7 +37,7 @@ from phalanx.launch.frameworks.framework import (
 
 JAX_PACKAGES = ("keras==3.15.*", "jax==0.10.*")
 TENSORFLOW_PACKAGES = ("tensorflow==2.21.*", "tf-keras==2.21.*")
-"""With tf_keras, because Keras 3 cannot train under MultiWorkerMirrored."""
+"""tf_keras is there because Keras 3 cannot train under MultiWorkerMirrored."""
 TFDS_PACKAGES = ("tensorflow-datasets==4.9.*", "importlib-resources")
 """Where a script imports tensorflow_datasets; it needs the second, but does not say so."""
 VARIABLE = "PHALANX_TF_ENV"
@@ -55,7 +55,7 @@ class PeerSystem:
     system: str
     framework: str
     suffix: str
-    """Of the script beside ``NAME.py`` that trains the same model."""
+    """Suffix of the script beside ``NAME.py`` that trains the same model."""
     about: str
 
     @property
@@ -103,7 +103,7 @@ def python_of(framework: Framework) -> Path:
 
 
 def environment_for(framework: Framework, say: Say) -> Path:
-    """The same, made if it is missing; raises what hinders it."""
+    """The Python of the framework's environment, made if it is missing; raises what hinders it."""
     python = python_of(framework)
     named = _named(framework)
     if _is_ours(framework) or named:

@@ -1,4 +1,4 @@
-"""Who is chief, worker or server, and where: from a plan to the places of all processes."""
+"""Decides which process is chief, worker or server, and where it runs."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def plan_for(
 
 
 def _with_servers(plan: Plan, framework: Framework | None, apart: Sequence[Machine]) -> Plan:
-    """With a server on each of ``apart``, after all workers, where the run has servers."""
+    """The machines with a server on each of ``apart``, after all workers, if there are servers."""
     phases = parse_spec(plan.strategy).phases
     ours = plan.workers > 1 and any("servers" in phase.traits.keys for phase in phases)
     if not apart or not (framework.has_servers if framework else ours):
@@ -121,7 +121,7 @@ def _with_servers(plan: Plan, framework: Framework | None, apart: Sequence[Machi
 
 
 def _on_all_devices(plan: Plan, machine: Machine) -> Plan:
-    """One process that has all of its machine."""
+    """The machine with one process that has all of it."""
     (slot,) = plan.machines[0].slots
     whole = msgspec.structs.replace(
         slot, cpus=[], threads=machine.cores or slot.threads,

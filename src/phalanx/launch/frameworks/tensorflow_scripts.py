@@ -37,7 +37,7 @@ def environment(places: Places) -> dict[int, dict[str, str]]:
 
 
 def system_of(source: bytes | str) -> str:
-    """By what the script names in its code; one that cannot be read is the usual kind."""
+    """The system that the script names in its code; the usual one if the code cannot be read."""
     names = _names_in(source)
     if names & _OF_SERVERS:
         return PARAMETER_SERVER

@@ -63,7 +63,7 @@ class AttachedLauncher(SshLauncher):
         return replace(job, fleet=replace(job.fleet, detach=False))
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
-        """As it was written down when it was started."""
+        """Returns the launch that was written down when the run was started."""
         self._job = job
         return read_launch(paths)[0]
 

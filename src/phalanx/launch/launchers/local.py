@@ -1,4 +1,4 @@
-"""One process per slot on this machine, each in a process group of its own."""
+"""Starts one process per slot on this machine, each in a process group of its own."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> 
 
 
 def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[WorkerCommand]:
-    """By the Python that has the framework, tied to this process."""
+    """Commands with the Python that has the framework, tied to this process."""
     seats = job.plan.seats
     context = MachineContext(
         python=framework.python or sys.executable,
@@ -162,7 +162,7 @@ def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[W
 
 
 def free_ports(count: int) -> list[int]:
-    """Of this machine's loopback; all are held until the last is found, so that they differ."""
+    """Free ports of the loopback; all are held until the last is found, so that they differ."""
     with contextlib.ExitStack() as held:
         return [free_port(held, _LOOPBACK) for _ in range(count)]
 

@@ -37,7 +37,7 @@ from phalanx.pool.measured import link_rates, read_probe
 async def commands_for(
     job: Job, root: Path, members: Sequence[MachineSession]
 ) -> list[WorkerCommand]:
-    """As they are written down, and started."""
+    """The commands of all workers, as they are written down and started."""
     if job.framework is not None:
         return await _foreign(job, job.framework, root, members)
     layouts = {member.name: member.layout for member in members}
@@ -50,7 +50,7 @@ async def commands_for(
 async def secrets_for(
     job: Job, members: Sequence[MachineSession], key: RunKey
 ) -> dict[int, dict[str, str]]:
-    """By rank: what only the start knows (clocks, where to meet, the key); never written down."""
+    """What only the start knows, by rank (clocks, meeting point, key); it is never written down."""
     if job.framework is not None:
         return {}
     by_name = {member.name: member for member in members}
@@ -145,7 +145,7 @@ class MeetingPoint:
     """How the workers of all machines find and know each other."""
 
     address: str
-    """Of the machine of rank 0."""
+    """Address of the machine of rank 0."""
     port: int
     key: RunKey
     tls: bool
@@ -188,7 +188,7 @@ def command_of(
 
 
 def working_folder(root: Path, layout: RemoteLayout) -> str:
-    """That of the command, if it is inside the project; else the project's root."""
+    """The folder of the user's command if it is inside the project, else the project's root."""
     here = Path.cwd().resolve()
     inside = here == root or root in here.parents
     part = here.relative_to(root).as_posix() if inside else "."

@@ -166,7 +166,7 @@ class RemoteRun:
                 member.samples.clock_to_run = member.link.clock_offset - first
 
     async def _dismiss(self, planned: set[str]) -> list[MachineSession]:
-        """Those without a worker are not needed any more."""
+        """Closes the sessions of machines without a worker, and returns the others."""
         for member in self.members:
             if member.name not in planned:
                 await member.close()
@@ -181,7 +181,7 @@ class RemoteRun:
         self.codes[rank] = code
 
     def on_gap(self, seconds: float) -> None:
-        """With workers on this computer itself the run cannot do without it."""
+        """Notes that this computer slept; a run with workers on it cannot go on without it."""
         far = not any(member.machine.is_here for member in self.members)
         self.absences.slept(seconds, leave=self.started and far)
 
@@ -272,7 +272,7 @@ class RemoteRun:
         limit: float,
         members: Sequence[MachineSession] | None = None,
     ) -> None:
-        """One after the other would let a silent machine hold up the rest."""
+        """Tells all at once: one after the other, a silent machine would hold up the rest."""
 
         async def tell(member: MachineSession) -> None:
             try:

@@ -186,7 +186,7 @@ class SshLauncher(Launcher):
             say(text)
 
     def _let_go(self) -> None:
-        """As ``_close``, but whatever was found goes on."""
+        """Closes the connections like ``_close``, but lets everything on the machines go on."""
         assert self._run and self._loop
         with contextlib.suppress(PhalanxError, TimeoutError, OSError):
             self._loop.wait(self._run.leave(), never, _AFTER_KILL)

@@ -22,7 +22,7 @@ class AgentRefused(MachineError):  # noqa: N818  (what was answered)
 
 
 class PendingAnswers:
-    """By number; an answer that came too late is dropped."""
+    """Awaited answers by number; an answer that came too late is dropped."""
 
     def __init__(self, machine: str) -> None:
         self._machine = machine

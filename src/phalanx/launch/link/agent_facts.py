@@ -16,7 +16,7 @@ from phalanx.pool.machine_facts import MachineFacts, facts_of
 
 
 async def ask_facts(link: AgentLink, timeout: float) -> tuple[MachineFacts, float]:
-    """Also the seconds that its wall clock is ahead of ours."""
+    """The machine's facts, and the seconds that its wall clock is ahead of ours."""
     answer = await link.ask("facts", timeout=timeout)
     arrived = time.time()
     try:

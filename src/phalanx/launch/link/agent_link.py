@@ -44,7 +44,7 @@ OWN_GAP = 4.0
 """Seconds that a ping is late when it is not for load: this computer slept."""
 FIRST_PINGS = 4
 HELLO_SECONDS = 20.0
-"""For the machine's Python to start and to answer: a small machine under load takes long."""
+"""Seconds for the machine's Python to start and answer: a small machine under load takes long."""
 ASK_SECONDS = 10.0
 LEAVE_SECONDS = 6.0
 END_SECONDS = 3.0
@@ -71,7 +71,7 @@ class AgentLink:
 
     @property
     def address(self) -> str | None:
-        """As it was reached; ``None`` of this machine."""
+        """The address at which the machine was reached; ``None`` for this machine."""
         return self._command.address
 
     @property
@@ -111,7 +111,7 @@ class AgentLink:
     async def request(
         self, header: dict[str, Any], payload: bytes = b"", *, timeout: float | None = ASK_SECONDS
     ) -> Reply:
-        """As ``ask``, with the bytes that came with the answer."""
+        """The same as ``ask``, with the bytes that came with the answer."""
         with self._pending.expected() as (number, answer):
             try:
                 async with asyncio.timeout(timeout):

@@ -21,7 +21,7 @@ class ConnectionLost(MachineError):  # noqa: N818  (what happened)
 
 
 async def why_it_ended(command: RunningCommand) -> MachineError:
-    """From the exit code and the last words of an agent that has ended."""
+    """The reason, from the exit code and the last words of an agent that has ended."""
     machine = command.machine
     try:
         code = await command.wait(_WAIT)
@@ -97,5 +97,5 @@ def talks_otherwise(machine: Machine, why: str) -> MachineError:
 
 
 def without_controls(text: str) -> str:
-    """One printable line: a machine's words must not steer a terminal."""
+    """Makes one printable line of a text: a machine's words must not steer a terminal."""
     return "".join(c if c.isprintable() else " " for c in text)[:_MOST_WORDS].strip()

@@ -14,14 +14,15 @@ PONGS_KEPT = 30
 
 
 class ClockOffset:
-    """Of a machine's monotonic clock, from the pings it answers."""
+    """How far a machine's monotonic clock is from ours, from the pings it answers."""
 
     def __init__(self) -> None:
         self._pongs: deque[tuple[float, float]] = deque(maxlen=PONGS_KEPT)
 
     @property
     def seconds(self) -> float:
-        """To add to the machine's clock to get ours: by the ping that took the least time."""
+        """What turns the machine's clock into ours when added, by the ping that took the least
+        time."""
         return min(self._pongs)[1] if self._pongs else 0.0
 
     def take(self, pong: Pong) -> None:

@@ -76,7 +76,7 @@ def cancel(future: concurrent.futures.Future[Any]) -> None:
 
 
 async def in_thread(work: Callable[P, T], *words: P.args, **options: P.kwargs) -> T:
-    """As ``asyncio.to_thread``, whose threads would keep Ctrl-C waiting until all is read."""
+    """Does what ``asyncio.to_thread`` does; that one's threads would keep Ctrl-C waiting."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 

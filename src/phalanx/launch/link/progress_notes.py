@@ -12,7 +12,7 @@ from phalanx.launch.link.agent_loss import no_progress
 from phalanx.pool.machine import Machine
 
 Doing = Callable[[], str]
-"""In words, as it is now: "copying the data"."""
+"""Says what is being done, for example "copying the data"."""
 FIRST_WORD = 20.0
 EACH_WORD = 60.0
 
@@ -44,7 +44,7 @@ async def _tell(say: Say, words: Callable[[], str], last_sign: Callable[[], floa
 
 
 class MachineWait:
-    """For one machine, which is asked for what may take long."""
+    """Waits for one machine, which was asked for something that may take long."""
 
     def __init__(self, machine: Machine, say: Say) -> None:
         self.say, self._machine = say, machine

@@ -41,6 +41,6 @@ def _usable(address: str) -> bool:
 
 
 def own_address(seen: Sequence[str | None]) -> str | None:
-    """Of this machine, from the connections it has made: the one most of them came from."""
+    """The address of this machine from which most of its connections came."""
     known = [each for each in seen if each]
     return max(known, key=known.count) if known else None

@@ -25,7 +25,7 @@ from phalanx.pool.machine_facts import MachineFacts
 
 ANSWER_SECONDS = 20.0
 SAMPLES_SECONDS = 300.0
-"""For those of weeks, over a slow line."""
+"""Seconds for the samples of weeks to come over a slow line."""
 MOST_NOTES = 2000
 
 
@@ -39,7 +39,7 @@ class SessionListener(Protocol):
 
 
 class MachineSession(AgentListener):
-    """From logging in to cleaning up, on one machine."""
+    """The controller's work with one machine, from logging in to cleaning up."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class MachineSession(AgentListener):
         self.skew = 0.0
         """Seconds that the machine's wall clock is ahead of ours."""
         self.own_address = "127.0.0.1"
-        """Of this machine as the others know it, where the blueprint says 'here'."""
+        """The address of this computer as the others know it, where the blueprint says 'here'."""
         self.gone: MachineError | None = None
-        """Of a detached run that was found again: nothing of it is left here."""
+        """The error if a detached run was found again and nothing of it is left here."""
         self.samples: MachineFile | None = None
         self.python: Inspection | None = None
         self._facts: MachineFacts | None = None
@@ -73,7 +73,7 @@ class MachineSession(AgentListener):
         self._run_id, self._run = run_id, run
         self._detach, self._attach, self._dry = detach, attach, dry
         self._hold = 0.0 if detach or attach else hold
-        """Of an agent that ends with its controller, but not with its sleep."""
+        """Seconds that an agent waits for a controller that sleeps; it ends with one that ends."""
         self._files: FileDownload | None = None
         self._checkpoints: CheckpointDownload | None = None
         self._notes = 0
@@ -226,10 +226,10 @@ class MachineSession(AgentListener):
             self.say(error.cause)
 
     async def fetch_samples(self, paths: RunPaths) -> None:
-        """Those that an agent that is gone has kept.
+        """Fetches the samples that an agent which is gone has kept.
 
-        The machine may have been restarted, and its clock with it: only samples that are home
-        tell what its moments were in the run.
+        The machine may have been restarted, and its clock with it: only samples that are here tell
+        when they were taken.
         """
         self.samples = MachineFile(paths.machine(self.name))
         after = self.samples.go_on()

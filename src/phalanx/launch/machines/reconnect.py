@@ -21,7 +21,7 @@ SECONDS = 120.0
 LEAST = PATIENCE + 2.0
 """Agents notice by their patience that they are alone; less would be over before they listen."""
 SETTLED = PATIENCE + 4.0
-"""Until then an agent that is there may not know yet that it is alone."""
+"""Seconds until an agent surely knows that it is alone."""
 BETWEEN = 1.0
 ATTEMPT_SECONDS = 15.0
 ONE_GAP = 5.0
@@ -33,7 +33,7 @@ class Unreached(MachineError):  # noqa: N818  (what happened)
 
 
 def reconnect_seconds() -> float:
-    """As the user wants it; 0 is never."""
+    """The seconds that the user set; 0 is never."""
     text = os.environ.get(VARIABLE, "")
     try:
         seconds = float(text) if text else SECONDS
@@ -45,7 +45,7 @@ def reconnect_seconds() -> float:
 
 
 class Absences:
-    """Who is away, and how long that may last."""
+    """The machines that are away, and how long that may last."""
 
     def __init__(self, run_id: str, seconds: float, say: Say) -> None:
         self.seconds = seconds
@@ -62,7 +62,7 @@ class Absences:
 
     @property
     def lost(self) -> dict[int, MachineError]:
-        """By rank: why it is away."""
+        """Why a rank is away, by rank."""
         found = list(self._away.values())
         return {rank: error for member, error in found for rank in member.ranks}
 

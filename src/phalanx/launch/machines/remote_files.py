@@ -21,7 +21,7 @@ from phalanx.observe.machines.monitor import MachineSamples, SampleReader, ToldS
 LARGEST = 4 << 30
 """Bytes of one file; what a machine sends beyond is not kept."""
 LARGEST_TRACEBACK = 1 << 20
-"""It is read as a whole."""
+"""Bytes of a traceback that are kept, because it is read as a whole."""
 _LAST_BYTES = 1 << 16
 
 

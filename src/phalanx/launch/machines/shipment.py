@@ -39,7 +39,7 @@ class RemoteLayout:
     """The folder that holds our own package."""
     data: str | None = None
     checkpoint: str | None = None
-    """Of the run that this one goes on from."""
+    """The checkpoint that this run goes on from."""
 
     @property
     def project(self) -> str:

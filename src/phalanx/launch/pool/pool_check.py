@@ -25,7 +25,7 @@ PACKAGES = ("torch", "phalanx-train")
 
 @dataclass
 class Visit:
-    """One machine, as far as it was got to."""
+    """What was found on one machine, as far as it could be reached."""
 
     machine: Machine
     error: PhalanxError | None = None
@@ -43,7 +43,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Knock:
-    """From one machine to another."""
+    """A connection that one machine tried to another."""
 
     source: str
     target: str

@@ -25,7 +25,7 @@ _NO_SUCH_KEY = (asyncssh.KeyExchangeFailed, ConnectionResetError, asyncssh.Conne
 
 @dataclass(frozen=True)
 class Shown:
-    """One machine's key and what is to be thought of it."""
+    """One machine's key, and whether to trust it."""
 
     machine: Machine
     status: Status
@@ -108,7 +108,7 @@ async def _judge(machine: Machine, tunnel: asyncssh.SSHClientConnection | None) 
 
 
 def _kinds_of(known: Sequence[KnownKey]) -> list[tuple[str, ...]]:
-    """Those that are recorded; of an unknown machine, the one that is preferred."""
+    """The kinds of keys that are recorded; for an unknown machine the preferred one."""
     if not known:
         return [()]
     recorded = {each.kind for each in known}

@@ -43,12 +43,12 @@ from phalanx.rules.collective_cost import LinkSpeed
 from phalanx.sync.probe import probe_messages as m
 
 START_SECONDS = 60.0
-"""For a worker to be ready: a slow machine takes long to import torch."""
+"""Seconds for a worker to be ready: a slow machine takes long to import torch."""
 OPENING_SECONDS = 3.0
 GRACE_SECONDS = 3.0
 FIGURE_SECONDS = 1.0
 MACHINE_SECONDS = 60.0
-"""For all figures of one machine: the first product on a GPU takes long."""
+"""Seconds for all figures of one machine: the first product on a GPU takes long."""
 WORKER = "phalanx.sync.probe.probe_worker"
 LOOPBACK = "127.0.0.1"
 
@@ -57,7 +57,7 @@ Code = tuple[Path, FileManifest]
 
 
 class Prober:
-    """One probe, from the first connection to the last figure."""
+    """Runs one probe, from the first connection to the last figure."""
 
     def __init__(self, machines: Sequence[Machine], budget: float, *, tls: bool, say: Say) -> None:
         self._machines, self._budget, self._tls, self._say = machines, budget, tls, say
@@ -105,7 +105,7 @@ class Prober:
         self._workers[machine.name] = await stack.enter_async_context(worker)
 
     async def _give_orders(self, name: str, own: str) -> None:
-        """Its address: as given, or as it was reached; of this machine, where it came from."""
+        """Tells a worker what to do, and its address: as given, as it was reached, or our own."""
         worker = self._workers[name]
         address = (worker.machine.address or worker.address or own).strip("[]")
         computing = MACHINE_SECONDS * len(self._machines)
@@ -258,7 +258,7 @@ def _rates(name: str, found: m.MachineFigures) -> MachineRates:
 
 
 async def _why_it_ended(worker: RunningCommand) -> MachineError:
-    """From the exit code and the last words of a worker that has ended."""
+    """The reason, from the exit code and the last words of a worker that has ended."""
     name, python = worker.machine.name, worker.machine.python
     try:
         code = await worker.wait(GRACE_SECONDS)

@@ -24,9 +24,9 @@ NAMES = (
     "gather",
     "all_to_all",
 )
-"""Those that training waits for come first: large ones may find no time left."""
+"""Collectives that training waits for come first: large ones may find no time left."""
 PAIRS_SHARE = 0.4
-"""Of the budget, at most; the rest is for collectives."""
+"""Largest part of the budget that pairs get; the rest is for collectives."""
 LONGEST_PAIR = 1.0
 LONGEST_COLLECTIVE = 1.2
 MOST_REPEATS = 30
@@ -35,7 +35,7 @@ BESIDES = 2
 
 
 def pair_seconds(budget: float, pairs: int) -> float:
-    """For one pair: latency and both directions."""
+    """Seconds for one pair: latency and both directions."""
     return min(LONGEST_PAIR, budget * PAIRS_SHARE / max(1, pairs))
 
 

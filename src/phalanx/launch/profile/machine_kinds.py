@@ -10,13 +10,13 @@ from phalanx.pool.machine import Machine
 from phalanx.pool.measured import CPU, DeviceRates, Probe
 
 SCALED_ERROR = 0.3
-"""Of costs that were scaled by what a probe has measured."""
+"""Error of costs that were scaled by what a probe has measured."""
 GUESSED_ERROR = 0.6
-"""Of costs that were scaled by the number of cores, or from another kind of device."""
+"""Error of costs that were scaled by the number of cores, or from another kind of device."""
 
 
 class Kinds:
-    """Of machines, by their blueprint and their probe, if there was one."""
+    """Sorts machines into kinds by their blueprint and their probe, if there was one."""
 
     def __init__(self, probe: Probe | None) -> None:
         self._probe = probe
@@ -29,8 +29,8 @@ class Kinds:
         return next(iter(fast or devices), None)
 
     def name(self, machine: Machine) -> str:
-        """The same for machines of one kind, whose costs are measured once and kept by it. Without
-        a probe, every machine is one of its own."""
+        """The name that all machines of one kind share; their costs are measured once and kept by
+        it. Without a probe, every machine is a kind of its own."""
         device = self._device(machine)
         what = cpu_model() if machine.is_here else f"{machine.host}:{machine.port}"
         if device is not None and device.float32 and not machine.is_here:

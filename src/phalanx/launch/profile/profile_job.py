@@ -113,7 +113,7 @@ class _Work:
     say: Say
 
     def measured(self, machines: Mapping[str, Machine]) -> dict[str, JobProfile]:
-        """One profile for each kind, as they are kept, or by a run on a machine of it."""
+        """One profile for each kind: the one that is kept, or a run on a machine of that kind."""
         key = job_key(self.script, self.arguments, plain_settings(self.chosen))
         kept = {kind: read_kept(key, kind) for kind in machines}
         found = {kind: profile for kind, profile in kept.items() if profile is not None}
@@ -136,7 +136,7 @@ class _Work:
         return found
 
     def _run(self, machine: Machine, paths: RunPaths) -> None:
-        """One run, in a folder of its own."""
+        """Makes one run in a folder of its own."""
         self.say(f"measuring a few steps on {machine.name}, {self.seconds:g} seconds")
         outcome = execute(self._job(machine), paths.make(), _Listener(self.say))
         if outcome.summary.status == "stopped":

@@ -100,7 +100,7 @@ def _settle(launcher: Launcher, job: Job, paths: RunPaths) -> Launch:
 
 
 class Controller:
-    """One run, from its start to its summary."""
+    """Watches one run from its start to its summary."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Controller:
         self._named: set[int] = set()
         self._machines = launcher.samples(launch, paths)
         self._training = [w.rank for w in launch.workers if launch.joins and w.role != SERVER]
-        """Those that join: parameter servers do not."""
+        """The ranks that join the training: all but parameter servers."""
         self._relay = Relay(paths, self._ranks, self._machines, observer, self._training)
         self._cause_waited = Patience(_PATIENCE_FOR_CAUSE)
         self._early_waited = Patience(_PATIENCE_FOR_EARLY)
@@ -246,7 +246,8 @@ class Controller:
         return gone
 
     def _lost(self) -> dict[int, MachineError]:
-        """Also those that may come back, but too late: before the start, or the others are off."""
+        """Lost workers, and those that may come back too late: before the start, or the others are
+        off."""
         away = self._launcher.away()
         begun = self._relay.joined if self._launch.joins else away
         late = {r: error for r, error in away.items() if r not in begun or r in self._relay.lost}
@@ -257,7 +258,7 @@ class Controller:
         return _Ending(RUNNING, why.exit_code if code is None else code, why)
 
     def _ending_of_foreign(self, codes: dict[int, int]) -> _Ending | None:
-        """Of another framework's processes: some never end by themselves, some hang at the end."""
+        """How a run of another framework's processes ends: some never end, some hang at the end."""
         deciding = self._launch.decides
         if all(rank in codes for rank in deciding):
             self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)

@@ -132,7 +132,7 @@ class Tee:
 
 
 def keep_output(log: Path) -> None:
-    """From now on a copy of what Python prints is kept in ``log``."""
+    """Keeps a copy of what Python prints from now on in ``log``."""
     try:
         file = log.open("a", encoding="utf-8", errors="backslashreplace")
     except OSError:

@@ -46,7 +46,8 @@ def culprit(codes: Mapping[int, int]) -> int | None:
 
 
 def taken_along(codes: Mapping[int, int], launch: Launch) -> set[int]:
-    """Of several machines, the ranks of those where a worker was killed: they share its memory."""
+    """The ranks of machines where a worker was killed, if there are several machines: the workers
+    of a machine share its memory."""
     machines = {worker.rank: worker.machine for worker in launch.workers}
     hit = {machines[rank] for rank, code in codes.items() if code < 0}
     several = len(set(machines.values())) > 1
@@ -108,7 +109,8 @@ def cannot_write(path: Path, error: OSError) -> MachineError:
 
 
 def worker_name(rank: int, launch: Launch | None) -> str:
-    """With its machine, where there are several; another framework's processes have roles."""
+    """A worker's name, with its machine if there are several; other frameworks' processes have
+    roles."""
     workers = {worker.rank: worker for worker in launch.workers} if launch else {}
     several = len({worker.machine for worker in workers.values()}) > 1
     where = f" on {workers[rank].machine}" if several else ""

@@ -90,7 +90,7 @@ class Silence:
         return pause > max(STANDSTILL, AS_SHOWN * self._longest_pause)
 
     def news(self) -> Iterator[str]:
-        """Of each silence once, and of its end; now and then who has not joined yet."""
+        """Tells once of each silence and once of its end; now and then who has not joined yet."""
         now = self._clock()
         if self._awaited and now >= self._due:
             self._due = now + EACH_WORD

@@ -51,7 +51,7 @@ class Interrupts:
 
 
 def await_end(ended: Callable[[], bool], seconds: float, hurry: Callable[[], bool]) -> None:
-    """Until ``ended()`` or ``hurry()``, and at most so long."""
+    """Waits until ``ended()`` or ``hurry()``, at most for ``seconds``."""
     deadline = time.monotonic() + seconds
     while not ended() and time.monotonic() < deadline and not hurry():
         time.sleep(_TICK)

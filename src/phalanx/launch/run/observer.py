@@ -1,4 +1,4 @@
-"""Who watches a run while it happens: the progress display, or a test."""
+"""The observer of a run: the progress display, or a test."""
 
 from __future__ import annotations
 

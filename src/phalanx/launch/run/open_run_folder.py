@@ -19,7 +19,7 @@ class OpenRunFolder:
         self._folder, self._about = folder, folder.stat()
 
     def is_there(self) -> bool:
-        """Also while a file system of the network does not answer."""
+        """Whether the folder is there; also true while a network file system does not answer."""
         try:
             return os.path.samestat(self._folder.stat(), self._about)
         except (FileNotFoundError, NotADirectoryError):
@@ -37,7 +37,7 @@ def folder_gone(paths: RunPaths) -> MachineError:
 
 
 def append_to_log(log: Path, lines: list[str]) -> None:
-    """At the end, so that the terminal's view of the log never shows a traceback twice."""
+    """Adds to the log at the end of the run, so that the terminal never shows a traceback twice."""
     if not lines:
         return
     with contextlib.suppress(OSError):

@@ -70,12 +70,12 @@ class _Look:
     """What the source of a script, and of modules beside it, says."""
 
     calls: bool = False
-    """It calls Phalanx."""
+    """The script calls Phalanx."""
     unclear: bool = False
-    """It may do so in a way that cannot be read from it."""
+    """The script may call Phalanx in a way that cannot be read from it."""
     imports: set[str] = field(default_factory=set)
     keras: bool = False
-    """It uses Keras by TensorFlow's name for it, and distributes nothing itself."""
+    """The script uses Keras by TensorFlow's name for it, and distributes nothing itself."""
 
     @property
     def can_train(self) -> bool:
@@ -97,7 +97,7 @@ def _remedy_for(source: bytes) -> str:
 
 
 def _look(script: Path, source: bytes) -> _Look:
-    """At the script and the modules beside it that it imports."""
+    """Reads the script and the modules beside it that it imports."""
     above = place_of(script.resolve()).root
     folders = [script.resolve().parent, above, Path.cwd(), *_python_path()]
     waiting, seen, found = [(script, source)], {script.resolve()}, _Look()

@@ -48,7 +48,7 @@ class PythonChoice:
     base: Inspection
     recipe: Recipe | None = None
     packages: Sequence[str] = WORKER_PACKAGES
-    """Whose versions are of interest."""
+    """Packages whose versions are of interest."""
 
     @property
     def digest(self) -> str:
@@ -97,7 +97,7 @@ async def inspect(
 
 
 async def _make(link: AgentLink, choice: PythonChoice, progress: Progress) -> str:
-    """By pip on the machine, with wheels of this one where the machine reaches no index."""
+    """Makes it by pip on the machine, with wheels of this one if the machine reaches no index."""
     assert choice.recipe is not None
     made = await _ask(link, choice, None)
     if made.python is None:

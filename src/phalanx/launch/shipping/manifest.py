@@ -53,7 +53,7 @@ SETTLED_NS = 2_000_000_000
 """A file that was changed just now may change again within the same tick of its clock."""
 
 Known = dict[str, tuple[int, int, int, str]]
-"""By path: size, time of the last change, inode, checksum."""
+"""What is known of a file, by path: size, time of the last change, inode, checksum."""
 
 
 def make_manifest(root: Path, files: Sequence[ListedFile]) -> FileManifest:

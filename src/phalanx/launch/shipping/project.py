@@ -148,7 +148,8 @@ def _read_rules(file: Path) -> pathspec.GitIgnoreSpec | None:
 
 
 def _rules_above(root: Path) -> list[tuple[pathspec.GitIgnoreSpec, str]]:
-    """Of the repository that ``root`` lies in, the innermost first; with root's path in each."""
+    """Ignore rules of the repository that ``root`` lies in, the innermost first, each with root's
+    path."""
     found: list[tuple[pathspec.GitIgnoreSpec, str]] = []
     for folder in (root, *root.parents):
         prefix = "" if folder == root else f"{root.relative_to(folder).as_posix()}/"

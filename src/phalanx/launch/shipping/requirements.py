@@ -58,7 +58,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 def read_recipe(root: Path) -> Recipe | None:
-    """From the project's lock, requirements or constraints; ``None`` when it has none."""
+    """Reads the project's lock, requirements or constraints; ``None`` when it has none."""
     for name in (*LOCKS, CONSTRAINTS):
         if (root / name).is_file():
             found = RequirementLines([], [])
@@ -155,7 +155,7 @@ def _read_lines(
 
 
 def _text_of(file: Path, shown: Path, root: Path) -> str:
-    """Of a file of the project: what lies elsewhere is not the project's to read and to send."""
+    """The text of a file of the project. A file outside the project is not read and not sent."""
     real = Path(os.path.realpath(file))
     if not real.is_relative_to(os.path.realpath(root)):
         raise InputError(

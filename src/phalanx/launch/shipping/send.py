@@ -20,8 +20,8 @@ PIECE = 1 << 20
 WINDOW = 8 << 20
 FIRST_WINDOW = 256 << 10
 WINDOW_SECONDS = 0.5
-"""At most so many bytes, or what arrives in so long, are sent before the machine answers; as many
-are on their way then. More would keep pings waiting on a slow line."""
+"""A window is what arrives in so many seconds. The machine answers for each window, and one more is
+on its way meanwhile; more would keep pings waiting on a slow line."""
 ANSWER_SECONDS = 120.0
 SLOWEST_FILE, SLOWEST_DISK = 0.02, 2e6
 """A machine is silent while it checks and copies files, so it gets the time that the slowest disk
@@ -84,7 +84,7 @@ async def ship(
 
 
 class Shipment:
-    """One manifest on its way to one machine."""
+    """Brings the files of one manifest to one machine."""
 
     def __init__(
         self, link: AgentLink, manifest: FileManifest, root: Path, kind: str, progress: Progress

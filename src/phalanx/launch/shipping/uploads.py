@@ -48,11 +48,12 @@ def code_root() -> Path:
 
 
 def code_manifest() -> tuple[Path, FileManifest]:
-    """That folder, and the manifest of the package in it (paths begin with ``phalanx/``)."""
+    """The folder of our code, and the manifest of the package in it (paths begin with
+    ``phalanx/``)."""
     return code_root(), make_manifest(code_root(), walk(code_root(), _left_out))
 
 
 def _left_out(path: str, is_folder: bool) -> bool:
-    """Of what lies beside the package, everything."""
+    """Whether a path is left out: everything that lies beside the package is."""
     first, _, _ = path.partition("/")
     return first != "phalanx" or path.endswith((".pyc", "__pycache__"))

@@ -13,7 +13,7 @@ from phalanx.launch.shipping.requirements import TLS_ONLY, WORKER_PACKAGES
 
 OLDEST = (3, 11)
 Words = Annotated[str, msgspec.Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")]
-"""Of one line: they are shown to the user."""
+"""A text of one line, because it is shown to the user."""
 
 
 class Inspection(msgspec.Struct, frozen=True):

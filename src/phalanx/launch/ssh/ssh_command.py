@@ -51,7 +51,7 @@ class RunningCommand(ABC):
             await self._write(data)
 
     def put(self, data: bytes) -> None:
-        """As ``write``, without waiting for room (see ``drain``)."""
+        """The same as ``write``, without waiting for room (see ``drain``)."""
         with contextlib.suppress(OSError, asyncssh.Error):
             self._put(data)
 
@@ -61,7 +61,7 @@ class RunningCommand(ABC):
             await self._drain()
 
     async def read(self, count: int) -> bytes:
-        """Some bytes of its standard output, at most ``count``; none at its end."""
+        """Reads at most ``count`` bytes of its standard output; none at its end."""
         with contextlib.suppress(OSError, asyncssh.Error):
             return await self._read(count)
         return b""
@@ -93,7 +93,7 @@ class RunningCommand(ABC):
 
     @abstractmethod
     async def wait(self, timeout: float) -> int | None:
-        """Its exit code; ``None`` when it has none (a signal, a lost connection)."""
+        """Waits for its exit code; ``None`` when it has none (a signal, a lost connection)."""
 
     @abstractmethod
     async def kill(self) -> None:

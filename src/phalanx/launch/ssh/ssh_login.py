@@ -48,7 +48,7 @@ def with_passwords(machines: Iterable[Machine]) -> list[Machine]:
 
 
 def with_jump_passwords(machines: Iterable[Machine]) -> list[Machine]:
-    """Only of the jump hosts: there is no login to the machines behind them."""
+    """Asks for passwords of jump hosts only: there is no login to the machines behind them."""
     return [
         machine
         if machine.via is None

@@ -127,7 +127,7 @@ def _steps(base: Any, seconds: float) -> Any:
 
 
 def _columns(logs: dict[str, Any]) -> dict[str, float]:
-    """As reports name them; a callback of the script may name its own ``test_…``."""
+    """Names of figures as reports have them; a callback may name its own ``test_…``."""
     found = {}
     for name, value in logs.items():
         kept = name.startswith(("test_", "val_"))
@@ -138,10 +138,11 @@ def _columns(logs: dict[str, Any]) -> dict[str, float]:
 
 
 def _samples_seen(model: Any) -> int | None:
-    """As many as the mean of the loss was taken of.
+    """How many samples the mean of the loss was taken of.
 
-    Of mirrored variables only this worker's are read: a sum has to be asked for by all workers.
-    So a last batch that cannot be divided evenly counts up to one sample a worker too many.
+    Only this worker's part of mirrored variables is read, because all workers would have to ask for
+    their sum. So a last batch that cannot be divided evenly counts up to one sample a worker too
+    many.
     """
     with suppress(Exception):  # how Keras counts is its own affair
         count = next(metric.count for metric in model.metrics if metric.name == "loss")

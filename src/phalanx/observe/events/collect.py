@@ -55,7 +55,7 @@ class LineTail:
         return lines
 
     def _skip_a_flood(self) -> None:
-        """At the end the user is not made to wait for megabytes: the file itself has them all."""
+        """Skips most of a very long log at the end; the file itself has all of it."""
         try:
             size = self.path.stat().st_size
         except OSError:

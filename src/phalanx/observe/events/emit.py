@@ -32,7 +32,8 @@ class EventWriter:
     def __init__(self, path: Path | None, rank: int) -> None:
         self._rank = rank
         self._events: deque[Event] = deque()
-        self._rows: deque[StepRow] = deque()
+        self.rows: deque[StepRow] = deque(maxlen=None if path else 0)
+        """Steps to write."""
         self._written = 0
         self._unwritten = b""
         self._stop = threading.Event()
@@ -45,10 +46,6 @@ class EventWriter:
     def emit(self, event: Event) -> None:
         if self._file:
             self._events.append(event)
-
-    def step(self, row: StepRow) -> None:
-        if self._file:
-            self._rows.append(row)
 
     def close(self) -> None:
         """Write what there is and end. Safe to call twice."""
@@ -90,7 +87,7 @@ class EventWriter:
                 self._unwritten = b"\n"  # whatever was cut in half is a line of its own
 
     def _take_steps(self) -> list[Steps]:
-        rows = [self._rows.popleft() for _ in range(len(self._rows))]
+        rows = [self.rows.popleft() for _ in range(len(self.rows))]
         batches: list[list[StepRow]] = []
         for row in rows:
             if batches and batches[-1][0][0] == row[0] and len(batches[-1]) < MOST_ROWS:

@@ -93,7 +93,7 @@ class EpochDone(msgspec.Struct, tag="epoch", frozen=True, kw_only=True):
     rank: int
     epoch: int
     seconds: float
-    """From its beginning to its end on this rank, evaluation included if this rank did it."""
+    """Seconds from beginning to end on this rank, with the evaluation if this rank did it."""
     samples: int
     train_loss: float | None
     """Mean over this rank's samples; weight by ``samples`` to combine ranks."""
@@ -152,14 +152,14 @@ class StepRefused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
 
     time: float
     rank: int
-    """Who tells of it."""
+    """The worker that tells of it."""
     epoch: int
     step: int
-    """Of this worker, counted from 1."""
+    """The step of this worker, counted from 1."""
     what: str
     """``the loss of worker 1``."""
     workers: list[int]
-    """Whose gradients were not finite; none where only their sum was not."""
+    """The workers whose gradients were not finite; empty if only their sum was not."""
 
 
 class WorkerLost(msgspec.Struct, tag="lost", frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ class WorkerLost(msgspec.Struct, tag="lost", frozen=True, kw_only=True):
 
     time: float
     rank: int
-    """Who tells of it."""
+    """The worker that tells of it."""
     worker: int
     machine: str
     address: str
@@ -178,13 +178,13 @@ class SamplesSettled(msgspec.Struct, tag="settled", frozen=True, kw_only=True):
 
     time: float
     rank: int
-    """Who tells of it."""
+    """The worker that tells of it."""
     worker: int
     epoch: int
     trained: int
     """Samples that its updates hold, since it joined."""
     of_epoch: int
-    """The same, in ``epoch``."""
+    """Samples of ``epoch`` that its updates hold."""
     back: int
     """Samples that the others train instead."""
     lost: int
@@ -250,7 +250,7 @@ _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 def encode(event: Event) -> bytes:
-    """One line, newline included."""
+    """Encodes an event as one line, newline included."""
     return _encoder.encode(event) + b"\n"
 
 
@@ -277,7 +277,7 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
 
     time: float
     cpu_percent: float
-    """Of all cores together, 0 to 100."""
+    """Use of all cores together, 0 to 100."""
     memory_bytes: int
     network_bytes_per_second: float
     """Sent and received, all interfaces."""
@@ -293,8 +293,8 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     """Mean of its GPUs."""
     gpu_memory_bytes: int | None = None
     watts: float | None = None
-    """Of processors and GPUs, as far as they count it themselves."""
+    """Watts of processors and GPUs, as far as these count them themselves."""
     cores: float | None = None
     """What ``cpu_percent`` is of: the cores, or the part of them that a control group may use."""
     cpu_source: str | None = None
-    """Whose processor time it is: of the kernel, a control group, or the processes seen."""
+    """What the processor time is of: the kernel, a control group, or the processes seen."""

@@ -49,7 +49,7 @@ class Told:
     machines: Sequence[str]
     """The machine of each rank."""
     workers: int
-    """Those of them that compute."""
+    """How many of the processes compute."""
     system: str
     seed: int
     threads: Sequence[int]

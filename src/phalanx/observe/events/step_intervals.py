@@ -31,9 +31,9 @@ class Lap(NamedTuple):
     epoch: int
     samples: int
     busy: float
-    """Until it was ready for the others."""
+    """Seconds until the worker was ready for the others."""
     wait: float
-    """For the others."""
+    """Seconds that the worker waited for the others."""
     update: float
     seconds: float
 
@@ -52,17 +52,15 @@ class RankWindow:
         return self.fixed + self.each * samples
 
     def cut(self, part: int, parts: int) -> RankWindow:
-        """One of some stretches of equal length."""
+        """Cuts one of several parts of equal length."""
         count = len(self.laps)
         begin, end = part * count // parts, (part + 1) * count // parts
         return RankWindow(self.laps[begin:end], self.fixed, self.each)
 
 
 def windows_of(phase: PhaseSteps, since: int = 0) -> dict[int, RankWindow]:
-    """By rank: the laps after the warm-up, from the step ``since`` on, where shares changed.
-
-    Laps of workers that wait for each other stand side by side: the same place is one meeting.
-    """
+    """The laps of each rank after the warm-up, from step ``since`` on if shares changed. Laps of
+    workers that wait for each other stand side by side: the same place is one meeting."""
     laps: dict[int, list[Lap]] = {}
     late: dict[int, list[Lap]] = {}
     for steps, rounds in zip(phase.steps, phase.rounds or [[] for _ in phase.steps], strict=True):
@@ -122,7 +120,7 @@ def _between(before: WorkerStep | None, step: WorkerStep) -> float:
 
 
 def _apart(steps: Sequence[WorkerStep], met: WorkerStep) -> Lap:
-    """Who trains apart also updates apart, so all of it is work of its own."""
+    """Laps of workers that train apart: they also update apart, so all of it is their own work."""
     busy = sum(step.seconds for step in steps)
     samples = sum(step.samples for step in steps)
     return Lap(met.epoch, samples, busy, met.wait + met.settle, met.update, busy + met.seconds)

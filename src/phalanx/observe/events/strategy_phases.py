@@ -22,7 +22,7 @@ _DEFAULT_GROUP = 2
 
 
 class WaitRule(Enum):
-    """Who waits for whom."""
+    """Which workers wait for which others."""
 
     LOCKSTEP = "lockstep"
     """Everyone of a team, in every step or round, for its last."""
@@ -101,7 +101,8 @@ def _described(
 
 
 def _teams(phase: Phase, ranks: Sequence[RankLog]) -> tuple[int, ...]:
-    """As far as the files tell: groups by speed are found while training, so none is blamed."""
+    """The teams that the files tell of. Groups by speed are found while training, so none is
+    blamed."""
     if not phase.traits.grouped:
         return (0,) * len(ranks)
     by = phase.options.get("by", "rank")

@@ -54,7 +54,7 @@ class RankLog:
 
     rank: int
     joins: list[ev.Joined] = field(default_factory=list)
-    """One, unless its script trains more than once."""
+    """The joins of this rank: one, unless its script trains more than once."""
     plans: list[ev.Planned] = field(default_factory=list)
     steps: list[WorkerStep] = field(default_factory=list)
     rounds: list[WorkerStep] = field(default_factory=list)
@@ -77,7 +77,7 @@ class RankLog:
     data: list[ev.Data] = field(default_factory=list)
     saved: list[ev.Saved] = field(default_factory=list)
     finished: ev.Finished | None = None
-    """Its last word, unless it joined again: a script may train more than once."""
+    """The last event of this rank, unless it joined again: a script may train more than once."""
     left_out: int = 0
     """Segments of its events that were too long to be read."""
     bytes_sent: int | None = None
@@ -89,7 +89,7 @@ class RankLog:
 
     @property
     def samples(self) -> int:
-        """That it trained: of one that was lost, as the store knows it."""
+        """How many samples it trained; for a lost worker, as the store knows it."""
         if self.gone is None:
             return sum(step.samples for step in self.steps)
         began = self.joins[-1].time if self.joins else 0.0

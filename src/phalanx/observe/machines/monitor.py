@@ -40,7 +40,7 @@ def sample_of(tell: dict[str, Any], clock_offset: float = 0.0) -> MachineSample:
 
 
 class ToldSample(MachineSample, frozen=True, kw_only=True):
-    """As it is kept: with its moment on the machine's own clock, which no two of a run share."""
+    """A sample as it is kept, with its moment on the machine's own clock."""
 
     at: float
 
@@ -52,7 +52,7 @@ class SampleReader:
         self._last = float("-inf")
 
     def go_on_after(self, last: ToldSample) -> None:
-        """Those up to this one have been read before."""
+        """Samples up to this one have been read before."""
         self._last = last.at
 
     def read(self, tell: dict[str, Any], clock_offset: float = 0.0) -> ToldSample | None:
@@ -80,7 +80,7 @@ class MachineSamples:
         """End it."""
 
     def take(self) -> list[MachineSample]:
-        """Those since the last call."""
+        """The samples since the last call."""
         taken: list[MachineSample] = []
         while self._fresh:
             taken.append(self._fresh.popleft())

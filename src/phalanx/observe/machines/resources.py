@@ -43,7 +43,7 @@ def use_of(samples: Sequence[MachineSample]) -> Resources:
 
 
 def use_together(machines: Mapping[str, Sequence[MachineSample]]) -> Resources:
-    """The same of the whole cluster's series: at each instant, percentages are means over the
+    """Average, least and most of a whole cluster: at each instant, percentages are means over the
     machines, and all else are sums."""
     series = [_Series(samples) for samples in machines.values() if samples]
     if len(series) == 1:

@@ -18,7 +18,7 @@ from phalanx.observe.speedup.speedup_words import advise, and_lost
 
 ENOUGH_LAPS, ENOUGH_SECONDS = 8, 2.0
 FEWEST_LAPS, LONG_ENOUGH = 3, 20.0
-"""Of long steps, or of rounds that are far apart, fewer will do."""
+"""Fewer laps will do if steps are long, or rounds are far apart."""
 CLOSE = 0.05
 
 

@@ -35,7 +35,7 @@ class WaitedFor(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     share: float
-    """Of the others' time."""
+    """What waiting for it costs, as a share of the others' time."""
     slower: float | None
     """Its time per sample as a multiple of the others'."""
 
@@ -48,26 +48,27 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     machines: list[str]
     samples_per_second: float
     times: float
-    """As a multiple of how it goes now."""
+    """The speed as a multiple of the present one."""
     low: float
     high: float
-    """The same in each stretch of the time: the least, and the most."""
+    """The least and the most of ``times`` in equal parts of the run."""
 
 
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """What the machines are worth to a run."""
 
     machines: dict[str, Contribution]
-    """By name; of workers on one machine by ``worker N``."""
+    """Contributions by machine, or as ``worker N`` if there is one machine."""
     samples_per_second: float
     waiting: WaitedFor | None
     predicted: list[Option]
     several_hosts: bool = True
     """Whether the names are machines'; else they are workers of one."""
     lost: dict[str, float] = {}
-    """Who is gone, with its samples a second until then; all else is about who is left."""
+    """Lost machines with their samples a second until then; all else is about those that are left.
+    """
     advice: str | None = None
-    """In words; null when it is not known."""
+    """Advice in words; null when it is not known."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Way:
     balances: bool
     """The strategy can balance: somebody waits for the slowest."""
     balanced: bool
-    """And it does."""
+    """The strategy balances already."""
 
     @property
     def whole(self) -> bool:
@@ -91,7 +92,8 @@ Windows = Mapping[int, RankWindow]
 
 
 def worth(ranks: Windows, machines: Mapping[int, str], way: Way) -> Worth | None:
-    """From the laps of ``ranks``, who are left of all in ``machines``; ``None`` for one alone."""
+    """Worth of each machine, from the laps of ``ranks`` that are left of all in ``machines``;
+    ``None`` for one alone."""
     if len(machines) < 2 or not all(_sum_samples(window.laps) for window in ranks.values()):
         return None
     names = _units(ranks, machines)
@@ -111,7 +113,7 @@ def worth(ranks: Windows, machines: Mapping[int, str], way: Way) -> Worth | None
 
 
 def _units(ranks: Windows, machines: Mapping[int, str]) -> dict[int, str]:
-    """Who is left out or kept as one: machines, or the workers of a single one."""
+    """The units that are left out or kept as one: machines, or the workers of a single machine."""
     if len(set(machines.values())) > 1:
         return {rank: machines.get(rank, "") or f"worker {rank}" for rank in ranks}
     return {rank: f"worker {rank}" for rank in ranks}
@@ -143,7 +145,7 @@ def _with_parts(ranks: Windows) -> list[Windows]:
 
 
 class _Replay:
-    """The same laps again, as other machines would have run them."""
+    """Replays the laps as other machines would have run them."""
 
     def __init__(self, times: Sequence[Windows], names: Mapping[int, str], way: Way) -> None:
         self._times, self._names, self._way = times, names, way
@@ -205,7 +207,7 @@ def _rate(
 
 
 def _own_rate(window: RankWindow, alone: bool) -> float:
-    """Of a worker that waits for no other."""
+    """The rate of a worker that waits for no other."""
     seconds = sum(lap.busy + lap.update if alone else lap.seconds for lap in window.laps)
     return _sum_samples(window.laps) / seconds if seconds > 0.0 else 0.0
 
@@ -265,7 +267,7 @@ def _scaled(window: RankWindow, lap: Lap, samples: float) -> float:
 
 
 def _waited_for(ranks: Windows, names: Mapping[int, str], way: Way) -> WaitedFor | None:
-    """Who waits least in a meeting was its last; the others waited that much longer for it."""
+    """How long the others waited for a worker: in a meeting the one that waits least was last."""
     if way.waiting is WaitRule.NOBODY:
         return None
     lost: dict[str, float] = dict.fromkeys(names.values(), 0.0)

@@ -30,7 +30,7 @@ def advise(worth: Worth) -> str | None:
 
 
 def and_lost(worth: Worth, advice: str | None) -> str | None:
-    """That some are gone, before what there is to say of the others."""
+    """Says that some workers are lost, before what there is to say of the others."""
     if not worth.lost:
         return advice
     lost = f"{listed(list(worth.lost))} {'was' if len(worth.lost) == 1 else 'were'} lost"

@@ -30,8 +30,8 @@ LAST = 1.5
 """A straggler comes last so many times as often as chance would have it."""
 ENOUGH_STEPS = 3
 WARM_UP, MEASURED = 16, 32
-"""Of the busiest worker: its first steps, in which models are compared and checked as well, say
-nothing; so many after them do."""
+"""The busiest worker's first steps say nothing, because models are compared and checked in them; so
+many after them are measured."""
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,11 +45,11 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     """What the other workers together waited for it."""
     cost: float = 0.0
-    """The same as a share of those workers' time."""
+    """That time as a share of those workers' time."""
     slower: float | None = None
     """Its time per sample (input and compute) as a multiple of the others' median."""
     waiting: str = "lockstep"
-    """Who waits: ``lockstep``, ``bounded`` (only those too far ahead) or ``nobody``."""
+    """Which workers wait: all (``lockstep``), those too far ahead (``bounded``), or ``nobody``."""
 
 
 @dataclass

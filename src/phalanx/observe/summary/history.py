@@ -70,7 +70,7 @@ def last_value(history: Sequence[Row], name: str) -> float | None:
 def epoch_row(
     parts: Sequence[EpochDone], logged: Mapping[str, float | None], began: float | None
 ) -> Row:
-    """One epoch: the ranks' ``parts`` of it combined, with what was ``logged`` in it."""
+    """Combines the ranks' ``parts`` of one epoch with what was ``logged`` in it."""
     samples = sum(part.samples for part in parts)
     longest = max(part.seconds for part in parts)
     ended = max(part.time for part in parts)

@@ -47,7 +47,7 @@ class PastRun:
 
 
 def past_runs(home: Path) -> list[PastRun]:
-    """Those that were done, the oldest first."""
+    """Past runs that were done, the oldest first."""
     try:
         folders = sorted(folder for folder in home.iterdir() if folder.is_dir())
     except OSError:
@@ -77,7 +77,7 @@ def _read(paths: RunPaths) -> PastRun | None:
 
 
 def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -> Losses:
-    """Of pairs of runs of the same script, data and seed; of equal ones the newest."""
+    """Losses of pairs of runs of the same script, data and seed; the newest of equal pairs."""
     digest = digest_of(script)
     ours = [r for r in runs if digest and r.script == digest and r.ground[0] == tuple(arguments)]
     known = [(r, r.summary, r.accuracy) for r in ours if r.accuracy is not None]
@@ -95,7 +95,7 @@ def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -
 
 
 def outcomes_of(runs: Sequence[PastRun]) -> Iterator[tuple[list[str], str, float]]:
-    """Of those that were predicted: machines, strategy, seconds of a step by predicted ones."""
+    """Of each predicted run: its machines, its strategy, the seconds of a step ÷ predicted ones."""
     for run in runs:
         summary, predicted = run.summary, run.summary.predicted
         rate, expected = summary.samples_per_second, predicted.get("samples_per_second")

@@ -60,7 +60,7 @@ def summarise_files(
     exit_codes: Sequence[int | None] | None = None,
     generation: int = 0,
 ) -> Summary:
-    """The same, from files that are already read; ``generation`` counts runs resumed from it."""
+    """Summarises files that are already read; ``generation`` counts runs resumed from it."""
     paths, ranks = run.paths, run.ranks
     summary = Summary(run=paths.id, status=status or status_of(paths, ranks, run.workers))
     codes = written_exit_codes(paths) if exit_codes is None else exit_codes
@@ -215,7 +215,7 @@ def _is_checkpoint(saved: Saved) -> bool:
 
 
 def _elapsed(run: RunFiles) -> float | None:
-    """From the start of the launch (or of the first worker) to the last word of the last one."""
+    """Seconds from the start of the launch (or of the first worker) to the last event of all."""
     ends = [log.last_time for log in run.ranks if log.last_time is not None]
     if not ends or not run.joined:
         return None

@@ -26,9 +26,9 @@ class Phases(msgspec.Struct, kw_only=True):
     """Seconds of each phase: the slowest worker's."""
 
     start: float | None = None
-    """From the launch to the first step, without the script's own work before it joins."""
+    """Seconds from the launch to the first step, without the script's own work before it joins."""
     read: float | None = None
-    """In ``phalanx.data.load``."""
+    """Seconds in ``phalanx.data.load``."""
     prepare: float | None = None
     """What else the script does before it joins: preprocessing, as a rule."""
     train: float | None = None
@@ -63,9 +63,9 @@ class WorkerSummary(msgspec.Struct, kw_only=True):
     steps: int = 0
     samples_per_second: float | None = None
     seconds_per_sample: float | None = None
-    """Of input and computing alone, without any waiting."""
+    """Seconds of input and computing for one sample, without any waiting."""
     share: float | None = None
-    """Its part of a global batch at the end; null where shares were never changed."""
+    """Part of a global batch at the end; null where shares were never changed."""
     wait_share: float | None = None
     mean_staleness: float | None = None
     peak_memory_bytes: int | None = None
@@ -82,7 +82,7 @@ class RefusedSummary(msgspec.Struct, kw_only=True):
 
     epoch: int
     step: int
-    """Of the worker that tells of it, counted from 1."""
+    """The step of the worker that tells of it, counted from 1."""
     what: str
     """Such as ``the loss of worker 1``."""
 
@@ -104,7 +104,7 @@ class BalanceSummary(msgspec.Struct, kw_only=True):
 class CheckpointSummary(msgspec.Struct, kw_only=True):
     path: str
     epoch: int
-    """In which it was taken, counted from 0."""
+    """The epoch in which it was taken, counted from 0."""
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -119,7 +119,7 @@ class Summary(msgspec.Struct, kw_only=True):
     epochs: int | None = None
     samples: int | None = None
     samples_lost: int | None = None
-    """Of workers that were lost, and that the others could not train instead."""
+    """Samples of lost workers that the others could not train instead."""
     unreported: list[int] = []
     """Ranks whose last events did not arrive: what they trained at the end is not counted."""
     seconds: float | None = None

@@ -77,7 +77,8 @@ class AdmissionGate:
         return True
 
     def before_push(self) -> None:
-        """In lockstep parameters do not change while another worker has still to take them."""
+        """Waits in lockstep: parameters must not change while another worker has still to take
+        them."""
         if self._lockstep:
             self._arena.await_(self._all_pulled, self._gone)
 
@@ -93,7 +94,7 @@ class AdmissionGate:
         self._arena.wake()
 
     def wait(self) -> None:
-        """Until this worker may begin its next step."""
+        """Waits until this worker may begin its next step."""
         self._arena.await_(lambda: self._rule.admits(self._rank, self._clocks()), self._gone)
         self._began = self._arena.pace.now()
 
@@ -110,10 +111,10 @@ class AdmissionGate:
         self._arena.wake()
 
     def lose(self, rank: int) -> None:
-        """That worker is gone, and rests for ever.
+        """Notes that a worker is gone, and rests for ever.
 
-        Remembered here and not in memory that all see: something that it wrote before may still
-        be on its way, and would come after.
+        This is remembered here and not in memory that all see: something that the worker wrote
+        before may still be on its way, and would come after.
         """
         self._lost.append(rank)
 

@@ -39,7 +39,7 @@ class Lock(Protocol):
 
 
 class Locks(IntEnum):
-    """Who owns which lock, by its number. Shards take turns in ``SHARDS`` from ``FIRST_SHARD``."""
+    """The owners of locks by number. Shards take turns in ``SHARDS`` from ``FIRST_SHARD``."""
 
     CLAIMS = 0
     EVALUATION = 1
@@ -59,7 +59,7 @@ def shard_lock(shard: int) -> int:
 
 
 class Circle(Protocol):
-    """Some of the workers, who wait for each other."""
+    """A barrier of some of the workers."""
 
     def wait(self, gone: Callable[[], bool] | None = None) -> None:
         """Like :meth:`Arena.barrier`, among the members only."""
@@ -101,21 +101,21 @@ class Hosts(Protocol):
     here: tuple[int, ...]
     """The workers of this host; their places are their ranks in its arena."""
     stores: list[Droppable]
-    """Those of the training under way."""
+    """The stores of the current training."""
 
     def local(self, ranks: Iterable[int]) -> list[int]:
-        """Those of ``ranks`` that are on this host, by their places there."""
+        """The members of ``ranks`` that are on this host, by their places there."""
 
     def leaders(self, ranks: Iterable[int]) -> list[int]:
-        """For each host that has some of ``ranks``, the first of those."""
+        """The first of ``ranks`` on each host that has some of them."""
 
     def collective(
         self, tag: str, ranks: Iterable[int], topology: Topology | None = None
     ) -> Collective | TorchDist | None:
-        """Of the leaders among ``ranks``, of which this worker is one; ``None`` if it is alone."""
+        """The exchange of the leaders among ``ranks``; ``None`` if this worker is the only one."""
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """From the first host to all others; leaders only."""
+        """Sends from the first host to all others; only leaders call it."""
 
     def channels_to_servers(self, count: int | None) -> list[Channel]:
         """Connections to the parameter servers, which this host's workers share. Collective."""
@@ -127,10 +127,10 @@ class Hosts(Protocol):
         """Between the first worker and each on another machine, by rank. Collective."""
 
     def midway(self, host: Arena, servers: int) -> Tensor:
-        """Of each connection to a server: whether a message is under way. One for all stores."""
+        """Whether a message is under way on each connection to a server; shared by all stores."""
 
     def new_name(self) -> str:
-        """For something that all workers make together: they make such things in one order."""
+        """A name for something that all workers make together, in the same order."""
 
     def forget(self) -> None:
         """A training is over, for all: its links and stores are not needed any more."""

@@ -33,7 +33,8 @@ Members = tuple[int, ...]
 
 
 class Toll:
-    """Of one worker. This one is of real time: nothing is charged."""
+    """The virtual time that exchanges cost one worker. This one is of real time: nothing is
+    charged."""
 
     charges = False
     """Whether time that is charged passes here."""

@@ -35,7 +35,7 @@ class _Slot:
     rank: int
     time: float = 0.0
     waits: str | None = None
-    """What it is blocked in, in words; ``None`` while it runs or may run."""
+    """The call that it is blocked in, in words; ``None`` while it runs or may run."""
     gone: Gone | None = None
     verdict: ScriptError | None = None
     """Why it will not get what it waits for."""
@@ -211,7 +211,7 @@ class DeterministicScheduler:
             raise slot.verdict or PeerLost(*LEFT)
 
     def _next(self) -> _Slot | None:
-        """Who runs now; ``None`` when all have left."""
+        """The thread that runs now; ``None`` when all have left."""
         if self._knocked:
             self._wake()
         if self._runnable and self._runnable[0][0] >= self._look_at:

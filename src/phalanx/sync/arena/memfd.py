@@ -49,10 +49,10 @@ def wake_cell(rank: int) -> int:
 
 
 def pair_cell(sender: int, receiver: int) -> int:
-    """For circles: counts what ``sender`` has signalled to ``receiver``.
+    """The place where ``sender`` counts what it has signalled to ``receiver``.
 
-    One for each pair, because a worker may already be in its next circle, with others, while a
-    partner is still in its last one: a common cell would take their word for the partner's.
+    Each pair has one, because a worker may already wait with others while a partner still waits in
+    an earlier barrier: a common cell would take their signals for the partner's.
     """
     return PAIRS_AT + (receiver * MAX_WORKERS + sender) * CELL
 

@@ -46,11 +46,11 @@ class Hub:
         self._regions: dict[int, torch.Tensor] = {}
         self._locks: dict[int, ThreadLock] = {}
         self.busy_until: defaultdict[tuple[str, int], float] = defaultdict(float)
-        """In virtual time: links and servers of a cluster that is not there."""
+        """Until when links and servers are busy, in virtual time."""
         self.lost: dict[int, str] = {}
         """Workers that are gone, without whom the others go on, and when that was, in words."""
         self.kept: dict[object, object] = {}
-        """What one thread has read and the others need not read again."""
+        """What one thread has read, so that the others need not read it again."""
         self._arenas = [ThreadArena(self, rank, workers) for rank in range(workers)]
 
     def arena(self, rank: int) -> ThreadArena:
@@ -101,7 +101,7 @@ class Hub:
         self.scheduler.resume(others)
 
     def lose(self, rank: int, words: str) -> None:
-        """Of the calling thread: returns only if the others cannot go on without it."""
+        """Ends the calling thread; returns only if the others cannot go on without it."""
         lost = LostWorker(rank, f"worker {rank}", "simulated")
         others = [arena for arena in self._arenas if arena.rank not in (rank, *self.lost)]
         # The first worker makes plans and files for all.
@@ -138,7 +138,7 @@ class ThreadLock(Lock):
     scheduler: DeterministicScheduler
     index: int
     seconds: float
-    """That taking it lasts, on average."""
+    """Seconds that taking the lock lasts, on average."""
     _taken: threading.Lock = field(default_factory=threading.Lock)
     _holder: int | None = None
     _waiting: list[int] = field(default_factory=list)
@@ -224,7 +224,7 @@ class ThreadArena:
         self.barrier()
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
-        """Of a worker that a simulation loses; a thread that fails ends them all."""
+        """Watches for a worker that a simulation loses; a thread that fails ends them all."""
         self.survives = survives
 
     def barrier(self, gone: Gone | None = None) -> None:
@@ -260,7 +260,7 @@ class ThreadArena:
             time.sleep(seconds)
 
     def charge(self, seconds: float) -> None:
-        """As ``sleep``, without giving way: see the scheduler's."""
+        """Does what ``sleep`` does, without giving way: see the scheduler's."""
         self._scheduler.charge(self.rank, seconds)
 
     def pause(self) -> None:

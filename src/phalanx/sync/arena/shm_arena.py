@@ -126,7 +126,7 @@ class ShmArena:
         self._start, self._used_before = self._end, False
 
     def _rounds(self) -> Iterator[Round]:
-        """For each round of the barrier: whom to post, and what to wait for."""
+        """The partners in each round of the barrier: whom to signal, and for whom to wait."""
         barrier_round, distance = 0, 1
         while distance < self.workers:
             partner = (self.rank + distance) % self.workers
@@ -217,7 +217,7 @@ class ShmArena:
         return self._sem_wait(cell) == 0
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
-        """Where memory is shared all end together."""
+        """Does nothing: workers that share memory all end together."""
 
     def lock(self, index: int) -> _Lock:
         return self._locks[index]

@@ -25,11 +25,11 @@ class SimulatedNetwork(Toll):
         self._arena, self._cluster, self._busy = arena, cluster, arena.hub.busy_until
         self._me, self._home = cluster.workers[arena.rank], cluster.home(arena.rank)
         self._servers = [cluster.servers[s * len(cluster.servers) // shards] for s in range(shards)]
-        """Of each shard: a worker on whose machine it is."""
+        """The worker on whose machine the server of each shard is."""
         self._several = max(1.0, len(cluster.servers) / shards)
         """Servers of a shard: their links and processors work side by side."""
         self._slowest = LinkSpeed(cluster.latency, cluster.slowest_link or FAST)
-        """What all have to wait for in a collective."""
+        """The link that all have to wait for in a collective."""
         self._known: dict[tuple[Members, float, str | None, bool], float] = {}
         self._sending = False
         self._done = self._back = self._arrives = self._updates = 0.0

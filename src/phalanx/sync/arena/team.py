@@ -20,7 +20,7 @@ class Team:
     """How many teams there are."""
     circle: Circle
     meet: Callable[[], object]
-    """Also checks that all members mean the same step."""
+    """The barrier that begins a step; it also checks that all members mean the same step."""
 
     @cached_property
     def size(self) -> int:

@@ -56,7 +56,7 @@ class Codec(Protocol):
 
 
 class Stateless:
-    """For codecs whose messages stand alone."""
+    """A base for codecs whose messages stand alone."""
 
     def export_state(self) -> dict[str, Tensor]:
         return {}

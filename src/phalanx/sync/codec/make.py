@@ -1,4 +1,4 @@
-"""From a spec to what compresses."""
+"""Makes the compressor that a spec names."""
 
 from __future__ import annotations
 

@@ -66,10 +66,10 @@ class Threshold(_Sparse):
 
 
 def largest(magnitudes: Tensor, count: int) -> Tensor:
-    """Where the ``count`` largest are, exactly.
+    """Places of the ``count`` largest values, exactly.
 
-    In a long tensor a sample tells which values are candidates: looking only among those takes
-    a seventh of the time.
+    In a long tensor a sample tells which values are candidates: looking only among those takes a
+    seventh of the time.
     """
     if magnitudes.numel() < _WORTH_SAMPLING or 4 * count > magnitudes.numel():
         return magnitudes.topk(count, sorted=False).indices
@@ -83,6 +83,6 @@ def largest(magnitudes: Tensor, count: int) -> Tensor:
 
 
 def _not_below(magnitudes: Tensor, least: float) -> Tensor:
-    """Where values are at least ``least``, or NaN."""
+    """Places where values are at least ``least``, or NaN."""
     below = magnitudes.lt(least).numpy()
     return torch.from_numpy(np.flatnonzero(np.logical_not(below, out=below)))

@@ -140,10 +140,10 @@ class Collective:
 
 
 def measured_latency(links: Links) -> float | None:
-    """Of one message, in seconds; of two participants nothing depends on it.
+    """Latency of one message, in seconds; ``None`` for two participants, where nothing needs it.
 
-    Everybody sends to the next and receives from the one before; the mean over participants is
-    what all use, because a participant with another topology would wait for ever.
+    Everybody sends to the next and receives from the one before. All use the mean over
+    participants, because a participant with another topology would wait for ever.
     """
     if links.size <= 2:
         return None

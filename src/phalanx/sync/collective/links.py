@@ -124,7 +124,7 @@ class Links(ABC):
     def exchange_payloads(
         self, to: int | None, payload: Sequence[Tensor], frm: int | None
     ) -> list[Tensor]:
-        """The same for tensors whose number, types and sizes the receiver does not know."""
+        """Exchanges tensors whose number, types and sizes the receiver does not know."""
         received = self.swap_payloads(
             {} if to is None else {to: payload}, [] if frm is None else [frm]
         )
@@ -240,7 +240,7 @@ def open_channels(
     timeout: float,
     names: Sequence[str],
 ) -> dict[int, Channel]:
-    """To each of the others, by rank."""
+    """Opens a channel to each of the others, by rank."""
     deadline = time.monotonic() + timeout
     channels: dict[int, Channel] = {}
     try:

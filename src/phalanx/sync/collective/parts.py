@@ -23,7 +23,7 @@ def part_sizes(nbytes: int, size: int) -> list[int]:
 
 
 def element_starts(flat: Tensor, size: int) -> list[int]:
-    """The same offsets, in elements of ``flat``."""
+    """Offsets of the parts in elements of ``flat``."""
     width = flat.element_size()
     return [start // width for start in part_starts(flat.numel() * width, size)]
 

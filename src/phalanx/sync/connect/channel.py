@@ -49,7 +49,7 @@ class Channel:
     def __init__(self, connection: socket.socket, peer: str) -> None:
         self.peer = peer
         self.introduction = Introduction()
-        """What the side that connected said of itself, where this one answered."""
+        """What the side that connected said of itself, if this side answered."""
         self.max_payload = MAX_PAYLOAD
         self._connection = connection
         self._watch = liveness.LinkWatch(connection)
@@ -110,7 +110,7 @@ class Channel:
             self.look()
 
     def fileno(self) -> int:
-        """For selectors; -1 once closed."""
+        """The descriptor, for selectors; -1 once closed."""
         return self._connection.fileno()
 
     def share(self) -> socket.socket:
@@ -174,7 +174,7 @@ class Channel:
             return count
 
     def poll_events(self, sending: bool, receiving: bool) -> int:
-        """What to wait for before the next try in these directions."""
+        """The events to wait for before the next try in these directions."""
         return (select.POLLOUT if sending else 0) | (select.POLLIN if receiving else 0)
 
     def expect_bulk(self, size: int) -> None:

@@ -67,7 +67,7 @@ class Dispatcher:
             self._keep(channel.introduction, channel)
 
     def _keep(self, caller: Introduction, channel: Channel) -> None:
-        """Who calls twice has given up the first call; who waits too long is sent away."""
+        """Keeps a call. A second call replaces the first; one that waits too long is closed."""
         now = time.monotonic()
         with self._guard:
             dropped = [self._waiting.pop(caller, None)]
@@ -85,6 +85,6 @@ class Credentials:
 
     key: RunKey
     address: str
-    """Of this machine, from the pool: what is listened on and connected from."""
+    """The address of this machine that is listened on and connected from."""
     dispatcher: Dispatcher
     tls: bool = False

@@ -12,7 +12,7 @@ from phalanx.sync.connect.channel import Buffer, Channel, as_bytes, drop_first
 
 
 class _Flow(ABC):
-    """What is still to be moved in one direction of one channel."""
+    """The buffers that are still to be moved in one direction of one channel."""
 
     def __init__(self, channel: Channel, buffers: Sequence[Buffer]) -> None:
         self.channel = channel
@@ -66,7 +66,7 @@ def exchange(
 
 
 def _wait(flows: Sequence[_Flow], deadline: float | None) -> None:
-    """Until one of the flows may go on; raises for a cut link and past the deadline."""
+    """Waits until one of the flows may go on; raises for a cut link and past the deadline."""
     poller = select.poll()
     wanted: dict[int, int] = {}
     for flow in flows:

@@ -44,7 +44,7 @@ class Dropped(Exception):  # noqa: N818  (what happened, not what went wrong her
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a connection is for, and between whom: ranks in the group of that purpose."""
+    """The purpose of a connection, and the ranks of both sides in the group of that purpose."""
 
     purpose: str = ""
     caller: int = -1
@@ -70,7 +70,7 @@ class _Transcript:
         return _hmac(key, b"phalanx server" + self._said() + name)
 
     def binding(self) -> bytes:
-        """Of this connection alone; TLS on top of it is tied to it."""
+        """A value of this connection alone, to which TLS on top of it is tied."""
         return hashlib.sha256(self._said()).digest()
 
     def _said(self) -> bytes:

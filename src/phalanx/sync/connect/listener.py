@@ -46,7 +46,7 @@ class PendingConnection:
     def __init__(self, connection: socket.socket, listener: ListenerIdentity, source: str) -> None:
         self.connection = connection
         self.source = source
-        """Whose quota it is under."""
+        """The source whose quota it is under."""
         self.proved = False
         self.events = selectors.EVENT_READ
         self._listener = listener
@@ -71,7 +71,7 @@ class PendingConnection:
         return self._secure(self._secured)
 
     def turn_away(self) -> None:
-        """For want of room: reset, so that a member knows it from a refusal and comes again."""
+        """Resets it for want of room, so that a member knows it from a refusal and comes again."""
         with contextlib.suppress(OSError):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.connection.close()
@@ -127,7 +127,7 @@ class Lobby:
         self._members |= {plain for each in addresses if (plain := _plain(each))}
 
     def source(self, address: str) -> str:
-        """What is counted together: an address, of strangers' IPv6 the network it is in."""
+        """The source that connections are counted by: an address, or a stranger's IPv6 network."""
         plain = _plain(address)
         if ":" not in plain or plain in self._members:
             return plain
@@ -247,7 +247,7 @@ class Listener:
                 pending.connection.close()
 
     def _pause(self) -> float | None:
-        """Until the oldest connection is late (all get the same time, so it is the first)."""
+        """Seconds until the oldest connection is late; all get the same time, so it is first."""
         for pending in self._pending.values():
             return max(0.0, pending.deadline - time.monotonic())
         return None

@@ -158,7 +158,7 @@ class TlsChannel(Channel):
             self._wait(self._receiving_wants)
 
     def poll_events(self, sending: bool, receiving: bool) -> int:
-        """What OpenSSL said that it waits for."""
+        """The events that OpenSSL waits for."""
         return (self._sending_wants if sending else 0) | (self._receiving_wants if receiving else 0)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ OPEN_SECONDS = 60.0
 
 
 class RemoteHosts:
-    """What :class:`Hosts` asks for, over connections."""
+    """Does what :class:`Hosts` asks for, over connections."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class RemoteHosts:
 def _channels_with_first(
     rank: int, members: Sequence[TrainingMember], access: Credentials, tag: str
 ) -> dict[int, Channel]:
-    """By rank: to all who are elsewhere, or to the first worker. Collective."""
+    """Channels by rank: from the first worker to all on other hosts, or from one of these to it."""
     first, me = members[0], members[rank]
     far = [member for member in members if member.host != first.host]
     if rank == 0:

@@ -32,13 +32,13 @@ from phalanx.sync.hosts.hosts import RemoteHosts
 from phalanx.sync.hosts.servers import Servers, Wish
 
 JOIN_SECONDS = 600.0
-"""For all processes to be there: the first one may prepare data, or download them, before it
-joins. Those that have died are noticed sooner, by the controller."""
+"""Seconds for all processes to be there: the first one may prepare or download data before it
+joins. The controller notices processes that have died sooner."""
 
 
 def host_id() -> str:
-    """The same for processes that can share memory and descriptors: one kernel, one user, one
-    table of processes, one network."""
+    """An identifier that processes share which can share memory and descriptors: they have one
+    kernel, one user, one process table, one network."""
     return f"{machine_id()}.{os.getuid()}"
 
 

@@ -36,7 +36,7 @@ class Server(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user and the probe say about servers."""
+    """How many parameter servers the user wants, or where, and what the probe says of links."""
 
     servers: int | Sequence[str] | None = None
     """How many, or on which machines."""
@@ -62,7 +62,7 @@ class Servers:
         self._children: list[ServerProcess] = []
 
     def channels(self, count: int | None) -> list[Channel]:
-        """To ``count`` servers, or as many as the plan finds right. Collective."""
+        """Channels to ``count`` servers, or to as many as the plan finds right. Collective."""
         # The servers' machines. The first worker decides: what others know may differ.
         name = f"servers.{next(self._asked)}"
         if self.rank == 0:

@@ -22,7 +22,7 @@ GIGA = 1e9
 
 
 def measure_machine(seconds: float) -> m.MachineFigures:
-    """What it is, and what its cores, and one GPU of each model, do in about a second each."""
+    """Measures what cores do, and one GPU of each model, in about a second each."""
     known = machine_facts(Path.home())
     threads = torch.get_num_threads()
     torch.set_num_threads(int(known["cores"]))

@@ -17,7 +17,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class ProbeOrders(Message, frozen=True, tag="orders"):
-    """Where to listen, and for how long to live at most."""
+    """Tells a worker where to listen, and how long to live at most."""
 
     key: str
     address: str
@@ -51,7 +51,7 @@ class OpenMesh(Message, frozen=True, tag="mesh"):
 
 
 class MeasureMachine(Message, frozen=True, tag="machine"):
-    """What the machine is, and how fast it computes: so many seconds for each figure."""
+    """Asks what the machine is and how fast it computes: so many seconds for each figure."""
 
     seconds: float
 
@@ -67,7 +67,7 @@ class Ready(Message, frozen=True, tag="ready"):
 
 
 class ProbeDone(Message, frozen=True, tag="done"):
-    """It did its part, and the figures are another's."""
+    """A worker did its part, and another one has the figures."""
 
 
 class PairFigures(Message, frozen=True, tag="figures"):

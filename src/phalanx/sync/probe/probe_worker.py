@@ -22,7 +22,7 @@ from phalanx.sync.probe import probe_compute, probing
 from phalanx.sync.probe import probe_messages as m
 
 LATENCY_SHARE = 0.3
-"""Of a pair's time; the rest is for the two directions."""
+"""Share of a pair's time for its latency; the rest is for the two directions."""
 
 
 class ProbeParticipant:

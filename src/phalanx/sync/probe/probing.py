@@ -64,7 +64,7 @@ def latency(links: Links, seconds: float) -> float:
 
 @dataclass(frozen=True)
 class Stream:
-    """What one of two has seen of it."""
+    """What one of two participants has seen of a stream."""
 
     rate: float | None
     """Bytes per second; ``None`` at the receiver."""
@@ -75,7 +75,7 @@ class Stream:
 
 
 def stream(links: Links, sender: int, seconds: float, one_way: float) -> Stream:
-    """From ``sender`` to the other of two."""
+    """Sends a stream from ``sender`` to the other of two participants."""
     memory, began = memoryview(bytearray(FIRST_STREAM * 64)), time.process_time()
     if links.rank == sender:
         rate, moved = _send_stream(links, 1 - sender, memory, seconds, one_way)
@@ -112,7 +112,7 @@ def _send_stream(
 
 
 def upper_quartile(values: Sequence[float]) -> float:
-    """Of bandwidths: busy machines make a link look slower, and nothing makes it look faster."""
+    """The upper quartile of bandwidths: busy machines make a link look slower, and never faster."""
     return sorted(values)[round(0.75 * (len(values) - 1))]
 
 
@@ -149,7 +149,7 @@ def barrier(links: Links) -> None:
 
 
 def elements_for(count_bytes: int, size: int) -> int:
-    """As many 4-byte elements, made a multiple of ``size`` for collectives of equal parts."""
+    """Number of 4-byte elements, a multiple of ``size`` for collectives of equal parts."""
     return -(-count_bytes // (4 * size)) * size
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from phalanx.sync.collective.algorithms.ahead import EarlySum
 
 NO_MESSAGES = -1
-"""Of a host whose gradients are not finite: a codec may hide that, and would remember it."""
+"""Sent by a host whose gradients are not finite: a codec may hide that, and would remember it."""
 
 
 class Summing:
@@ -66,12 +66,12 @@ class Summing:
             self.ahead.start()
 
     def discard(self) -> None:
-        """What went ahead, of anybody, is not what is to be summed. All hosts do so."""
+        """Throws away what went ahead, because some of it changed afterwards. All hosts do so."""
         if self.ahead is not None:
             self.ahead.discard()
 
     def sum(self, factor: float = 1.0, *, coded: bool = True) -> int:
-        """In place, times ``factor``; returns the bytes that went to other hosts."""
+        """Sums in place, times ``factor``; returns the bytes that went to other hosts."""
         if self.ahead is not None:
             return self.ahead.finish(factor)
         sent = self._sum(coded) if self._collective else 0

@@ -31,7 +31,7 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def cuts_of(layout: Layout) -> list[int]:
-    """Where the flat buffer is cut into pieces of whole parameters; from the end to its start."""
+    """Places where the flat buffer is cut into pieces of whole parameters, from its end on."""
     cuts, end = [], layout.size
     for place in reversed(layout.places):
         if (end - place.start) * layout.dtype.itemsize >= LEAST:
@@ -47,15 +47,15 @@ class Outlet(ABC):
 
     @abstractmethod
     def ready(self, low: int) -> None:
-        """From ``low`` on they are there. A lost peer is for the step to report."""
+        """Lets gradients from ``low`` on leave. A lost peer is for the step to report."""
 
     @abstractmethod
     def renew(self) -> None:
-        """Of the next step nothing is there."""
+        """Begins anew: of the next step nothing is there."""
 
 
 class EarlyGradients:
-    """Of one layout: they are copied into ``flat``, and leave it by ``way``."""
+    """Copies the gradients of one layout into ``flat``, which they leave by ``way``."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class EarlyGradients:
     def _forget(self) -> None:
         self._taken: set[int] = set()
         self._first = len(self._places)
-        """From this parameter on all are taken."""
+        """All gradients from this parameter on are copied."""
         self._gone, self._pieces = self._flat.numel(), 0
-        """From here on it has gone, in so many pieces."""
+        """All numbers from here on have gone, in so many pieces."""
         self.stale = False
         """Whether some of that is known to be something else by now."""
         self._way.renew()
@@ -126,9 +126,9 @@ class EarlyGradients:
         self.stale = self._gone < self._flat.numel()
 
     def settle(self) -> tuple[set[int], bool]:
-        """What is offered: whose gradients have gone as they are now, and whether others went.
+        """Returns whose gradients have gone as they are now, and whether others went too.
 
-        It may be offered again, and changed in between, before a step takes it: ``renew``.
+        Gradients may be offered again, and changed in between, before a step takes them: ``renew``.
         """
         gone = {i for i in self.watched if self._has_gone(self._places[i])}
         same = set() if self.stale else self._as_they_went(gone)
@@ -190,7 +190,7 @@ class Courier(Outlet):
         self._way.ready(low)
 
     def wait(self) -> None:
-        """Until all that was ready has been let go."""
+        """Waits until all that was ready has been let go."""
         while self._under_way:
             self._under_way.pop(0).result()
 

@@ -44,7 +44,7 @@ class Alone(Outlet):
 
 
 class Follower(Outlet):
-    """It shows the others of its host how far its gradients are there."""
+    """A worker that shows the others of its host how far its gradients are there."""
 
     def __init__(self, cells: Any, slot: int, lock: AbstractContextManager[Any], size: int) -> None:
         self._cells, self._slot, self._lock, self._size = cells, slot, lock, size
@@ -59,7 +59,7 @@ class Follower(Outlet):
 
 
 class Leader(Outlet):
-    """It adds up what all workers of its host have in ``sums``, and lets that go.
+    """The worker that adds up what all of its host have in ``sums``, and lets that go.
 
     ``own`` are its own gradients, ``rows`` those of the others, in the order in which they are
     added in a step too; ``slots`` are where the others say how far they are.
@@ -79,7 +79,7 @@ class Leader(Outlet):
         self._ahead, self._cells, self._slots, self._lock = ahead, cells, list(slots), lock
         self._own, self._rows, self._sums = own, rows, sums
         self._low = self._begun = sums.numel()
-        """From where on its own gradients are there; and from where on the sum has gone."""
+        """Its own gradients are there from ``_low`` on, and the sum has gone from ``_begun`` on."""
         self._turn, self._waits = threading.Lock(), False
         self._thread = BackgroundThread("phalanx-leader")
 
@@ -91,7 +91,7 @@ class Leader(Outlet):
                 self._thread.submit(self._wait)
 
     def _wait(self) -> None:
-        """For others, who say nothing but in their cells; those that are far behind go late."""
+        """Looks for news of the others, which only write their cells; those far behind go late."""
         for _ in range(LOOKS):
             time.sleep(PAUSE)
             with self._turn:
@@ -118,13 +118,13 @@ class Leader(Outlet):
         return self._low < self._begun
 
     def stop(self) -> int:
-        """From where on the sum has gone; no more goes before the step."""
+        """Lets no more go before the step; returns from where on the sum has gone."""
         with self._turn:
             self._waits = False
             return self._begun
 
     def restore(self) -> None:
-        """What has gone does not count: the sums are its own gradients again, to be added to."""
+        """Makes the sums its own gradients again: what has gone does not count."""
         self._sums[self._begun :].copy_(self._own[self._begun :])
 
     def renew(self) -> None:
@@ -134,7 +134,7 @@ class Leader(Outlet):
 
 
 BEGUN, LED = -2, -1
-"""In ``SharedState.early``."""
+"""Places in ``SharedState.early``."""
 
 
 def make_early_sums(
@@ -146,8 +146,11 @@ def make_early_sums(
     *,
     leads: bool,
 ) -> EarlySums | None:
-    """Where something may go as it is. Collective among ``members``, those of this host; ``ahead``
-    is known to the one that ``leads`` them."""
+    """Makes this member's part of early sums; ``None`` if gradients cannot go early as they are.
+
+    Collective among ``members``, those of this host; ``ahead`` is known to the one that ``leads``
+    them.
+    """
     cells, host = shared.early, shared.arena.host
     if leads:
         cells[:] = shared.gradients[0][0].numel()
@@ -195,7 +198,7 @@ class EarlySums:
         self._leader, self._circle = leader, circle
 
     def begin(self) -> None:
-        """From now on gradients may go."""
+        """Lets gradients go from now on."""
         self.distrust()
         self._replica.listen(self._gradients.watched, self._gradients.take, self.distrust)
 
@@ -205,7 +208,7 @@ class EarlySums:
             self._leader.stop()
 
     def settle(self) -> tuple[Collection[int], bool]:
-        """Whose gradients are left where they are, and whether something has gone in vain."""
+        """Returns whose gradients are left where they are, and whether any have gone in vain."""
         gone, stale = self._gradients.settle()
         if self._leader is None:
             return gone, stale

@@ -59,7 +59,7 @@ class Reducer:
         self._row, self._circle = host.rank, circle_of(host, self._local)
         layouts, shards, index = self._replica.layouts, host.workers, self._local.index(host.rank)
         self.shards = tuple(range(index, shards, len(self._local)))
-        """Whose slices this member sums."""
+        """The slices that this member sums."""
         self.leads = index == 0
         self.apart = hosts is not None
         """Whether sums lie in the row of this host's first member, for others to see."""
@@ -86,14 +86,14 @@ class Reducer:
             self._summing.sender if self._summing else context.encoding.sender(self._sent())
         )
         self.bytes_sent = 0
-        """Of the last offer, and of what went to other hosts."""
+        """Bytes of the last offer, or those that went to other hosts."""
         self._coded = context.encoding.codec is not None
         self._looks_first = self._coded or not across
         """A codec would remember what is not finite; and what others sum, others have to check."""
         self._toll, self._bytes = context.toll, sum(n.size * n.dtype.itemsize for n in layouts)
         self._flats: list[Tensor] | None = None
         self.refused: tuple[int, ...] | None = None
-        """Whose gradients were not finite, if what was reduced is not: see ``Timing``."""
+        """Workers whose gradients were not finite, if the sum is not: see ``Timing``."""
 
     def _sum_between_hosts(self, context: StrategyContext, topology: Topology | None) -> Summing:
         from phalanx.sync.reduce.between_hosts import Summing
@@ -124,7 +124,7 @@ class Reducer:
         return [host_buffer(high - low, dtype) for low, high in bounds]
 
     def _targets_of(self, layout: int) -> list[Tensor]:
-        """Where this worker's gradient goes: its own slices stay here, the rest is shown."""
+        """Targets of this worker's gradient: its own slices stay here, the rest is shown."""
         mine = self._shared.gradients[layout][self._row]
         targets = [mine[low:high] for low, high in self._bounds[layout]]
         if not self.apart:
@@ -136,7 +136,7 @@ class Reducer:
         self.sender.begin(self._shared)
 
     def go_ahead(self) -> None:
-        """From now on gradients may go to other hosts before the worker offers them. Collective
+        """Lets gradients go to other hosts before the worker offers them, from now on. Collective
         among the members of a host."""
         if self._early is None and self._summing:
             from phalanx.sync.reduce.early_sums import make_early_sums
@@ -192,7 +192,7 @@ class Reducer:
         self._flats, self.bytes_sent = flats, 0
 
     def encode(self) -> None:
-        """What was offered as flats becomes what others see of it."""
+        """Makes what was offered as flats what others see of it."""
         if not self._summing and not self._is_spoilt():
             self.bytes_sent = self.sender.send()
 
@@ -262,7 +262,7 @@ class Reducer:
         return tuple(member for member in self._team.members if self._shared.spoilt[member])
 
     def take_time(self, topology: str | None = None) -> None:
-        """In virtual time: as between hosts, where each has one member of the team."""
+        """Takes virtual time as between hosts, where each has one member of the team."""
         size, count = self._team.size, float(self._bytes)
         if coded := self._coded and size > 1:  # bytes of all slices but this member's own
             count = self.bytes_sent * size / (size - 1)
@@ -283,7 +283,7 @@ class Reducer:
             self._circle.wait()
 
     def wait_here(self) -> None:
-        """For the members on this host."""
+        """Waits for the members on this host."""
         self._circle.wait()
 
 
@@ -292,10 +292,10 @@ def _squares(tensors: list[Tensor]) -> float:
 
 
 def adding(out: Tensor, others: Sequence[Tensor]) -> Add:
-    """What makes of the first so many numbers of ``out`` their sum with ``others``, times a factor.
+    """Returns a function that sums the first numbers of ``out`` and ``others``, times a factor.
 
-    Piece by piece, so that what was added is still in the processor's cache when it is multiplied.
-    NumPy's calls cost a third of torch's on pieces that small.
+    It goes piece by piece, so that what was added is still in the processor's cache when it is
+    multiplied. NumPy's calls cost a third of torch's on pieces that small.
     """
     if out.dtype not in (torch.float32, torch.float64):
         return lambda factor, count: _add(out[:count], [o[:count] for o in others], factor)

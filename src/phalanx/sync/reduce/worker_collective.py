@@ -30,7 +30,7 @@ HOST = torch.device("cpu")
 
 @dataclass
 class Spent:
-    """What exchanges have taken since this was last looked at."""
+    """Time that exchanges have taken since this was last looked at."""
 
     seconds: float = 0.0
     waited: float = 0.0
@@ -47,7 +47,7 @@ class WorkerCollective:
         self._windows: dict[torch.dtype, Tensor] = {}
         self._count = 0
         self.is_left = False
-        """In a child that goes on alone: the graph of a call from before may still lead here."""
+        """Set in a child that goes on alone: the graph of an earlier call may still lead here."""
         told = self._host.region("whole.calls", 2 * self._host.workers * 2, torch.int64)
         self._told = told.view(2, self._host.workers, 2).numpy()
         self._between, self._teams = None, [list(range(self.workers))]
@@ -74,7 +74,7 @@ class WorkerCollective:
     def sum_written(
         self, dtype: torch.dtype, count: int, write: Callable[[Tensor], object], meaning: int = 0
     ) -> Tensor:
-        """The same of ``count`` numbers that each worker writes straight into the window."""
+        """Sums ``count`` numbers that each worker writes straight into the window."""
         side, turn = self._side(dtype, count * self._host.workers)
         rows = side[: count * self._host.workers].view(self._host.workers, count)
         write(rows[self._host.rank])

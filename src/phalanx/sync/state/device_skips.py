@@ -52,7 +52,7 @@ def make_fused(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor]) ->
 
 
 def take_back(optimizer: torch.optim.Optimizer) -> None:
-    """It runs again as torch chooses."""
+    """Lets the optimizer run again as torch chooses."""
     _set_fused(optimizer, None)
     _move_counts(optimizer, torch.device("cpu"))
 
@@ -72,7 +72,7 @@ def _fits(group: dict[str, Any]) -> bool:
 
 
 def _has_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Of the script, which would be called for a step that is skipped, or not at all."""
+    """Whether the script has hooks, which would be called for a skipped step, or not at all."""
     known: Any = optimizer
     of_all = hooks._global_optimizer_pre_hooks or hooks._global_optimizer_post_hooks
     before = known._optimizer_step_pre_hooks.values()
@@ -96,7 +96,7 @@ def _move_counts(optimizer: torch.optim.Optimizer, device: torch.device | None) 
 
 
 class Flags:
-    """Of ``BLOCK`` steps, in the memory of the device: not 0 if a step was skipped."""
+    """Flags of ``BLOCK`` steps in memory of the device: not 0 if a step was skipped."""
 
     def __init__(self, device: torch.device) -> None:
         cuda = device.type == "cuda"
@@ -111,7 +111,7 @@ class Flags:
             self._arrived.record(torch.cuda.current_stream(self._on_device.device))
 
     def read(self) -> list[bool]:
-        """What was sent; from then on they may be used again."""
+        """Returns the flags that were sent, which may be used again from then on."""
         if self._arrived is not None:
             self._arrived.synchronize()
         self._on_device.zero_()
@@ -119,18 +119,18 @@ class Flags:
 
 
 class DeviceSkips:
-    """Of one fused optimizer."""
+    """Follows which steps one fused optimizer has skipped."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self._optimizer, self._device = optimizer, device
         self._scale = torch.ones((), device=device)
         self._scaled_by, self._one = 1.0, torch.ones((), device=device)
         self._flags, self._used = Flags(device), 0
-        """Of the steps now, and how many there were."""
+        """Flags of the current steps, and how many of them are used."""
         self._free: list[Flags] = []
         self._steps = 0
         self._sent: deque[tuple[int, Callable[[], list[bool]]]] = deque()
-        """From which step on it is time to read flags that were sent, and what reads them."""
+        """Flags that were sent: the step from which on to read them, and what reads them."""
         self._known: deque[bool] = deque()
         self._made_for = self._features()
 
@@ -146,8 +146,7 @@ class DeviceSkips:
         return same and are_plain(gradients, self._device)
 
     def _complete(self) -> None:
-        """Where there is no momentum yet it is zero: a step that is skipped would leave a first one
-        undefined."""
+        """Makes missing momentum zero: a skipped step would leave a first one undefined."""
         state = self._optimizer.state
         for group in self._optimizer.param_groups:
             for parameter in group["params"] if group.get("momentum") else ():
@@ -216,7 +215,7 @@ class DeviceSkips:
         return self._known.popleft() if self._known else None
 
     def settle(self) -> list[bool]:
-        """Of all steps of which the host has not heard."""
+        """Judges all steps of which the host has not heard."""
         self._send()
         found = [*self._known, *(skipped for _, read in self._sent for skipped in read())]
         self._known.clear()

@@ -45,7 +45,8 @@ def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_known(function: Any) -> bool:
-    """As a scheduler's wrapper is. By its globals: ``functools.wraps`` copies ``__module__``."""
+    """Whether it is a wrapper like a scheduler's; by its globals, because ``functools.wraps``
+    copies ``__module__``."""
     name = str(getattr(function, "__globals__", {}).get("__name__"))
     return name.startswith(("torch.optim.", "phalanx."))
 

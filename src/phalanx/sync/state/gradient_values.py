@@ -15,7 +15,7 @@ from torch import Tensor
 
 _WIDE = (torch.float64, torch.complex128)
 _LARGEST = (2.0**64, 2.0**512)
-"""Whose squares are beyond float32, and beyond float64."""
+"""Values whose squares are beyond float32, and beyond float64."""
 
 
 def squares(tensors: Sequence[Tensor]) -> float:
@@ -30,7 +30,7 @@ def squares(tensors: Sequence[Tensor]) -> float:
 
 
 def _values(tensor: Tensor) -> Tensor:
-    """What a sparse tensor holds: it has no norm of its own."""
+    """The values that a sparse tensor holds: it has no norm of its own."""
     return tensor if tensor.layout is torch.strided else tensor.coalesce().values()
 
 
@@ -56,5 +56,5 @@ def are_finite(tensors: Sequence[Tensor]) -> bool:
 
 
 def clip_factor(squared_norm: float, limit: float) -> float:
-    """As ``torch.nn.utils.clip_grad_norm_`` does it."""
+    """The factor that ``torch.nn.utils.clip_grad_norm_`` would use."""
     return min(1.0, limit / (math.sqrt(squared_norm) + 1e-6))

@@ -28,7 +28,7 @@ OnWrite = Callable[[Tensor], None]
 
 @dataclass
 class Scale:
-    """What gradients are multiplied by where they are copied out to be exchanged."""
+    """The factor of gradients where they are copied out to be exchanged."""
 
     value: float = 1.0
 
@@ -54,8 +54,11 @@ def stop_watching(parameters: Iterable[Tensor]) -> None:
 
 
 def _can_be_watched(kind: type[Tensor]) -> bool:
-    """Also what a script has derived from a parameter, or trains without making it one; but for
-    tensors that stand for something else, and are known by their class."""
+    """Whether reads of its ``grad`` can be watched.
+
+    That also holds for what a script has derived from a parameter, or trains without making it one;
+    not for tensors that stand for something else, which are known by their class.
+    """
     plain = kind.__torch_dispatch__ == torch.Tensor.__torch_dispatch__
     known = kind is torch.Tensor or issubclass(kind, nn.Parameter)
     return known and plain and "_phalanx_watched" not in kind.__dict__

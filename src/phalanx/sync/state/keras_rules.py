@@ -86,7 +86,7 @@ class KerasSGD(KerasRule):
 
 
 def _base(o: Options, beta: str) -> float:
-    """Of the powers that correct the bias: TensorFlow's are of the beta in float32."""
+    """The base of the powers that correct the bias: TensorFlow takes the beta in float32."""
     return float(np.float32(o[beta])) if o.get("float32_powers") else float(o[beta])
 
 
@@ -136,7 +136,7 @@ _products: dict[float, tuple[int, float]] = {}
 
 
 def nadam_product(beta: float, step: int) -> float:
-    """Of the parts of all steps so far; goes on from the last one that was asked for."""
+    """The product over all steps so far; goes on from the last one that was asked for."""
     done, product = _products.get(beta, (0, 1.0))
     if done > step:
         done, product = 0, 1.0
@@ -246,5 +246,5 @@ KERAS_RULES = (
 
 
 def by_variable(kind: type[KerasRule]) -> type[KerasRule]:
-    """The same rule where it cannot be cut into shards: the norm of a whole variable matters."""
+    """The rule for whole variables, if it cannot be cut into shards because it needs their norm."""
     return type(f"{kind.__name__}ByVariable", (kind,), {})

@@ -16,7 +16,7 @@ ALIGN = 16  # elements: shards begin on a cache line for float32 and wider
 
 @dataclass(frozen=True)
 class ParameterPlace:
-    """Where one parameter lies in its flat buffer."""
+    """The place of one parameter in its flat buffer."""
 
     start: int
     end: int
@@ -97,7 +97,7 @@ def make_layout(parameters: Sequence[tuple[int, Tensor]], shards: int) -> Layout
 
 
 def reshard(layout: Layout, shards: int) -> Layout:
-    """The same parameters in the same places, cut into another number of parts."""
+    """Cuts the same parameters, in the same places, into another number of parts."""
     return replace(layout, shards=_cut(layout.places, layout.size, shards))
 
 

@@ -49,7 +49,7 @@ class SharedBuffers:
         types = {b.dtype for b in self._first}
         self._first_by_type = [[p for p in pairs if p[1].dtype == t] for t in types]
         self.samples = 0.0
-        """That passed through this worker's statistics since all had the same."""
+        """Samples that passed through this worker's statistics since all had the same."""
         self.any = bool(everything)
         self.publish()
         arena.barrier()

@@ -31,7 +31,7 @@ def export_tensors(replica: Replica) -> State:
 
 
 def copies(tensors: State, device: torch.device) -> State:
-    """In memory of their own: of ``device``, except what is on the host, which stays there."""
+    """Copies in memory of ``device``, except of what is on the host, which stays there."""
     away = torch.device("cpu") if device.type != "cuda" else device
     return {
         name: value.to(away, copy=True) if value.device.type != "cpu" else value.clone()

@@ -55,7 +55,7 @@ class Replica:
         self.private = private or self.staging.away
         """Whether this worker trains a copy of the weights, into which the script may write."""
         self.bound: list[Tensor] = []
-        """Where the parameters lie."""
+        """The flat buffers in which the parameters lie."""
         self._places: list[tuple[Tensor, int, Tensor]] = []
         self._arrays: list[Any] = []
         self.scale = Scale()
@@ -69,8 +69,7 @@ class Replica:
         return [torch.tensor(places, device=self.device) for places in starts]
 
     def first_values(self) -> list[Any]:
-        """In each layout, the first value of each parameter, as it is now. A device is not waited
-        for."""
+        """The first value of each parameter in each layout. A device is not waited for."""
         found: list[Any] = []
         for array, places in self._arrays:
             found.append(array.take(places).tolist())
@@ -151,8 +150,8 @@ class Replica:
             self._stop = None
 
     def leave(self) -> None:
-        """Of a forked process: the parameters are its own, where the script has them, and nobody
-        listens to them."""
+        """Leaves the others, in a forked process: the parameters are its own, where the script has
+        them, and nothing listens to them."""
         self._stop = None
         self.stop_listening()
         for own in self.parameters:
@@ -181,7 +180,8 @@ class Replica:
         ]
 
     def gather(self, index: int) -> tuple[Collector, Tensor]:
-        """What copies the gradients of a layout into a buffer on their device, and that buffer."""
+        """A collector that copies the gradients of a layout into a buffer on their device, and the
+        buffer."""
         self._gathered = self._gathered or self.private_flats()  # one for all strategies
         whole, flat = reshard(self.layouts[index], 1), self._gathered[index]
         return Collector(whole, self.parameters[index], [flat], self.scale), flat

@@ -70,7 +70,7 @@ def discover_slots(optimizer: torch.optim.Optimizer) -> SlotNames:
 
 
 def _bare_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any]:
-    """Without the wrappers for profilers and hooks, which cost more than a small shard."""
+    """The step without wrappers for profilers and hooks, which cost more than a small shard."""
     step: Callable[..., Any] = inspect.unwrap(kind.step)
 
     def bare(optimizer: torch.optim.Optimizer) -> None:

@@ -30,9 +30,9 @@ class Declared:
     clip: float
     masks: Masks
     stale: bool
-    """Some went ahead and were not what was then offered."""
+    """Whether gradients went ahead that were not those offered afterwards."""
     doubtful: bool
-    """Some may not be finite, so that their sum has to be looked at."""
+    """Whether gradients may not be finite, so that their sum has to be looked at."""
 
 
 class SharedState:
@@ -78,10 +78,10 @@ class SharedState:
         """``spoilt``: whose gradient is not finite."""
         self.norms = host.region(f"{tag}.norms", host.workers, torch.float64).numpy()
         self.totals = host.region(f"{tag}.totals", host.workers, torch.float64).numpy()
-        """Of what each worker has summed: finite if all of it is."""
+        """A number of what each worker has summed: finite if all of it is."""
         self.early = host.region(f"{tag}.early", host.workers + 2, torch.int64).numpy()
-        """Of each worker, from where on its gradients are there before the step; from where on
-        the first one has added them up; and whether it does so."""
+        """From where on each worker's gradients are there before the step; from where on the first
+        one has added them up; and whether it does so."""
         self.versions = host.region(f"{tag}.versions", len(layouts[0].shards), torch.int64).numpy()
         self._used = [
             arena.region(f"{tag}.used.{i}", arena.workers * len(n.places), torch.uint8)
@@ -96,7 +96,7 @@ class SharedState:
         self._share_first_weights()
 
     def _agree(self, slots: tuple[str, ...]) -> None:
-        """What one host's workers check among themselves, hosts have to check as well."""
+        """Checks on every host what the workers of each host check among themselves."""
         kind = type(self.replica.optimizer).__name__
         shapes = [
             (n.size, str(n.dtype), [tuple(p.shape) for p in n.places]) for n in self.replica.layouts
@@ -144,7 +144,7 @@ class SharedState:
         spoilt: bool = False,
         doubtful: bool = False,
     ) -> None:
-        """What this worker offers weighs so much; ``masks`` says of which parameters it is."""
+        """Declares the weight of what this worker offers; ``masks``: of which parameters it is."""
         rank, complete = self.arena.rank, masks.count(None) == len(masks)
         self._declared[rank] = (weight, clip or 0.0, spoilt, stale, doubtful, complete)
         if not complete:
@@ -156,7 +156,7 @@ class SharedState:
         return tuple(self.spoilt.nonzero()[0].tolist())
 
     def declared_by(self, ranks: slice | list[int]) -> Declared:
-        """What ``ranks`` have declared, together."""
+        """Reads what ``ranks`` have declared, together."""
         weights, clips, _, stale, doubtful, complete = zip(
             *self._declared[ranks].tolist(), strict=True
         )

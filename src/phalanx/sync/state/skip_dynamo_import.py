@@ -29,8 +29,11 @@ def without_compiler() -> None:
 
 
 def step_without_compiler() -> None:
-    """Of a process that takes few steps: each asks the compiler, which is not there, to pass over
-    it. Whoever asks it for anything else gets it."""
+    """Puts a stand-in in place of the compiler, which each step asks to pass over it.
+
+    It is for processes that take few steps; whoever asks the stand-in for anything else gets the
+    compiler.
+    """
     if COMPILER not in sys.modules:
         stand_in: Any = ModuleType(COMPILER)
         stand_in.graph_break = lambda *_, **__: None

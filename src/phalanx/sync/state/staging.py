@@ -160,7 +160,7 @@ def _bounds(layout: Layout) -> list[tuple[int, int]]:
 
 
 def _up_to(stop: int, copies: Iterable[Copy]) -> Iterator[Copy]:
-    """What lies before the number ``stop`` of the source's memory."""
+    """The memory of the source before the number ``stop``."""
     for target, source in copies:
         count = min(len(source), stop - source.storage_offset())
         if count > 0:
@@ -168,7 +168,7 @@ def _up_to(stop: int, copies: Iterable[Copy]) -> Iterator[Copy]:
 
 
 def merged(copies: Sequence[Copy]) -> list[Copy]:
-    """The same copies of flat memory, neighbours in both source and target as one."""
+    """Copies of flat memory, with neighbours in both source and target made one."""
     found: list[Copy] = []
     for target, source in copies:
         if found and _follows(found[-1][0], target) and _follows(found[-1][1], source):

@@ -58,7 +58,7 @@ class Gathering:
         self._sizes, self._window = sizes.numpy(), window.view(arena.workers, -1).numpy()
 
     def gather(self, mine: bytes | None) -> list[bytes]:
-        """By rank, without those who give ``None``. Collective."""
+        """The workers' answers by rank, without those who give ``None``. Collective."""
         arena, size = self._arena, self._size
         self._sizes[arena.rank] = ABSENT if mine is None else len(mine)
         arena.barrier()

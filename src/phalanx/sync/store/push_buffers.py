@@ -33,7 +33,7 @@ class PushBuffers:
             ]
         )
         self.payloads: list[Payload] | None = None
-        """What a codec made of it, shard by shard, for a real wire."""
+        """Messages that a codec made of it, shard by shard, for a real wire."""
         self.total = 0
         """Samples that this worker had been given by the time of what is in it."""
 
@@ -42,18 +42,18 @@ class PushBuffers:
         return [collector.collect() for collector in self._collectors]
 
     def is_finite(self) -> bool:
-        """What was collected."""
+        """Whether what was collected is finite."""
         return all(c.is_finite() for c in self._collectors) or are_sound(self.flats)
 
     def is_encoded_finite(self) -> bool:
-        """What a codec has made of it."""
+        """Whether what a codec has made of it is finite."""
         return self.sender.is_plain or are_sound(self.flats)
 
     def normalise(self, weight: float, clip: float | None, emphasis: float = 1.0) -> None:
-        """From a sum of weighted means to their mean, of a norm that ``clip`` limits.
+        """Makes a mean of a sum of weighted means, with a norm that ``clip`` limits.
 
-        ``emphasis`` weighs the push against those of other workers: the gradient and not the
-        rate, because momentum gathers gradients.
+        ``emphasis`` weighs the push against those of other workers: the gradient and not the rate,
+        because momentum gathers gradients.
         """
         if weight == 1.0 and clip is None and emphasis == 1.0:
             return

@@ -58,7 +58,7 @@ class SharedRound:
         """The shared state is the store: there is nothing to bring back."""
 
     def holding_slots(self) -> AbstractContextManager[None]:
-        """In lockstep they stay as they are."""
+        """Holds nothing: in lockstep the slots stay as they are."""
         return nullcontext()
 
     def take_part(self) -> Timing:

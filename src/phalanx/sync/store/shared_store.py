@@ -61,14 +61,14 @@ class SharedStore:
         return PushBuffers(self._replica, self._replica.layouts, self._encoding)
 
     def encode(self, buffers: PushBuffers) -> int:
-        """What is pushed next becomes what the store sees; returns its bytes, if none are sent
-        for real."""
+        """Makes what is pushed next what the store sees; returns its bytes, if none are sent for
+        real."""
         sent = buffers.sender.send()
         self._coded = sent / (self.part * self._shards)
         return sent
 
     def begin(self) -> None:
-        """From here on the store has the newest parameters. Collective.
+        """Makes the store have the newest parameters. Collective.
 
         Here the shared state is the store: there is nothing to hand over.
         """

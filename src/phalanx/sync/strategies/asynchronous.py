@@ -42,7 +42,7 @@ class Asynchronous(StoreStrategy):
         self._last: Callable[[], object] | None = None
         """Makes the last push, or waits until it is made."""
         self._beside = Timing()
-        """Of the push that goes on beside the next step, which tells of it."""
+        """Timing of the push beside the next step, which reports it."""
 
     def begin(self) -> None:
         self._buffers.sender.begin(self._shared)
@@ -95,7 +95,7 @@ class Asynchronous(StoreStrategy):
             push()
 
     def _settle(self) -> None:
-        """What was pushed beside the computation is applied now."""
+        """Waits until the push beside the computation is applied."""
         last, self._last = self._last, None
         if last is not None:
             last()

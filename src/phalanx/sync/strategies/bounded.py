@@ -64,7 +64,7 @@ class Bounded(Asynchronous):
         self._pull(timing)
 
     def _pull(self, timing: Timing | None = None) -> None:
-        """Of every optimizer: the worker's clock speaks for all that it computes with."""
+        """Pulls for every optimizer: the worker's clock speaks for all that it computes with."""
         began = self._clock.now()
         for party in self._gate.parties:
             party.take()

@@ -101,7 +101,7 @@ class Local(SharedStrategy):
         """Move this worker's slice of the agreed parameters, given the mean movement."""
 
     def drain(self) -> None:
-        """What is left to bring together: steps since the last round, the optimizers' state."""
+        """Brings together what is left: steps since the last round, the optimizers' state."""
         self._arena.barrier()
         if self._apart.any():
             self._come_together(self._team.barrier)
@@ -120,7 +120,7 @@ class Local(SharedStrategy):
         super().drain()
 
     def write_optimizer(self) -> None:
-        """It has it: it is what steps here."""
+        """Does nothing: the script's own optimizer steps here."""
 
     def export_private(self) -> State:
         return self._reducer.sender.export_state() | export_tensors(self._replica)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Single:
-    """What every strategy becomes when there is only one worker."""
+    """The strategy that every other becomes when there is only one worker."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, clock: Clock) -> None:
         self._optimizer, self._clock = optimizer, clock
@@ -53,7 +53,7 @@ class Single:
 
 
 class SingleOnGpu(Single):
-    """On a GPU that skips steps by itself: of a step the host hears some steps later."""
+    """Trains on a GPU that skips steps by itself; the host hears of a step some steps later."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, clock: Clock, say: Callable[[str], None]
@@ -104,7 +104,7 @@ class SingleOnGpu(Single):
                 take_back(self._optimizer)
 
     def settle(self) -> list[Timing]:
-        """Of the steps that were not judged yet, in their order."""
+        """Judges the steps that were not judged yet, in their order."""
         skipped = self._skips.settle() if self._skips is not None else []
         return [Timing(refused=(0,) if each else None) for each in skipped]
 
@@ -116,7 +116,7 @@ def _drop(parameters: list[Tensor]) -> None:
 
 
 def export_alone(replica: Replica, device: torch.device) -> State:
-    """What :meth:`SharedState.export_whole` would give, in memory of ``device``."""
+    """Returns what :meth:`SharedState.export_whole` would give, in memory of ``device``."""
     flats = [torch.empty(n.size, dtype=n.dtype, device=device) for n in replica.layouts]
     replica.copy_out(flats)
     state = {f"parameters.{i}": flat for i, flat in enumerate(flats)}

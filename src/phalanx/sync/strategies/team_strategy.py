@@ -52,7 +52,7 @@ class Offers(Protocol):
     """Shows the team this worker's gradient."""
 
     bytes_sent: int
-    """What of the step has gone to others by now."""
+    """Bytes of the step that have gone to others by now."""
 
     def offer(self, weight: float, clip: float | None = None) -> None: ...
 

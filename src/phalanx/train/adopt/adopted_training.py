@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -19,20 +19,20 @@ from torch.utils.hooks import RemovableHandle
 from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.reader import Reader
+from phalanx.train.adopt.alone_pass import AlonePass
 from phalanx.train.adopt.found_models import parameters_of
-from phalanx.train.adopt.kept_objects import ORDER, OrderState, advice_on_skipped, keepers_of
+from phalanx.train.adopt.kept_objects import OrderState, advice_on_skipped, keepers_of
 from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, read_by_number
-from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.script_length import (
     has_left_a_loop,
     may_have_failed,
     needs_equal_batches,
 )
-from phalanx.train.checkpoint.kept_state import unpack
+from phalanx.train.checkpoint.kept_state import ORDER, unpack
 from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
-from phalanx.train.proof.checked_pass import AlonePass, CheckedPass
 from phalanx.train.proof.checks import Checks
+from phalanx.train.start.random_streams import Streams
 from phalanx.train.whole.own_batches import OwnBatches
 from phalanx.train.whole.plain_pass import PlainPass
 
@@ -377,3 +377,20 @@ def _untrained() -> InputError:
         "part",
         "If this is an evaluation, put it under torch.no_grad() or after model.eval().",
     )
+
+
+class CheckedPass(Iterator[Any]):
+    """A pass as the script's loop takes it: at any batch a child may begin to go on alone."""
+
+    def __init__(
+        self, batches: Iterator[Any], checks: Checks, alone: Callable[[int], Iterator[Any]]
+    ) -> None:
+        self._batches, self._checks, self._alone = batches, checks, alone
+        self._given, self._is_child = 0, False
+
+    def __next__(self) -> Any:
+        checks = self._checks
+        if not self._is_child and (checks.is_child or (checks.due and checks.fork())):
+            self._is_child, self._batches = True, self._alone(self._given)
+        self._given += 1
+        return next(self._batches)

@@ -26,8 +26,8 @@ from phalanx.train.adopt.adoption import Adoption
 from phalanx.train.adopt.findings import data_of, describe_models, differences, rates
 from phalanx.train.adopt.places import ScriptPlaces, name_in, step_in
 from phalanx.train.adopt.script_length import passes_of
-from phalanx.train.step.gradient_reads import watch_backward
 from phalanx.train.step.loss_kind import LossWatch, SumLossError
+from phalanx.train.step.stepper import watch_backward
 
 _SEVERAL = 2
 _MOST_BATCHES = 100

@@ -13,15 +13,14 @@ class CheckPlan:
 
     def __init__(self, first: int, seed: int) -> None:
         """``first``: of the first check; with 0 there is none."""
-        self._first, self._begins, self._random = first, 0, Random(seed)
+        self._first, self._random = first, Random(seed)
+        self.begins = 0 if first else -1
+        """After how many steps the newest check that was asked for begins."""
 
     def length(self, step: int) -> int:
         """Of the check that begins after so many steps, asked for in turn; 0: none does."""
-        while self._begins < step:
-            self._begins += 2 * self._first + int(
-                (self._begins + 8) * self._random.uniform(0.3, 1.0)
-            )
-            if not self._first:
-                return 0
-        begins = self._first and self._begins == step
-        return 0 if not begins else min(LATER, self._first) if step else self._first
+        while self._first and self.begins < step:
+            self.begins += 2 * self._first + int((self.begins + 8) * self._random.uniform(0.3, 1.0))
+        if self.begins != step:
+            return 0
+        return min(LATER, self._first) if step else self._first

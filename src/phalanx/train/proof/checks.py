@@ -76,7 +76,9 @@ class Checks:
         self._spent, self._noise, self._said = 0.0, False, False
         self._given: torch.Tensor | None = None
         """How torch's random numbers were when the child was given a batch of its own."""
-        self._due = self._due_at = self._steps = self._heard = 0
+        self._due_at = self._steps = self._heard = 0
+        self.due = 0
+        """Steps that a child is to do alone, as soon as the script has a batch to begin with."""
 
     def before_joining(self) -> bool:
         """Whether this worker can have children: no GPU survives a fork, and what the script is
@@ -114,7 +116,7 @@ class Checks:
         if tries and not self._can_fork:
             self._note(Verdict(FAILED, 0, 0.0))
         self._began, self._steps, self._heard = time.monotonic(), 0, 0
-        self._due, self._due_at = self._plan.length(0), 0
+        self.due, self._due_at = self._plan.length(0), 0
         parts.steps.watchers.append(self._stepped)
         return True
 
@@ -123,9 +125,9 @@ class Checks:
     def fork(self) -> bool:
         """Whether this is a child from now on, which goes on alone."""
         parts = self._parts
-        if not self._due or self.is_child or parts is None or parts.trained.weight.pending:
+        if not self.due or self.is_child or parts is None or parts.trained.weight.pending:
             return False
-        length, self._due = self._due, 0
+        length, self.due = self.due, 0
         if self._steps != self._due_at:  # that step was not the last one of its batch
             return False
         if not self._can_fork or not self._has_time() or not self._is_forkable(parts):
@@ -165,9 +167,12 @@ class Checks:
 
     def _stepped(self) -> None:
         self._steps += 1
-        if length := self._plan.length(self._steps):
-            self._due, self._due_at = length, self._steps
-        self._tell(self._proof.note() if self._proof is not None else None)
+        if self._steps > self._plan.begins:
+            self._plan.length(self._steps)
+        if self._steps == self._plan.begins:
+            self.due, self._due_at = self._plan.length(self._steps), self._steps
+        if self._proof is not None or self._told[0] > self._heard:
+            self._tell(self._proof.note() if self._proof is not None else None)
 
     def given(self) -> None:
         """The child gets its next batch."""

@@ -5,10 +5,7 @@ What it reads is the gradient of the whole batch.
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +16,6 @@ from phalanx.sync.state.gradients import stop_watching, watch_reads
 from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.script_optimizers import Inside
 from phalanx.train.step.gradient_weight import GradientWeight
-
-Look = Callable[[Tensor, Tensor | None], None]
 
 
 class GradientReads:
@@ -123,37 +118,3 @@ class GradientReads:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-class _Current(threading.local):
-    look: Look | None = None
-
-
-_current = _Current()
-
-
-def watch_backward(look: Look | None) -> Look | None:
-    """``look`` at each loss that this thread sends backwards, and at what it is multiplied by:
-    ``loss.backward()`` calls ``torch.autograd.backward``. Returns what looked before."""
-    before, _current.look = _current.look, look
-    plain: Any = torch.autograd.backward
-    if look is None or hasattr(plain, "_phalanx_watches"):
-        return before
-
-    @functools.wraps(plain)
-    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-        look = _current.look
-        if look is not None and grad_tensors is None and isinstance(tensors, Tensor):
-            look(tensors, None)
-        elif look is not None:
-            losses = [tensors] if isinstance(tensors, Tensor) else tensors
-            many = grad_tensors is not None and not isinstance(grad_tensors, Tensor)
-            factors = grad_tensors if many else [grad_tensors] * len(losses)
-            for loss, factor in zip(losses, factors, strict=False):
-                if isinstance(loss, Tensor):
-                    look(loss, factor)
-        return plain(tensors, grad_tensors, *args, **kwargs)
-
-    setattr(backward, "_phalanx_watches", True)  # noqa: B010
-    setattr(torch.autograd, "backward", backward)  # noqa: B010
-    return before

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +17,14 @@ from phalanx.sync.strategy import Timing
 from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.script_optimizers import Inside, StepGuard
 from phalanx.train.step.grad_scaler import Scaling, refuse_hooks
-from phalanx.train.step.gradient_reads import GradientReads, watch_backward
+from phalanx.train.step.gradient_reads import GradientReads
 from phalanx.train.step.gradient_weight import GradientWeight
 from phalanx.train.step.loss_kind import LossWatch, SumLossError
 from phalanx.train.step.nonfinite import NonFinite
 from phalanx.train.step.stopwatch import Stopwatch
+
+Look = Callable[[Tensor, Tensor | None], None]
+"""Given a loss that goes backwards, and what it is multiplied by."""
 
 
 class Stepper:
@@ -288,3 +294,37 @@ def _check_factors(factor: Tensor, samples: int) -> None:
     known = (0.0, 1.0 / samples, 1.0 / factor.numel())
     if bool((factor == first).all()) and not any(math.isclose(first, k) for k in known):
         raise SumLossError("backward of a vector", whole=False)
+
+
+class _Current(threading.local):
+    look: Look | None = None
+
+
+_current = _Current()
+
+
+def watch_backward(look: Look | None) -> Look | None:
+    """``look`` at each loss that this thread sends backwards, and at what it is multiplied by:
+    ``loss.backward()`` calls ``torch.autograd.backward``. Returns what looked before."""
+    before, _current.look = _current.look, look
+    plain: Any = torch.autograd.backward
+    if look is None or hasattr(plain, "_phalanx_watches"):
+        return before
+
+    @functools.wraps(plain)
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        look = _current.look
+        if look is not None and grad_tensors is None and isinstance(tensors, Tensor):
+            look(tensors, None)
+        elif look is not None:
+            losses = [tensors] if isinstance(tensors, Tensor) else tensors
+            many = grad_tensors is not None and not isinstance(grad_tensors, Tensor)
+            factors = grad_tensors if many else [grad_tensors] * len(losses)
+            for loss, factor in zip(losses, factors, strict=False):
+                if isinstance(loss, Tensor):
+                    look(loss, factor)
+        return plain(tensors, grad_tensors, *args, **kwargs)
+
+    setattr(backward, "_phalanx_watches", True)  # noqa: B010
+    setattr(torch.autograd, "backward", backward)  # noqa: B010
+    return before

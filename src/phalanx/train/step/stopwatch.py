@@ -133,7 +133,7 @@ class Stopwatch:
 
     def agreed(self, began: float, timing: Timing) -> None:
         """Workers that train apart have come together, since ``began``."""
-        self.writer.step((
+        self.writer.rows.append((
             self.epoch, began, 0, 0.0, 0.0, timing.send, timing.wait,
             timing.reduce, timing.update, timing.settle, 0, None,
         ))  # fmt: skip
@@ -153,7 +153,7 @@ class Stopwatch:
             self.judged(timing)
         began = self._last if self._began is None else self._began
         compute = max(0.0, ready - began - self._input - timing.before)
-        self.writer.step((
+        self.writer.rows.append((
             self.epoch, began, self._samples, self._input, compute, timing.send, timing.wait,
             timing.reduce, timing.update, timing.settle, timing.staleness, self._loss,
         ))  # fmt: skip

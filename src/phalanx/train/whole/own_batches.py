@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
-from phalanx.train.step.gradient_reads import watch_backward
+from phalanx.train.step.stepper import watch_backward
 from phalanx.train.whole.plain_pass import PlainPass
 from phalanx.train.whole.row_plan import rows_in
 from phalanx.train.whole.whole_engine import WholeEngine

@@ -24,7 +24,7 @@ from phalanx.launch.shipping.home.incoming import Incoming, Received, folder_bel
 from phalanx.launch.shipping.send import read_answer
 
 COLLECT_SECONDS = 300.0
-"""Without a piece of a result; all of them may take as long as the line is slow."""
+"""Seconds without a piece of a result; all results may take as long as the line is slow."""
 CLEAN_SECONDS = 120.0
 NAMED = 10
 

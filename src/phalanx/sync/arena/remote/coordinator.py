@@ -112,7 +112,7 @@ class Coordinator:
         self._clients: list[Client] = []
         self._ended: list[m.Lost] = []
         self._never: list[m.Lost] = []
-        """Who was lost before all had come."""
+        """Processes that were lost before all had come."""
         self._workers: dict[int, Client] = {}
         self._changes = MemoryChanges()
         self._meetings: defaultdict[tuple[int, ...], list[tuple[Client, m.Meet]]] = defaultdict(
@@ -239,7 +239,7 @@ class Coordinator:
         self._over = not any(not c.hello.serves for c in self._clients)
 
     def _settle_without(self) -> None:
-        """Who has left is waited for no longer."""
+        """Waits no longer for processes that have left."""
         for members in list(self._meetings):
             self._complete(members)
         if self._regions:

@@ -49,7 +49,7 @@ class CoordinatorClient:
         """Whether something went to the coordinator since all last met there."""
 
     def say(self, request: Request, *, bare: bool = False) -> None:
-        """Without an answer. ``bare``: without changes."""
+        """Sends a message that has no answer; ``bare``: without changes."""
         self._send(request, everything=False, bare=bare, answered=False)
 
     def ask(

@@ -19,11 +19,11 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     machine: str
     address: str
     port: int
-    """Where its listener is, for others who exchange data with it."""
+    """Port of its listener, for others who exchange data with it."""
     host: str
-    """The same for processes that can share memory."""
+    """An identifier that processes share which can share memory."""
     serves: bool = False
-    """It keeps parameters and does not train."""
+    """This process keeps parameters and does not train."""
 
 
 class TrainingMember(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Meet(msgspec.Struct, frozen=True, tag=True):
     runs: int
     members: list[int]
     forget: bool = False
-    """What was written before it does not count any more."""
+    """Whether to forget what was written before."""
 
 
 class Acquire(msgspec.Struct, frozen=True, tag=True):
@@ -112,7 +112,7 @@ class Add(msgspec.Struct, frozen=True, tag=True):
 
 
 class Time(msgspec.Struct, frozen=True, tag=True):
-    """What is the time at the coordinator?"""
+    """Asks for the coordinator's time."""
 
     seq: int
 
@@ -123,15 +123,15 @@ class Ending(Enum):
     FINISHED = "finished"
     FAILED = "failed"
     STOPPED = "stopped"
-    """It was asked to stop, and so are the others."""
+    """The process was asked to stop, and so are the others."""
     VANISHED = "vanished"
-    """Without a word."""
+    """The process left without a word."""
 
 
 class Bye(msgspec.Struct, frozen=True, tag=True):
     ending: Ending = Ending.FINISHED
     words: Annotated[str, msgspec.Meta(max_length=400)] = ""
-    """What went wrong, if something did."""
+    """The error, if something went wrong."""
 
 
 class CoordinatorAnswer(msgspec.Struct, frozen=True, tag=True):
@@ -151,7 +151,7 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     serves: bool = False
     ending: Ending = Ending.VANISHED
     words: str = ""
-    """Its own, where it had any."""
+    """The lost process's own words, if it had any."""
 
 
 Request = (
@@ -160,7 +160,7 @@ Request = (
 Reply = Welcome | CoordinatorAnswer | Lost
 
 RUN_BYTES = 16
-"""Of a run of memory: its place and its length, eight bytes each."""
+"""Bytes that describe one run of memory: its place and its length, eight each."""
 MOST_RUNS = 1 << 20
 """Pieces of memory that one message may change."""
 

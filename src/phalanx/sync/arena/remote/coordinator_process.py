@@ -21,7 +21,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_key import RunKey
 
 GRACE_SECONDS = 5.0
-"""For the others to leave, once the process that started the coordinator has ended."""
+"""Seconds for the others to leave, once the process that started the coordinator has ended."""
 
 
 class CoordinatorOrders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -42,7 +42,7 @@ class _Lock:
 
 
 class LockTable:
-    """Who has which lock, and who waits for it, with the numbers of their requests."""
+    """Locks with their owners and waiting clients, and the numbers of their requests."""
 
     def __init__(self) -> None:
         self._locks: defaultdict[int, _Lock] = defaultdict(_Lock)
@@ -68,7 +68,7 @@ class LockTable:
         return [following] if following else []
 
     def forget(self, client: Client) -> list[tuple[Client, int]]:
-        """It waits no longer; returns who has its locks now."""
+        """Removes a client from all queues; returns the new owners of its locks."""
         for lock in self._locks.values():
             lock.waiting = deque(w for w in lock.waiting if w[0] is not client)
         return [found for index in self._locks for found in self.release(client, index)]

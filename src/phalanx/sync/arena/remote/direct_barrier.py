@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 14
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     number: int
-    """Of this barrier; all count alike."""
+    """Number of this barrier; all workers count alike."""
     runs: int
     at_coordinator: bool
     """This worker has to meet at the coordinator."""

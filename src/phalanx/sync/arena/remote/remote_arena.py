@@ -124,7 +124,7 @@ class RemoteArena:
         self.hosts: Hosts | None = None
         self.pace = MonotonicClock()
         self.clock: Clock = self.pace
-        """For stamps of what happens: the same on all hosts."""
+        """The clock of time stamps, the same on all hosts."""
         self.lost: set[int] = set()
         """Workers that are gone, and without whom this one goes on."""
         self._survives: Callable[[LostWorker], bool] = lambda lost: False

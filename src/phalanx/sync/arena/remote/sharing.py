@@ -66,7 +66,7 @@ def take(name: str, rank: int, notes: RemoteArena, key: RunKey) -> int:
 
 
 def _received(sender: socket.socket, proof: bytes) -> int | None:
-    """What comes with ``proof``; anybody on this machine can send something here."""
+    """Returns the descriptor that comes with ``proof``; anybody here can send something else."""
     if not _is_this_user(sender):
         return None
     sender.settimeout(_SEND_SECONDS)

@@ -39,7 +39,7 @@ class EarlySum(ABC):
     @property
     @abstractmethod
     def can_begin_early(self) -> bool:
-        """Else what is ready goes with ``finish``."""
+        """Whether parts may go early; else what is ready goes with ``finish``."""
 
     @abstractmethod
     def ready(self, low: int) -> None:
@@ -57,11 +57,11 @@ class EarlySum(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """What somebody let go was not as it would be: everybody throws all of it away."""
+        """Throws away what all have sent, because some of it changed after it left. All call it."""
 
     @abstractmethod
     def close(self) -> None:
-        """It is not used any more."""
+        """Ends its threads; it is not used any more."""
 
 
 class SenderThread:
@@ -85,7 +85,7 @@ class SenderThread:
         self._wanted.set()
 
     def rest(self) -> None:
-        """From when this returns, and ``lock`` is held, nothing is moved any more."""
+        """Stops moving: nothing moves once this has returned and ``lock`` is held."""
         self._wanted.clear()
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class AheadSum(EarlySum):
 
     def _begin(self) -> None:
         self._held = {peer: list(pieces) for peer, pieces in self._outgoing.items()}
-        """What is not ready yet."""
+        """Pieces that are not ready yet."""
         self._going: dict[int, list[memoryview]] = {peer: [] for peer in self._others}
         self._coming = {peer: list(views) for peer, views in self._incoming.items()}
 
@@ -209,7 +209,7 @@ class AheadSum(EarlySum):
 
 
 def spans_of(flat: Tensor, size: int) -> list[Span]:
-    """What goes to each participant: of two, everything; of more, the part that it adds up."""
+    """The span that goes to each participant: of two, everything; of more, what it adds up."""
     if size == 2:
         return [(0, flat.numel())] * 2
     return list(itertools.pairwise(element_starts(flat, size)))

@@ -65,14 +65,14 @@ class StripedSum(EarlySum):
         spans = spans_of(flat, self._size)
         pieces = [_chop(pieces_of(span, cuts), most) for span in spans]
         self._mine, (self._first, end) = pieces[rank], spans[rank]
-        """What this participant adds up."""
+        """The pieces that this participant adds up."""
         self._theirs = {peer: _ways(pieces[peer], stripes[peer]) for peer in stripes}
         self._rooms = {peer: torch.empty(end - self._first, dtype=flat.dtype) for peer in stripes}
         self._begin()
 
     def _begin(self) -> None:
         self._gone: dict[int, list[Future[None]]] = {peer: [] for peer in self._stripes}
-        """Of each piece that is ready."""
+        """Sends of the pieces that are ready, by participant."""
         self._came = {
             peer: [
                 stripe.receive(self._room(peer, piece)) for piece, stripe in _ways(self._mine, own)
@@ -117,8 +117,10 @@ class StripedSum(EarlySum):
         return sent
 
     def _gather(self) -> list[Future[None]]:
-        """What the others add up. Of each piece this participant's own has gone by then: without it
-        there is no sum."""
+        """Begins to receive what the others add up.
+
+        This participant's own part of each piece has gone by then: without it there is no sum.
+        """
         return [
             stripe.receive(self._flat[slice(*piece)])
             for ways in self._theirs.values()
@@ -152,7 +154,7 @@ class StripedSum(EarlySum):
 
 
 def _ways(pieces: Sequence[Span], stripes: Sequence[Stripe]) -> list[tuple[Span, Stripe]]:
-    """By which stripe each piece goes, and comes."""
+    """The stripe by which each piece goes, and comes."""
     return list(zip(pieces, itertools.cycle(stripes), strict=False))
 
 

@@ -77,7 +77,7 @@ class RemoteStore:
         return PushBuffers(self._replica, self.client.layouts, self._encoding)
 
     def encode(self, buffers: PushBuffers) -> int:
-        """Its bytes are counted when they are sent."""
+        """Encodes what is pushed next; its bytes are counted when they are sent."""
         buffers.payloads = buffers.sender.encode() if self._encoding.codec else None
         return 0
 
@@ -143,7 +143,7 @@ class RemoteStore:
         self._copy(into)
 
     def _copy(self, into: Sequence[Tensor]) -> None:
-        """From the host's copy, no server's part while it is being renewed."""
+        """Copies from the host's copy, no server's part while it is being renewed."""
         for server, lock in enumerate(self._locks if into else ()):
             with lock:
                 copies = []

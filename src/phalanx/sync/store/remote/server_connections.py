@@ -49,7 +49,7 @@ class HostMemory:
 
     @staticmethod
     def private(servers: int) -> HostMemory:
-        """For a worker that has its connections for itself."""
+        """Memory for a worker that has its connections for itself."""
         return HostMemory(torch.full((servers,), -1), torch.zeros(servers, dtype=torch.uint8))
 
 
@@ -67,7 +67,7 @@ class ServerConnection:
 
     @property
     def version(self) -> int:
-        """Of the copy of the parameters; -1 if there is none yet."""
+        """The version of the copy of the parameters; -1 if there is none yet."""
         return int(self._versions[self._index])
 
     def saw(self, version: int, renewed: bool) -> None:
@@ -149,7 +149,7 @@ class ServerConnections:
 
     @contextmanager
     def requests(self) -> Iterator[Traffic]:
-        """Whatever happens, the locks are given back; what was sent and received is summed up."""
+        """Holds the locks for a request and gives them back, whatever happens; counts bytes."""
         traffic = Traffic()
         try:
             yield traffic

@@ -83,7 +83,7 @@ class StoreClient:
 
     @property
     def traffic(self) -> Traffic:
-        """Of all requests so far."""
+        """Traffic of all requests so far."""
         return self._servers.traffic
 
     # -- the whole state ---------------------------------------------------------------------
@@ -115,7 +115,7 @@ class StoreClient:
         return traffic
 
     def save(self, into: State | None = None) -> State:
-        """What :meth:`load` takes; tensors of ``into`` are filled where they are there."""
+        """Returns what :meth:`load` takes; tensors that ``into`` has are filled."""
         state = dict(into or {})
         for i, name in self._names():
             layout = self.layouts[i]
@@ -288,7 +288,7 @@ class StoreClient:
 
 
 _LEFT_OUT = ("params", "capturable", "differentiable")
-"""They say how and where the user's own process runs its optimizer."""
+"""Options that say how and where the user's own process runs its optimizer."""
 _FIRST_VALUES = ("initial_accumulator_value",)
 
 
@@ -349,7 +349,7 @@ def masks_of(used: Masks, layouts: Sequence[Layout], server: int) -> list[bytes 
 
 
 def encoded_of(codec: int, payloads: Sequence[Payload]) -> m.Encoded:
-    """What announces ``payloads`` (one per layout)."""
+    """The header that announces ``payloads`` (one per layout)."""
     return m.Encoded(
         codec,
         [[m.TensorOf(type_name(t.dtype), list(t.shape)) for t in p.tensors] for p in payloads],

@@ -76,7 +76,7 @@ class Open(_Request, frozen=True):
     description: Description
     client: Name = ""
     ranks: Annotated[list[Rank], Meta(max_length=4096)] = []
-    """Of the workers that use this connection, for those who wait for one of them."""
+    """Ranks of the workers that use this connection, for those who wait for one of them."""
 
 
 class Load(_Request, frozen=True):
@@ -96,7 +96,7 @@ class Push(_Request, frozen=True):
     encoded: Encoded | None = None
     reply: bool = True
     rank: Annotated[int, Meta(ge=-1, le=1 << 20)] = -1
-    """Whose it is; ``total``: how many samples its worker had been given by then."""
+    """The worker whose push it is; ``total``: how many samples it had been given by then."""
     total: Count = 0
 
 

@@ -78,7 +78,7 @@ class Rounds:
         return current
 
     def withdraw(self, share: Contribute) -> None:
-        """What was claimed did not come as a whole."""
+        """Withdraws a contribution that did not come as a whole."""
         with self._changed:
             if self._round is not None and self._round.step == share.step:
                 self._round.claimed.discard(share.rank)
@@ -136,7 +136,7 @@ class Rounds:
                 raise StoreRefused(f"step {step} waits for no factor")
 
     def wait(self, step: int, alive: Callable[[], bool]) -> float | None:
-        """Until ``step`` is taken, or its squared norm (returned) is known."""
+        """Waits until ``step`` is taken, or its squared norm (returned) is known."""
         with self._changed:
             while True:
                 current = self._round
@@ -189,7 +189,7 @@ def _squares(tensors: Sequence[Tensor]) -> float:
 
 
 def union(masks: Sequence[Used]) -> Used:
-    """What anybody used; ``None`` is everything."""
+    """The parameters that any worker used; ``None`` is everything."""
     return [_union_of([mask[i] for mask in masks]) for i in range(len(masks[0]))]
 
 

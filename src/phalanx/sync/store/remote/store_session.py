@@ -185,7 +185,7 @@ class Session:
             self._answer(done, tensors)
 
     def _fence(self, visit: _Visit, rank: int) -> None:
-        """From here on it is settled, once for all who ask, what of that worker counts."""
+        """Settles, once for all who ask, what of a lost worker's pushes counts."""
         with visit.shard.lock:
             visit.shard.fenced.add(rank)
             total = visit.shard.applied.get(rank, 0)

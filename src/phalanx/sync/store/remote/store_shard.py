@@ -38,7 +38,7 @@ class Shard:
         self.version = 0
         self.loaded = False
         self.applied: dict[int, int] = {}
-        """By rank: how many samples its worker had been given at its last push."""
+        """Samples that each worker had been given at its last push, by rank."""
         self.fenced: set[int] = set()
         """Ranks that were lost: what of theirs is still under way comes too late."""
         self._source = _stand_in(description)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from phalanx.data.reader import Reader
 from phalanx.train.adopt.loader_pass import LoaderPass
-from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.proof.checks import Checks
+from phalanx.train.start.random_streams import Streams
 
 
 class AlonePass(Iterator[Any]):
@@ -42,19 +42,3 @@ class AlonePass(Iterator[Any]):
         """The script has left its loop."""
         self._streams.leave_pass()
         self._drawn.leave(self._given)
-
-
-class CheckedPass(Iterator[Any]):
-    """A pass as the script's loop takes it: at any batch a child may begin to go on alone."""
-
-    def __init__(
-        self, batches: Iterator[Any], checks: Checks, alone: Callable[[int], Iterator[Any]]
-    ) -> None:
-        self._batches, self._checks, self._alone = batches, checks, alone
-        self._given, self._is_child = 0, False
-
-    def __next__(self) -> Any:
-        if not self._is_child and (self._checks.is_child or self._checks.fork()):
-            self._is_child, self._batches = True, self._alone(self._given)
-        self._given += 1
-        return next(self._batches)
