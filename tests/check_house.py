@@ -195,6 +195,31 @@ def _is_callback(target: ast.expr) -> bool:
     return not own and target.attr.startswith(names)
 
 
+def small_files(limit: int) -> Iterator[str]:
+    """Of all files but ``__init__.py``, those under 50 lines, in percent."""
+    sizes = [
+        len(p.read_text(encoding="utf-8").splitlines()) for p in files() if p.stem != "__init__"
+    ]
+    share = 100.0 * sum(size < 50 for size in sizes) / len(sizes)
+    if share > limit:
+        yield f"{share:.1f} %"
+
+
+def packed_assignments(limit: int) -> Iterator[str]:
+    """``a, b, c = x, y, z``: three values or more on one line."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Tuple)
+        and isinstance(node.targets[0], ast.Tuple)
+        and len(node.value.elts) > 2
+    ]
+    if len(found) > limit:
+        yield f"{len(found)}, among them {found[-1]}"
+
+
 def lines(limit: int) -> Iterator[str]:
     count = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files())
     if count > limit:
@@ -215,11 +240,13 @@ MEASURES = {
     "lines of a function": (long_functions, 60),
     "public class names that stand twice": (twice, 0),
     "import circles": (circles, 0),
-    "folders that import each other": (mutual_folders, 3),
+    "folders that import each other": (mutual_folders, 0),
     "modules of a local worker": (local_worker, 130),
     "callbacks set by assignment": (callbacks, 0),
     "folders of tests/unit that the source does not have": (unit_folders, 0),
-    "source lines": (lines, 76_493),
+    "percent of files under 50 lines": (small_files, 15),
+    "assignments of three values or more at once": (packed_assignments, 212),
+    "source lines": (lines, 76_496),
 }
 
 

@@ -19,20 +19,20 @@ from torch.utils.hooks import RemovableHandle
 from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.reader import Reader
+from phalanx.train.adopt.alone_pass import AlonePass
 from phalanx.train.adopt.found_models import parameters_of
-from phalanx.train.adopt.kept_objects import ORDER, OrderState, advice_on_skipped, keepers_of
+from phalanx.train.adopt.kept_objects import OrderState, advice_on_skipped, keepers_of
 from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, read_by_number
-from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.script_length import (
     has_left_a_loop,
     may_have_failed,
     needs_equal_batches,
 )
-from phalanx.train.checkpoint.kept_state import unpack
+from phalanx.train.checkpoint.kept_state import ORDER, unpack
 from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
-from phalanx.train.proof.checked_pass import AlonePass
 from phalanx.train.proof.checks import Checks
+from phalanx.train.start.random_streams import Streams
 from phalanx.train.whole.own_batches import OwnBatches
 from phalanx.train.whole.plain_pass import PlainPass
 

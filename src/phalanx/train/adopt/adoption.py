@@ -37,9 +37,9 @@ from phalanx.train.adopt.found_models import (
 )
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
 from phalanx.train.adopt.loader_pass import LoaderDraws, is_ours
-from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.adopt.script_length import loop_may_train, passes_of
 from phalanx.train.proof.checks import Checks
+from phalanx.train.start.random_streams import Streams
 from phalanx.train.whole.calls import share_calls
 from phalanx.train.whole.plain_pass import PlainPass
 from phalanx.train.whole.view_choice import ViewChoice

@@ -19,9 +19,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from phalanx.core.errors import InputError
-from phalanx.train.checkpoint.kept_state import Keeper, pack
+from phalanx.train.checkpoint.kept_state import WHOLE, Keeper, pack
 
-ORDER, WHOLE = "order", "whole"
 _KINDS = (LRScheduler, GradScaler, AveragedModel)
 _made = threading.local()
 

@@ -17,6 +17,8 @@ from torch import Tensor
 from phalanx.core.errors import InputError
 
 TENSOR, PAIRS = "__tensor__", "__pairs__"
+ORDER, WHOLE = "order", "whole"
+"""What is kept of an unchanged script's loop, and in it: whether workers saw whole batches."""
 
 
 class Keeper(Protocol):

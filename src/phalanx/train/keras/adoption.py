@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -19,10 +20,10 @@ from phalanx.core.settings import RunSettings
 from phalanx.train.keras.stand_ins import stand_in, tell_cluster
 
 
-def adopt_keras() -> None:
-    """Called before the script of a worker begins."""
+def adopt_keras(hand_over: Callable[[], None]) -> None:
+    """Called before the script of a worker begins; ``hand_over`` when it calls ``fit``."""
     tell_cluster()
-    HOOKS.add("keras", adopt_fit)
+    HOOKS.add("keras", functools.partial(adopt_fit, hand_over))
     HOOKS.add("tensorflow", prepare_tensorflow)
 
 
@@ -31,20 +32,19 @@ def prepare_tensorflow(tensorflow: ModuleType) -> None:
     seed_tensorflow(tensorflow)
 
 
-def adopt_fit(keras: ModuleType) -> None:
+def adopt_fit(hand_over: Callable[[], None], keras: ModuleType) -> None:
     kind: Any = keras.Model
     plain = kind.fit
 
     @functools.wraps(plain)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from phalanx.train.adopt.hooks import hand_over
         from phalanx.train.keras.fitting import shared_fit
 
         if RunSettings.from_json(os.environ.get(settings.SETTINGS, "{}")).explain:
             from phalanx.train.keras.explaining import explain_fit
 
             explain_fit(self, plain.__get__(self), *args, **kwargs)
-        hand_over("model.fit of Keras")
+        hand_over()
         return shared_fit(self, plain.__get__(self), *args, **kwargs)
 
     kind.fit = fit

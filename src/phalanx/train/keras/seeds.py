@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.train.adopt.random_streams import Streams
+from phalanx.train.start.random_streams import Streams
 
 _APART = 0x9E3779B1
 

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 
 from phalanx.core.context import suggest_option
 from phalanx.core.settings import RunSettings
-from phalanx.train.adopt.kept_objects import ORDER, WHOLE
 from phalanx.train.checkpoint.checkpoint_manifest import read_manifest
+from phalanx.train.checkpoint.kept_state import ORDER, WHOLE
 from phalanx.train.proof.checks import trains_as_one
 from phalanx.train.start.environment import Environment, detect
 from phalanx.train.whole.view_trial import ViewTrial, can_be_tried, try_views

@@ -7,8 +7,8 @@ from typing import Any
 
 from phalanx.data.reader import Reader
 from phalanx.train.adopt.loader_pass import LoaderPass
-from phalanx.train.adopt.random_streams import Streams
 from phalanx.train.proof.checks import Checks
+from phalanx.train.start.random_streams import Streams
 
 
 class AlonePass(Iterator[Any]):
