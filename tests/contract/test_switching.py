@@ -218,5 +218,5 @@ def test_stragglers_are_watched_for_from_the_command_on(
         assert run._parts.schedule.spec.text == after
         assert isinstance(run.engine, SharedEngine)
         watch = run.engine.directives.watch
-        assert (watch._policy is not None) == (after == "switch:on=straggler")
+        assert (watch.policy is not None) == (after == "switch:on=straggler")
         assert watch.balances == (after == "allreduce")

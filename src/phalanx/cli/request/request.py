@@ -117,8 +117,9 @@ class Request:
 
         options = self.options
         plan = self.plan(strategy, batch)
-        if strategy == AUTO_SWITCH:
-            strategy, why = self._auto_switch(plan.workers)
+        if AUTO_SWITCH in strategy:
+            found, why = self._auto_switch(plan.workers)
+            strategy = strategy.replace(AUTO_SWITCH, found)
             plan = msgspec.structs.replace(self.plan(strategy, batch), reasons=[*plan.reasons, why])
         check, on_nonfinite = read_check(options.check)
         settings = RunSettings(

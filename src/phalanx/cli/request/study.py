@@ -78,11 +78,9 @@ class Study:
     started_wall: float = field(default_factory=time.time)
     runs: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
-    findings: dict[str, Any] | None = None
-    """What a search over the runs came to."""
 
     def write(self) -> None:
-        record: dict[str, Any] = {
+        record = {
             "study": self.paths.id,
             "command": self.command,
             "runs": self.runs,
@@ -91,8 +89,6 @@ class Study:
             "repeat": self.repeat,
             "failures": self.failures,
         }
-        if self.findings is not None:
-            record["findings"] = self.findings
         write_whole(self.paths.study, json.dumps(record, indent=2) + "\n")
 
 

@@ -32,18 +32,15 @@ MOST_ROWS = 16
 
 
 @contextmanager
-def observe(
-    out: Output, title: str, *, worth: bool = False, watch: Observer | None = None
-) -> Iterator[Observer]:
+def observe(out: Output, title: str, *, worth: bool = False) -> Iterator[Observer]:
     """The display that suits where the text goes; it leaves the terminal as it was.
 
-    ``worth``: it also says, once, what the machines are worth. ``watch`` sees all events too, and
-    may end the run.
+    ``worth``: it also says, once, what the machines are worth.
     """
     if not out.human.is_terminal:
-        yield PlainProgress(out.human, out.errors, worth=worth, watch=watch)
+        yield PlainProgress(out.human, out.errors, worth=worth)
         return
-    display = LiveProgress(out.human, title, out.errors, worth=worth, watch=watch)
+    display = LiveProgress(out.human, title, out.errors, worth=worth)
     try:
         yield display
     finally:
@@ -53,8 +50,8 @@ def observe(
 class _Progress(Observer):
     """What both displays share: the state, and the notes shown once."""
 
-    def __init__(self, told_on: Console, worth: bool, watch: Observer | None) -> None:
-        self.state, self._watch = ProgressState(), watch or Observer()
+    def __init__(self, told_on: Console, worth: bool) -> None:
+        self.state = ProgressState()
         self._says_worth = worth
         self._worth: LiveWorth | None = None
         self._told_on = told_on
@@ -73,11 +70,7 @@ class _Progress(Observer):
     def note(self, text: str) -> None:
         self._told_on.print(printable(text), style="dim")
 
-    def has_seen_enough(self) -> bool:
-        return self._watch.has_seen_enough()
-
     def event(self, event: Event) -> None:
-        self._watch.event(event)
         self.state.take(event)
         if self.state.notes and not self._noted:
             self._noted = True
@@ -98,9 +91,8 @@ class PlainProgress(_Progress):
         errors: Console,
         *,
         worth: bool = False,
-        watch: Observer | None = None,
     ) -> None:
-        super().__init__(errors, worth, watch)
+        super().__init__(errors, worth)
         self._script_output = script_output
 
     def event(self, event: Event) -> None:
@@ -131,9 +123,8 @@ class LiveProgress(_Progress):
         errors: Console | None = None,
         *,
         worth: bool = False,
-        watch: Observer | None = None,
     ) -> None:
-        super().__init__(console, worth, watch)
+        super().__init__(console, worth)
         self._title = title
         self._errors = errors or console
         self._live = Live(

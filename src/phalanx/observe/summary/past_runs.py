@@ -10,7 +10,7 @@ from pathlib import Path
 from phalanx.core.errors import InputError
 from phalanx.core.files import read_bounded
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.spec import Spec, parse_spec
+from phalanx.core.spec import EQUAL_SHARES, Spec, parse_spec
 from phalanx.observe.summary.run_records import LaunchRecord, read_record
 from phalanx.observe.summary.summary_fields import Summary
 from phalanx.plan.choice.evidence import Losses
@@ -87,7 +87,8 @@ def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -
         baseline = baselines.get((run.ground, found.seed))
         if run.spec is not None and baseline is not None and not run.is_plain:
             # As the planner writes it: ps is async.
-            name = run.spec.phases[0].label if len(run.spec.phases) == 1 else run.spec.text
+            whole = run.spec.text.replace(EQUAL_SHARES, "")
+            name = run.spec.phases[0].label if len(run.spec.phases) == 1 else whole
             by_seed = losses.setdefault((name, found.workers or 1), {})
             by_seed[found.seed or 0] = baseline - value
     return losses

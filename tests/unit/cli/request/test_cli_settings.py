@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from phalanx.cli.request.options import STRATEGY_NAMES
 from phalanx.cli.request.strategy_help import SWITCHES
-from phalanx.cli.request.values import CheckpointTimes, read_checkpoints, read_rate, read_slow
+from phalanx.cli.request.values import (
+    CheckpointTimes,
+    read_checkpoints,
+    read_launcher,
+    read_rate,
+    read_slow,
+)
 from phalanx.core.spec import known_strategies, parse_spec
 from phalanx.core.spec.codecs import known_codecs
 
@@ -57,6 +63,8 @@ def test_an_automatic_switch_is_where_past_runs_recommend_it(
     monkeypatch.setattr("phalanx.observe.summary.past_runs.losses_of", lambda *_: known)
     (after,) = settings_of(shell, *words)
     assert (before["strategy"], after["strategy"]) == ("switch:at=0.5", "switch:at=0.4")
+    (equal,) = settings_of(shell, *words[:-1], "switch:at=auto:shares=equal")
+    assert (equal["strategy"], equal["balance"]) == ("switch:at=0.4:shares=equal", "off")
 
 
 @pytest.mark.parametrize(
@@ -80,6 +88,20 @@ def test_rates(text: str, rate: float) -> None:
 )
 def test_checkpoint_times(text: str, found: CheckpointTimes) -> None:
     assert read_checkpoints(text, 3) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("slurm:partition=gpu,time=1:00:00", ("slurm", "partition=gpu,time=1:00:00")),
+        ("ray:10.0.0.1:6379", ("ray", "10.0.0.1:6379")),
+        ("spark:local[2]", ("spark", "local[2]")),
+        ("spark://h:7077", ("spark", "spark://h:7077")),
+        ("slurm", ("slurm", "")),
+    ],
+)
+def test_launchers(text: str, found: tuple[str, str]) -> None:
+    assert read_launcher(text) == found
 
 
 @given(st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=8))

@@ -94,6 +94,24 @@ def test_as_many_checkpoints_as_asked_for_are_kept_at_the_same_times(
     assert found["settings"]["checkpoint_epochs"] == before.checkpoint_epochs
 
 
+def test_a_cluster_stays_unless_another_launcher_is_asked_for(
+    shell: Shell, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phalanx.launch.cluster.spark_launcher.check_spark", lambda: None)
+    launch = Launch.from_json(paths.launch.read_bytes())
+    by_spark = msgspec.structs.replace(launch, launcher="spark", cluster="local[2]")
+    write_launch(paths, by_spark.to_json())
+    words = ("resume", "--strategy", "bsp", "--dry-run", "--json")
+    for more, wanted in (
+        ((), ("spark", "local[2]")),
+        (("--launcher", "spark"), ("spark", "local[2]")),
+        (("--launcher", "spark:local[9]"), ("spark", "local[9]")),
+        (("--launcher", "local"), ("local", "")),
+    ):
+        (found,) = shell(*words, *more).json["launches"]
+        assert (found["launcher"], found["cluster"]) == wanted
+
+
 def test_a_damaged_checkpoint_is_named_and_skipped(shell: Shell, paths: RunPaths) -> None:
     damage(paths, 2)
     answer = shell("resume", "--dry-run", "--json")

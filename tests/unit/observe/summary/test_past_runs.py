@@ -64,7 +64,8 @@ def test_other_words_for_a_strategy_are_the_same_evidence(tmp_path: Path, script
     home = tmp_path / "runs"
     _past(home, "1-base", strategy="allreduce", seed=1, accuracy=0.97)
     _past(home, "2-ps", strategy="ps", seed=1, accuracy=0.96)
-    assert set(losses_of(past_runs(home), script, [])) == {("async", 2)}
+    _past(home, "3-equal", strategy="switch:at=0.5:shares=equal", seed=1, accuracy=0.96)
+    assert set(losses_of(past_runs(home), script, [])) == {("async", 2), ("switch:at=0.5", 2)}
 
 
 def test_predicted_runs_are_outcomes(tmp_path: Path) -> None:
