@@ -219,7 +219,7 @@ MEASURES = {
     "modules of a local worker": (local_worker, 130),
     "callbacks set by assignment": (callbacks, 0),
     "folders of tests/unit that the source does not have": (unit_folders, 0),
-    "source lines": (lines, 76_507),
+    "source lines": (lines, 76_572),
 }
 
 
