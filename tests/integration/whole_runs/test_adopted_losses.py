@@ -86,7 +86,8 @@ def test_what_is_not_checked_is_said(tmp_path: Path) -> None:
     options = ("--workers", "2", "--strategy", "async")
     ended = phalanx("run", "train.py", *options, "--", "pairs", cwd=tmp_path)
     assert ended.returncode == 0
-    assert "not checked against one process: async" in " ".join(ended.stderr.split())
+    said = " ".join((ended.stdout + ended.stderr).split())
+    assert "not checked against one process: under async" in said
 
 
 @pytest.mark.slow

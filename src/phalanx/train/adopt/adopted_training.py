@@ -166,18 +166,13 @@ class AdoptedTraining:
         self._passes += 1
         if isinstance(drawn, LoaderPass):
             self._orders.compare(self._passes, drawn)
+            if self._passes in self.order.left:  # before the checkpoint: there are no batches now
+                drawn.own.leave(self.order.left[self._passes])
         engine = self.parts.trained.engine
         counted = engine.workers > 1 and needs_equal_batches(sys._getframe())
         if counted and not engine.lockstep:
             self.parts.figures.say_once(COUNTED)
-        if isinstance(drawn, PlainPass):
-            reader: Reader = drawn
-        else:
-            reader = self._reader(loader)
-        if self._passes in self.order.left and isinstance(
-            drawn, LoaderPass
-        ):  # before the checkpoint: there are no batches now
-            drawn.leave(self.order.left[self._passes])
+        reader: Reader = drawn if isinstance(drawn, PlainPass) else self._reader(loader)
         batches = self._loop.through_adopted(reader, drawn.order, drawn.batch, counted=counted)
         self._loader = weakref.ref(loader)
         begun = AdoptedPass(self, batches, drawn, counted=counted)
@@ -197,14 +192,13 @@ class AdoptedTraining:
         if self.own is not None:
             self.own.leave()
 
-    def rewind_generators(self, drawn: Drawn) -> None:
-        """The script has left its loop: generators of its own come to where they were alone."""
+    def follow(self, drawn: Drawn, *, left: bool = False) -> None:
+        """Generators of the script's own are where they would be alone after the batch in hand."""
         given = -(-self._loop.reached // drawn.batch)
-        if isinstance(drawn, PlainPass):
-            self.order.left[self._passes] = given  # a resumed run draws the whole order at first
-        elif drawn.drawn:
+        if left:  # a resumed run draws the whole order at first
             self.order.left[self._passes] = given
-            drawn.leave(given)
+        if isinstance(drawn, LoaderPass):
+            drawn.own.give(given)
 
     def left_early(self, *, meant: bool) -> None:
         """Where workers run freely they meet before the script uses a model again. They meet at
@@ -323,9 +317,18 @@ class AdoptedPass:
                 parts.steps.refused = _untrained()
                 raise parts.steps.refused from None
             self._training.passed()
+            if isinstance(self._drawn, LoaderPass):
+                self._drawn.own.end()
             raise
         self._taken += 1
+        if self._alike:
+            self._training.follow(self._drawn)
         return batch
+
+    @property
+    def _alike(self) -> bool:
+        """Whether all workers are at the same batch."""
+        return self._training.parts.trained.engine.lockstep or self._counted
 
     @property
     def untrained(self) -> bool:
@@ -345,13 +348,14 @@ class AdoptedPass:
             if self._taken > 1 and self.untrained:  # raised by what comes next
                 self._training.parts.steps.refused = _untrained()
             # A loop that knows how many batches there are does not ask for one more.
-            alike = self._training.parts.trained.engine.lockstep or self._counted
-            alike = alike and self._taken > 0
+            alike = self._alike and self._taken > 0
             whole = alike and not failed and self._training.in_last_batch
             self._over, self._taken = True, 0 if whole else -1
             try:
                 if alike:
-                    self._training.rewind_generators(self._drawn)
+                    self._training.follow(self._drawn, left=True)
+                elif isinstance(self._drawn, LoaderPass) and not self._alike:
+                    self._drawn.own.end()
                 if whole:
                     next(self._batches, None)
                 self._batches.close()  # type: ignore[attr-defined]

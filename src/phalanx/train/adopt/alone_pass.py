@@ -29,16 +29,17 @@ class AlonePass(Iterator[Any]):
         streams.enter_pass()
 
     def __next__(self) -> Any:
-        self._given += 1  # also where there is none: a sampler may draw when it has no more
+        self._given += 1
         try:
             batch = next(self._batches)[1]
         except StopIteration:
             self._streams.leave_pass()
+            self._drawn.own.end()
             raise
+        self._drawn.own.give(self._given)
         self._checks.given()
         return batch
 
     def __del__(self) -> None:
         """The script has left its loop."""
         self._streams.leave_pass()
-        self._drawn.leave(self._given)

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from phalanx.core.errors import InputError
 from phalanx.data.lazy import Seeded, options_of
 from phalanx.data.reader import Reader, reader_of
 from phalanx.sync.arena.arena import Locks
+from phalanx.train.adopt.own_generators import OwnGenerators
 from phalanx.train.engine.engine import Engine
 
 _PASSES_APART = 4
@@ -32,34 +34,7 @@ class LoaderPass:
 
     order: Tensor
     batch: int
-    drawn: tuple[_Drawn, ...] = ()
-
-    def leave(self, given: int) -> None:
-        """The script has left its loop after so many batches: what alone it had not drawn by then
-        is drawn by who comes next."""
-        for one in self.drawn:
-            one.rewind(given)
-
-
-class _Drawn:
-    """How far a generator of the script's own was after each batch of a pass.
-
-    torch's common one is not among them: alone, what the script itself draws comes in between.
-    """
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
-        self._states: list[tuple[int, Tensor]] = [(0, generator.get_state())]
-
-    def note(self, batches: int) -> None:
-        state = self._generator.get_state()
-        if not torch.equal(state, self._states[-1][1]):
-            self._states.append((batches, state))
-
-    def rewind(self, batches: int) -> None:
-        """Unless somebody has drawn since."""
-        if torch.equal(self._generator.get_state(), self._states[-1][1]):
-            self._generator.set_state([s for given, s in self._states if given <= batches][-1])
+    own: OwnGenerators
 
 
 def is_ours(loader: DataLoader[Any]) -> bool:
@@ -84,15 +59,7 @@ def order_of(loader: DataLoader[Any], *, again: bool = False) -> LoaderPass:
             "the DataLoader that the script trains on has batch_size=None",
             "Give it a batch_size, or run the script alone, with python.",
         )
-    holders = (loader, loader.sampler, sampler, getattr(sampler, "sampler", None))
-    given = (getattr(holder, "generator", None) for holder in holders)
-    own = {id(one): one for one in given if isinstance(one, torch.Generator)}
-    watched = [_Drawn(generator) for generator in own.values()]
-    going = iter(sampler)
-    if not again:
-        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        if loader.num_workers > 0:
-            going = iter(sampler)  # torch begins again once it has its processes
+    own = OwnGenerators(loader, partial(_begun, loader, sampler, again))
     promised = samples = 0
     with suppress(Exception):  # not all have a length
         samples = 10 * len(loader.dataset)  # type: ignore[arg-type]
@@ -100,19 +67,16 @@ def order_of(loader: DataLoader[Any], *, again: bool = False) -> LoaderPass:
     # Beyond the length, which may be wrong, and within it: it may stand for no end, as 10**10.
     most = 100_000 + samples, max(1 << 28, samples)
     numbers, ends = array("q"), [0]
-    for batch in going:
+    for batch in own.draw():
         numbers.extend(batch)
         ends.append(len(numbers))
-        for one in watched:
-            one.note(len(ends) - 1)
         if len(numbers) > most[len(ends) - 1 <= promised]:
             raise InputError(
                 f"the DataLoader's sampler has given {len(numbers)} samples in one pass, and may "
                 "never end; Phalanx shares out whole passes",
                 "Use a sampler that ends, or run the script alone, with python.",
             )
-    for one in watched:
-        one.note(len(ends))  # what a sampler draws when it has no more to give
+    own.checksum = zlib.crc32(numbers)
     sizes = np.diff(ends)
     if not numbers or (sizes[:-1] != sizes[0]).any() or sizes[-1] > sizes[0]:
         raise InputError(
@@ -122,7 +86,16 @@ def order_of(loader: DataLoader[Any], *, again: bool = False) -> LoaderPass:
             "sampler with one size, or run the script alone, with python.",
         )
     order = torch.from_numpy(np.frombuffer(numbers, np.int64))
-    return LoaderPass(order, int(sizes[0]), tuple(watched))
+    return LoaderPass(order, int(sizes[0]), own)
+
+
+def _begun(loader: DataLoader[Any], sampler: Any, again: bool) -> Iterator[Any]:
+    going: Iterator[Any] = iter(sampler)
+    if not again:
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        if loader.num_workers > 0:
+            going = iter(sampler)  # torch begins again once it has its processes
+    return going
 
 
 class LoaderDraws:

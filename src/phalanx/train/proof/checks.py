@@ -102,7 +102,7 @@ class Checks:
             return False
         why = why_parts_differ(models) if engine.copies == 1 else None
         if not _steps_together(chosen):
-            why = f"{chosen.strategy} trains each worker on its part of a batch, and otherwise"
+            why = f"under {chosen.strategy} workers do not train as one process does"
         if sum(p.numel() for o in optimizers for g in o.param_groups for p in g["params"]) > MOST:
             why = "a copy of so many parameters takes much memory"
         if why:

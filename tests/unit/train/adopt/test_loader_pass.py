@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Sampler, TensorDataset
+from torch import Tensor
+from torch.utils.data import DataLoader, RandomSampler, Sampler, TensorDataset
 
 from phalanx.core.errors import InputError
-from phalanx.train.adopt.loader_pass import LoaderDraws, order_of
+from phalanx.train.adopt.loader_pass import LoaderDraws, LoaderPass, order_of
 
 DATA = TensorDataset(torch.arange(10))
 
@@ -112,6 +114,62 @@ def test_draws_as_alone(eager: bool, own: bool, processes: int, keep: bool, eval
         if next(passes) == evaluates:
             whole = kept.as_alone(loader, lambda: iter(loader))()
             return [int(number) for (batch,) in whole for number in batch]
-        return kept.order_of(loader).order.tolist()
+        drawn = kept.order_of(loader)
+        drawn.own.end()
+        return drawn.order.tolist()
 
     assert _passes(made(), adopted) == _passes(made(), plain)
+
+
+def _made(kind: str, processes: int, generator: torch.Generator) -> DataLoader[Any]:
+    options: dict[str, Any] = {"num_workers": processes, "generator": generator}
+    if kind == "again":  # its last round is drawn while batches are left
+        options["sampler"] = RandomSampler(DATA, num_samples=15, generator=generator)
+    elif kind == "replaced":
+        options["sampler"] = RandomSampler(DATA, True, num_samples=40, generator=generator)
+    else:
+        options |= {"shuffle": True, "drop_last": kind == "full"}
+    return DataLoader(DATA, batch_size=4, **options)
+
+
+def _evaluations(loader: DataLoader[Any], at: int, taken: int, batches: Iterable[Any]) -> list[Any]:
+    """Goes through ``taken`` of ``batches``, and after ``at`` of them through the same loader."""
+    seen = []
+    for place, batch in enumerate(batches, 1):
+        seen.append(torch.as_tensor(batch).flatten().tolist())
+        if place == at:
+            seen.append([int(number) for (inner,) in islice(loader, 9) for number in inner])
+        if place == taken:
+            break
+    return seen
+
+
+def _followed(drawn: LoaderPass) -> Iterator[Tensor]:
+    for place, batch in enumerate(drawn.order.split(drawn.batch), 1):
+        drawn.own.give(place)
+        yield batch
+    drawn.own.end()
+
+
+@pytest.mark.parametrize("kind", ["plain", "full"])
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("taken", [1, 2, 99])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_evaluating_in_a_pass_draws_as_alone(
+    kind: str, at: int, taken: int, processes: int
+) -> None:
+    def seen(passes: Callable[[DataLoader[Any]], Iterable[Any]]) -> list[Any]:
+        torch.manual_seed(3)
+        loader = _made(kind, processes, generator := torch.Generator().manual_seed(4))
+        found = [_evaluations(loader, at, taken, passes(loader)) for _ in range(3)]
+        return [*found, generator.get_state().tolist(), float(torch.rand(()))]
+
+    alone = seen(lambda loader: (batch for (batch,) in loader))
+    assert seen(lambda loader: _followed(order_of(loader))) == alone
+
+
+@pytest.mark.parametrize("kind", ["again", "replaced"])
+def test_what_a_loader_draws_late_may_not_be_changed_by_an_evaluation(kind: str) -> None:
+    loader = _made(kind, 0, torch.Generator().manual_seed(4))
+    with pytest.raises(InputError, match="next batches depend on it"):
+        _evaluations(loader, 1, 99, _followed(order_of(loader)))
