@@ -34,7 +34,8 @@ class OwnGenerators:
         self._first = torch.default_generator.get_state(), self._now()
         self._states = list[tuple[int, list[Tensor]]]()
         """After how many batches there were others, the first before any; and they."""
-        self._at, self._followed, self.checksum = 0, True, 0
+        self._at = self.checksum = 0
+        self._followed = True
 
     def draw(self) -> Iterator[Any]:
         """The batches of a pass."""
