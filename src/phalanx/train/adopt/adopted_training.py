@@ -294,6 +294,7 @@ class AdoptedPass:
         self._counted = counted
         self._losses = training.parts.steps.losses
         self._taken, self._over = 0, False
+        self._follows = isinstance(drawn, LoaderPass) and drawn.own.any
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -321,7 +322,7 @@ class AdoptedPass:
                 self._drawn.own.end()
             raise
         self._taken += 1
-        if self._alike:
+        if self._follows and self._alike:
             self._training.follow(self._drawn)
         return batch
 

@@ -29,6 +29,7 @@ class OwnGenerators:
         own = {id(one): one for one in given if isinstance(one, torch.Generator)}
         own.pop(id(torch.default_generator), None)
         self._generators, self._begin = list(own.values()), begin
+        self.any = bool(own)
         self._ahead = loader.num_workers * (loader.prefetch_factor or 0)
         """Batches that processes are asked for before the script takes the first one."""
         self._first = torch.default_generator.get_state(), self._now()
