@@ -279,7 +279,7 @@ class AdoptedTraining:
             )
 
 
-class AdoptedPass:
+class AdoptedPass(Iterator[Any]):
     """The batches of one pass, as the script's loop takes them."""
 
     def __init__(
@@ -295,9 +295,6 @@ class AdoptedPass:
         self._losses = training.parts.steps.losses
         self._taken, self._over = 0, False
         self._follows = isinstance(drawn, LoaderPass) and drawn.own.any
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
 
     def __next__(self) -> Any:
         if self._over:
