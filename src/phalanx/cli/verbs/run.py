@@ -41,7 +41,7 @@ def run(
     from phalanx.cli.request.request import check
     from phalanx.cli.request.systems import framework_job, read_framework, ready
     from phalanx.cli.request.values import check_at_least
-    from phalanx.core.spec import parse_spec
+    from phalanx.core.spec import AUTO_SWITCH, parse_spec
     from phalanx.launch.frameworks.framework import KERAS_NAMES
 
     if is_auto(strategy, options):
@@ -69,6 +69,8 @@ def run(
         from phalanx.cli.request.dry_run import show
 
         return show([(title, job)], out)
+    if AUTO_SWITCH in strategy:
+        out.note(f"note: {job.plan.reasons[-1]}")
     job = ready(job, out)
     return execute_and_tell(title, job, out)
 

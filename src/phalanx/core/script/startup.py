@@ -19,9 +19,7 @@ STARTUP = Registry(
 )
 
 ADOPTION = Registry("adoption step", {"hooks": "phalanx.train.adopt.hooks:adopt_this_worker"})
-PROFILE = Registry(
-    "profile step", {"files": "phalanx.train.adopt.files.side_effects:keep_all_apart"}
-)
+PROFILE = Registry("profile step", {"files": "phalanx.train.files.side_effects:keep_all_apart"})
 
 _worker = threading.local()  # workers may be threads of one process
 

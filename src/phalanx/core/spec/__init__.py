@@ -134,7 +134,7 @@ def _expand_switch(text: str) -> str:
     if text == AUTO_SWITCH:
         return "allreduce@0.5/async"
     if key == "at" and value:
-        Key(float, 0.0, 1.0).read(f"'at' in '{text}'", value)
+        Key(float, 0.0, 1.0).read(f"'at' in '{text}', unless it is auto,", value)
         return f"allreduce@{value}/async"
     raise InputError(
         f"'{text}' does not say when to switch",

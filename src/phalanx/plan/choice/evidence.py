@@ -43,9 +43,10 @@ def why_auto_switch(losses: Losses, workers: int) -> str:
     """What ``switch:at=auto`` is, and why."""
     if (found := earliest_switch(losses, workers)) is None:
         return (
-            f"switch:at=auto is {MIDDLE_SWITCH}: no switch with {workers} workers is known to keep"
-            f" the accuracy, from {LEAST_PAIRS} pairs of runs with the same seeds; phalanx compare"
-            f" --strategies allreduce,switch:at=0.25,{MIDDLE_SWITCH} --repeat {LEAST_PAIRS} tries"
+            f"switch:at=auto is {MIDDLE_SWITCH}: no {LEAST_PAIRS} pairs of past runs with the same"
+            f" seeds show a switch with {workers} workers that keeps the accuracy. To try some:"
+            f" phalanx compare --strategies allreduce,switch:at=0.25,{MIDDLE_SWITCH}"
+            f" --repeat {LEAST_PAIRS}"
         )
     mean = 100 * fmean(losses[found, workers].values())
     return (

@@ -25,7 +25,6 @@ from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.sync.state.gradients import get_grad
 from phalanx.train.adopt.adopted_training import AdoptedTraining, Drawn
-from phalanx.train.adopt.files.calling_code import is_peek, script_frame
 from phalanx.train.adopt.found_models import (
     ALONE,
     data_of,
@@ -38,6 +37,7 @@ from phalanx.train.adopt.found_models import (
 from phalanx.train.adopt.libraries import library_trains, look_for_libraries
 from phalanx.train.adopt.loader_pass import LoaderDraws, is_ours
 from phalanx.train.adopt.script_length import loop_may_train, passes_of
+from phalanx.train.files.calling_code import is_peek, script_frame
 from phalanx.train.proof.checks import Checks
 from phalanx.train.start.random_streams import Streams
 from phalanx.train.whole.calls import share_calls

@@ -77,7 +77,7 @@ def adopt_this_worker() -> None:
 
     adopt_keras(lambda: hand_over("model.fit of Keras"))
     if workers > 1:
-        from phalanx.train.adopt.files.side_effects import keep_files_apart
+        from phalanx.train.files.side_effects import keep_files_apart
 
         paths = RunPaths(Path(variables[settings.RUN_FOLDER]))
         keep_files_apart(int(variables.get(settings.RANK, "0")), paths)
@@ -86,7 +86,7 @@ def adopt_this_worker() -> None:
 def end_adoption() -> None:
     """The script joins by itself."""
     if _current.adoption is not None and not _current.adoption.profiles:
-        from phalanx.train.adopt.files.side_effects import stop_keeping
+        from phalanx.train.files.side_effects import stop_keeping
 
         stop_keeping()
     _current.adoption = None

@@ -14,8 +14,8 @@ import msgspec
 from torch import nn
 
 from phalanx.core.script.explained import Place, span_of
-from phalanx.train.adopt.files.calling_code import OURS
 from phalanx.train.adopt.script_length import UnknownError, body_of, value_of
+from phalanx.train.files.calling_code import OURS
 
 _Node = TypeVar("_Node", bound=ast.AST)
 _PASS_ON = {"torch", "tqdm", "rich", "alive_progress", "fastprogress", "contextlib", "phalanx"}

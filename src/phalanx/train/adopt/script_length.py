@@ -20,8 +20,8 @@ from typing import Any
 
 from phalanx.core.script.script_imports import function_at, parse
 from phalanx.core.script.training_code import may_train
-from phalanx.train.adopt.files.calling_code import caller_of, kind_of
 from phalanx.train.adopt.libraries import COUNTING
+from phalanx.train.files.calling_code import caller_of, kind_of
 
 _WRAPPERS = {"tqdm", "trange", "track", "enumerate", "progress_bar", "notebook_tqdm"}
 _DROPS = {dis.opmap[name] for name in ("POP_TOP", "POP_ITER") if name in dis.opmap}

@@ -167,10 +167,8 @@ class Checks:
 
     def _stepped(self) -> None:
         self._steps += 1
-        if self._steps > self._plan.begins:
-            self._plan.length(self._steps)
-        if self._steps == self._plan.begins:
-            self.due, self._due_at = self._plan.length(self._steps), self._steps
+        if self._steps >= self._plan.begins and (length := self._plan.length(self._steps)):
+            self.due, self._due_at = length, self._steps
         if self._proof is not None or self._told[0] > self._heard:
             self._tell(self._proof.note() if self._proof is not None else None)
 

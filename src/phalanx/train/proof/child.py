@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from phalanx.agent.system import readable
-from phalanx.train.adopt.files.open_files import open_files_anew
-from phalanx.train.adopt.files.side_effects import files_of_child, keep_files_of_child_apart
+from phalanx.train.files.open_files import open_files_anew
+from phalanx.train.files.side_effects import files_of_child, keep_files_of_child_apart
 
 
 def connections() -> set[str]:

@@ -50,9 +50,8 @@ class Scaling:
     ) -> None:
         """``own``: of the run itself; its gradients are divided where they are copied out."""
         self._optimizers, self._nonfinite, self.own = optimizers, nonfinite, own
-        self.used = False
-        """Whether any step had a scaler."""
-        self._scalers: dict[int, GradScaler] = {}
+        self.scalers: dict[int, GradScaler] = {}
+        """By their optimizers, those that steps were taken with."""
         self._updates = self._one = len(optimizers) == 1
         for optimizer in optimizers:
             _joined[optimizer] = partial(self._by_scaler, step, optimizer)
@@ -69,7 +68,7 @@ class Scaling:
         """Of optimizer ``index``; returns what the losses were multiplied by."""
         if scaler is None or not scaler.is_enabled():
             return 1.0
-        self._scalers[index], self.used = scaler, True
+        self.scalers[index] = scaler
         if scaler is self.own:
             return 1.0
         optimizer = self._optimizers[index]
@@ -87,9 +86,7 @@ class Scaling:
             scaler.update()
 
     def chosen(self, given: GradScaler | None) -> GradScaler | None:
-        """For a step that was ``given`` this one, or none."""
-        if self.own is None:
-            return given
+        """For a step that was ``given`` this one, or none, where the run has its own."""
         if given is not None and given.is_enabled():
             raise InputError(
                 "the script has a GradScaler of its own, and --precision float16 scales losses too",
@@ -99,7 +96,7 @@ class Scaling:
 
     def on_step(self, index: int, timing: Timing) -> None:
         """The scaler hears what all workers found."""
-        scaler = self._scalers.get(index)
+        scaler = self.scalers.get(index)
         self._nonfinite.scale = 1.0 if scaler is None else scaler.get_scale()
         if scaler is not None:
             _tell(scaler, self._optimizers[index], timing.refused is not None)

@@ -162,7 +162,7 @@ class Stepper:
             factor = 1.0 if chosen is None else self._scaling.before_step(index, chosen)
             self._engine.directives.look()
             timing = self._exchange.step(index, scale, weight, clip, agreed=agreed, judge=judge)
-            if chosen is not None or self._scaling.used:
+            if chosen is not None or self._scaling.scalers:
                 self._scaling.on_step(index, timing)
                 self._scaling.after_step(chosen)
             elif timing.refused is not None or self._nonfinite.in_a_row:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from descriptors import many_open
 
-from phalanx.train.adopt.files import open_files
+from phalanx.train.files import open_files
 from phalanx.train.proof import child
 from phalanx.train.proof.child import Child, connections
 

@@ -13,9 +13,9 @@ from functools import partial
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from phalanx.train.adopt.files.calling_code import caller_of
-from phalanx.train.adopt.files.private_files import PrivateFiles, exists
-from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
+from phalanx.train.files.calling_code import caller_of
+from phalanx.train.files.private_files import PrivateFiles, exists
+from phalanx.train.files.script_files import FirstFiles, ScriptFiles
 
 F = TypeVar("F", bound=ScriptFiles)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from typing import Any
 
-from phalanx.train.adopt.files.file_calls import Act, Private
+from phalanx.train.files.file_calls import Act, Private
 
 
 def _lists(call: Private) -> Any:

@@ -29,8 +29,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from phalanx.core.context import WorkerContext, enter, leave
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.train.adopt.files import side_effects
-from phalanx.train.adopt.files.private_files import PrivateFiles
+from phalanx.train.files import side_effects
+from phalanx.train.files.private_files import PrivateFiles
 
 
 @pytest.fixture
@@ -487,7 +487,7 @@ def test_saving_in_a_thread_or_a_process(tmp_path: Path) -> None:
 import os, pickle, subprocess, sys, threading, torch
 from pathlib import Path
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.train.adopt.files.side_effects import keep_files_apart
+from phalanx.train.files.side_effects import keep_files_apart
 os.chdir({str(tmp_path)!r})
 keep_files_apart(1, RunPaths(Path({str(tmp_path)!r})))
 thread = threading.Thread(target=torch.save, args=(1, "thread.pt"))

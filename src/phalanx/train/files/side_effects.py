@@ -22,11 +22,11 @@ from typing import Any
 from phalanx.core import context, settings
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.script import import_hooks
-from phalanx.train.adopt.files import file_calls as how
-from phalanx.train.adopt.files.file_calls import Act, Call, announce, opens, reads, writes
-from phalanx.train.adopt.files.folder_calls import lists, scans
-from phalanx.train.adopt.files.private_files import PrivateFiles
-from phalanx.train.adopt.files.script_files import FirstFiles, ScriptFiles
+from phalanx.train.files import file_calls as how
+from phalanx.train.files.file_calls import Act, Call, announce, opens, reads, writes
+from phalanx.train.files.folder_calls import lists, scans
+from phalanx.train.files.private_files import PrivateFiles
+from phalanx.train.files.script_files import FirstFiles, ScriptFiles
 
 _TORCH = "torch torch.serialization torch.jit torch.export"
 _SAFE = "safetensors.torch safetensors.numpy"

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.train.adopt.files.script_files import MadeFiles, ScriptFiles, is_below, lstat
+from phalanx.train.files.script_files import MadeFiles, ScriptFiles, is_below, lstat
 
 _stat = os.stat  # as it is: what is put in its place asks us
 
