@@ -24,7 +24,7 @@ import torch
 from benchmarks.harness import alternate, report, spread
 from phalanx.data.blocks.block_data import BlockData
 from phalanx.data.blocks.read import read
-from phalanx.rules.ledger import Segment, lockstep
+from phalanx.policies.sample_assignment import Segment, lockstep
 from phalanx.train.samples.epoch_batches import loaded, new_pass
 
 COLUMNS, BATCH, GROUP = 23, 1024, 100_000

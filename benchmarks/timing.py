@@ -18,7 +18,7 @@ from benchmarks.harness import report, spread
 from phalanx.plan.timing.free import run_free
 from phalanx.plan.timing.lockstep import run_lockstep
 from phalanx.plan.timing.work import FreeCluster, Outcome
-from phalanx.rules.admission import Dynamic, Free, Rule, Stale
+from phalanx.policies.admission import Dynamic, Free, Rule, Stale
 
 MEAN, VARIATION, LATENCY, EXCHANGE, LOCAL = 0.05, 0.1, 1e-4, 0.01, 8
 ROUNDS = 5

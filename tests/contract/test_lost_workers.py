@@ -27,7 +27,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.observe.summary.summary import summarise
-from phalanx.rules.ledger import Applied, Segment
+from phalanx.policies.sample_assignment import Applied, Segment
 from phalanx.sync.arena.memory_arena import ThreadArena
 from phalanx.sync.connect.channel import Channel
 from phalanx.train.engine.shared_engine import SharedEngine

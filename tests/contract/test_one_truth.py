@@ -26,8 +26,8 @@ from phalanx.core.spec import STRATEGIES, parse_spec
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.lockstep import run_lockstep
 from phalanx.plan.timing.work import FreeCluster
-from phalanx.rules.admission import Dynamic, Free, Rule, Stale
-from phalanx.rules.grouping import by_size
+from phalanx.policies.admission import Dynamic, Free, Rule, Stale
+from phalanx.policies.grouping import by_size
 from phalanx.sync.arena import memory_arena
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import MonotonicClock

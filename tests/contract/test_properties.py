@@ -23,8 +23,8 @@ import phalanx
 from phalanx.core.errors import PeerLost
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import STRATEGIES, parse_spec
-from phalanx.rules.admission import AWAY
-from phalanx.rules.grouping import by_size
+from phalanx.policies.admission import AWAY
+from phalanx.policies.grouping import by_size
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import MonotonicClock
 from phalanx.sync.arena.team import everyone, team_of

@@ -19,10 +19,10 @@ from plain_worlds import as_workers
 from phalanx.core import context
 from phalanx.core.script.startup import run_startup
 from phalanx.core.script.weight_writes import may_write_weights
-from phalanx.rules.ledger import Lease
+from phalanx.policies.sample_assignment import Lease
 from phalanx.sync.arena import memory_arena
 from phalanx.sync.arena.deterministic_scheduler import DeterministicScheduler
-from phalanx.train.adopt import hooks
+from phalanx.train.adopt import torch_patches
 from phalanx.train.engine.engine import Engine
 from phalanx.train.step.gradient_weight import GradientWeight
 
@@ -45,7 +45,7 @@ class Ended:
 
 def alone(script: Path) -> Result:
     """Plain Python: this thread is no worker, so torch is to it as it is."""
-    assert hooks.current_adoption() is None
+    assert torch_patches.current_adoption() is None
     forget_hooks()
     return execute(script)
 
@@ -83,9 +83,9 @@ def adopted(script: Path, workers: int, folder: Path, **settings: Any) -> list[E
                 for call in reversed(worker.at_end):
                     call()
             finally:
-                if (adoption := hooks.current_adoption()) is not None:
+                if (adoption := torch_patches.current_adoption()) is not None:
                     adoption.streams.common()  # a refused worker's process would end here
-                hooks.end_adoption()
+                torch_patches.end_adoption()
             # Alone it has all there is, also where it evaluates as if it trained.
             return Ended(result, mine if workers > 1 else [True] * len(result["seen"]))
 

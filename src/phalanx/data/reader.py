@@ -1,6 +1,6 @@
 """One way to read whatever the script gives: tensors, arrays, a ``Dataset``, a ``DataLoader``.
 
-Who reads which samples is the ledger's business; a reader turns sample numbers into a batch.
+``policies.sample_assignment`` decides who reads which samples; a reader turns numbers into a batch.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class KerasTrainee:
 
     def __init__(self, request: WorkerRequest) -> None:
         from phalanx.adapters.keras.optimizers import read_state, rule_of
-        from phalanx.adapters.keras.torch_backend import TorchGuest
+        from phalanx.adapters.keras.torch_backend import TorchKerasModel
         from phalanx.train.keras.seeds import KerasSeeds
         from phalanx.train.keras.setup import check_clipping, check_options
         from phalanx.train.start.environment import detect
@@ -154,11 +154,11 @@ class KerasTrainee:
         environment = detect()
         check_options(environment, self.model)
         check_clipping(self.model.optimizer, environment)
-        guest = self._guest = TorchGuest(self.model)
-        self._rule = rule_of(self.model.optimizer, guest.variables, guest.parameters)
-        read_state(self.model.optimizer, guest.variables, guest.parameters, self._rule)
+        mirror = self._mirror = TorchKerasModel(self.model)
+        self._rule = rule_of(self.model.optimizer, mirror.variables, mirror.parameters)
+        read_state(self.model.optimizer, mirror.variables, mirror.parameters, self._rule)
         parts, loop = build_worker(
-            environment, guest.module, self._rule, buffers="auto", loss="mean", trial=None,
+            environment, mirror.module, self._rule, buffers="auto", loss="mean", trial=None,
             seeds=KerasSeeds(self.model),
         )  # fmt: skip
         self.run, self._steps = Run(parts, loop), parts.steps
@@ -180,13 +180,13 @@ class KerasTrainee:
             check_loss(self.model, [(x, y)])
             self._checked = True
         self.model.reset_metrics()  # what it then says is of this batch alone
-        self._guest.begin_epoch()
+        self._mirror.begin_epoch()
         with self._steps.ours:
-            logs = self._guest.gradients((x, y))
+            logs = self._mirror.gradients((x, y))
         for group in self._rule.param_groups:
             group["lr"] = rate_of(self.model.optimizer, self._done)
         self.run.step(clip=self.model.optimizer.global_clipnorm)
-        self._guest.load()
+        self._mirror.load()
         self._done += 1
         return float(logs["loss"])
 
@@ -196,6 +196,6 @@ class KerasTrainee:
         return int(found[0].numel())
 
     def weights(self) -> bytes:
-        self._guest.show()
+        self._mirror.show()
         self.model.save(str(self._folder / f"{WEIGHTS}.keras"))
         return (self._folder / f"{WEIGHTS}.keras").read_bytes()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from phalanx.rules.ledger import Applied
+from phalanx.policies.sample_assignment import Applied
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock, Toll
 from phalanx.sync.arena.team import Team

@@ -9,8 +9,8 @@ from commands import last_json, phalanx
 from virtual_runs import GRADIENT, SCRIPT, STEPS, cluster, train_virtually
 
 from phalanx.core.errors import InputError, MachineError
-from phalanx.rules.collective_choice import choose
-from phalanx.rules.collective_cost import COSTS, LinkSpeed
+from phalanx.policies.collective_choice import choose
+from phalanx.policies.collective_cost import COSTS, LinkSpeed
 from phalanx.train.engine import virtual_work
 
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.utils import dlpack
 
 from phalanx.adapters.keras.flat import VariableRow
-from phalanx.adapters.keras.guest import Guest, copy_of
+from phalanx.adapters.keras.keras_model import KerasModel, copy_of
 
 
-class JaxGuest(Guest):
+class JaxKerasModel(KerasModel):
     """The mirror is where JAX computes, if torch can use that device too."""
 
     def _mirror(self, variable: Any) -> nn.Parameter:

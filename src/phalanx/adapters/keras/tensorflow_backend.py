@@ -8,10 +8,10 @@ import torch
 from torch.utils import dlpack
 
 from phalanx.adapters.keras.flat import VariableRow
-from phalanx.adapters.keras.guest import Guest
+from phalanx.adapters.keras.keras_model import KerasModel
 
 
-class TensorFlowGuest(Guest):
+class TensorFlowKerasModel(KerasModel):
     def _prepare(self) -> None:
         import tensorflow as tf
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from phalanx.adapters.keras.guest import Guest
+from phalanx.adapters.keras.keras_model import KerasModel
 
 
-class TorchGuest(Guest):
+class TorchKerasModel(KerasModel):
     shows_losses = shares_memory = True
 
     def _mirror(self, variable: Any) -> nn.Parameter:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from phalanx.launch.frameworks import Framework
     from phalanx.launch.launcher import Job
     from phalanx.plan.choice.decide import Choice
-    from phalanx.plan.choice.wishes import Wishes
+    from phalanx.plan.choice.objectives import Objectives
 
 AUTO = "auto"
 
@@ -53,11 +53,11 @@ def follow_plan(
     import msgspec
 
     from phalanx.cli.request.systems import framework_job
-    from phalanx.plan.choice.wishes import Wishes
+    from phalanx.plan.choice.objectives import Objectives
 
     request = checked(replace(options, machines="all") if options.machines == AUTO else options)
     if framework is None:
-        choice, predicted = make_choice(request, Wishes(), out)
+        choice, predicted = make_choice(request, Objectives(), out)
     else:
         from phalanx.cli.planning.measured_choice import choose_by_runs
 
@@ -74,7 +74,7 @@ def follow_plan(
 
 
 def make_choice(
-    request: Request, wishes: Wishes, out: Output, *, quick: bool = False
+    request: Request, goal: Objectives, out: Output, *, quick: bool = False
 ) -> tuple[Choice, dict[str, float | None]]:
     """The script is measured, past runs are read, the rules decide: what to do with the machines
     of ``request``, shown; and what ``plan.json`` and ``summary.json`` keep of its prediction."""
@@ -105,8 +105,8 @@ def make_choice(
         factors=learn_factors(outcomes_of(runs)),
     )
     losses = losses_of(runs, request.script, request.words)
-    choice = choose_plan(model, request.machines, wishes, losses)
-    show_choice(choice, wishes, out)
+    choice = choose_plan(model, request.machines, goal, losses)
+    show_choice(choice, goal, out)
     chosen = choice.chosen
     return choice, {**_kept(choice), "factor": model.factor(chosen.machines, chosen.strategy)}
 

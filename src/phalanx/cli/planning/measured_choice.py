@@ -27,7 +27,7 @@ from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW
 from phalanx.launch.run.controller import execute
 from phalanx.launch.worker.keras_figures import MEASURE, MEASURED, PATIENCE
 from phalanx.plan.choice.decide import Choice, decide
-from phalanx.plan.choice.wishes import Wishes
+from phalanx.plan.choice.objectives import Objectives
 from phalanx.plan.prediction import Interval, Prediction
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def choose_by_runs(
         best[size] = measure(tuple(each.machines[0] for each in alone[:size]))
         if best[size].seconds.value >= best[size - 1].seconds.value:
             break
-    chosen = decide(best, Wishes())
+    chosen = decide(best, Objectives())
     ranked = sorted([*best.values(), *alone[1:]], key=lambda each: each.seconds.value)
     reasons = _reasons(chosen, best, [machine.name for machine in request.machines])
     batches = {steps.samples for steps, _ in found.values() if steps.samples}
@@ -88,7 +88,7 @@ def choose_by_runs(
             f" {max(batches):.0f} samples a step), so more machines also change what is learnt"
         )
     choice = Choice(chosen=chosen, ranked=ranked, unknown=[], reasons=reasons)
-    show_choice(choice, Wishes(), out)
+    show_choice(choice, Objectives(), out)
     return choice
 
 

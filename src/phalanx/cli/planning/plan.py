@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
     from phalanx.plan.choice.decide import Choice
 
-_WISHES = ("objective", "deadline", "budget", "max_accuracy_loss", "quick", "machines", "json")
+_OBJECTIVES = ("objective", "deadline", "budget", "max_accuracy_loss", "quick", "machines", "json")
 NOT_HERE = ("repeat", "slow", "rate", "detach", "name", "dry_run", "launcher")
 Objective = typer.Option(metavar="WHAT", help="What to minimise: time, energy or cost.")
 Deadline = typer.Option(metavar="TIME", help="Longest run, such as 90s, 30min or 2h.")
@@ -52,14 +52,14 @@ def plan(
     from phalanx.cli.request.request import check
     from phalanx.cli.request.systems import read_framework
     from phalanx.cli.request.values import check_at_least, read_duration
-    from phalanx.plan.choice.wishes import Wishes
+    from phalanx.plan.choice.objectives import Objectives
 
     if budget is not None and not 0 < budget < float("inf"):
         raise InputError(f"--budget must be above 0, not {budget:g}", "For example: --budget 2.50")
     if not 0 <= max_accuracy_loss <= 100:
         cause = f"--max-accuracy-loss must be from 0 to 100, not {max_accuracy_loss:g}"
         raise InputError(cause, "For example: --max-accuracy-loss 0.3")
-    wishes = Wishes(
+    goal = Objectives(
         objective, read_duration("--deadline", deadline), budget, max_accuracy_loss / 100
     )
     check_at_least("--batch", options.batch, 1)
@@ -70,27 +70,29 @@ def plan(
 
     request, out = checked(options), Output(options.json)
     if foreign is None:
-        choice, _ = make_choice(request, wishes, out, quick=quick)
+        choice, _ = make_choice(request, goal, out, quick=quick)
     else:
         from phalanx.cli.planning.measured_choice import choose_by_runs
 
-        if quick or wishes != Wishes():
+        if quick or goal != Objectives():
             raise InputError(
                 "of a script of another framework only the time is measured",
                 "Leave out --quick, --objective, --deadline, --budget and --max-accuracy-loss.",
             )
         choice = choose_by_runs(request, foreign, checked, out)
-    again = foreign is None and wishes == Wishes() and not quick
+    again = foreign is None and goal == Objectives() and not quick
     out.say(f"follow it: {_command(ctx, options, None if again else choice, not foreign)}", "dim")
     out.result(msgspec.to_builtins(choice))
     return 0
 
 
 def _command(ctx: typer.Context, options: o.RunOptions, choice: Choice | None, ours: bool) -> str:
-    """``run`` with all that was asked here and is no wish, and with ``choice``; ``None``: it plans
-    again, from what was measured now, and keeps the prediction."""
+    """``run`` with all that was asked here but the objectives, and with ``choice``. Without one it
+    plans again, from what was measured now, and keeps the prediction."""
     words = ["phalanx", "run", str(ctx.params["script"])]
-    for option in (each for each in ctx.command.params if each.name not in (*_WISHES, "script")):
+    for option in (
+        each for each in ctx.command.params if each.name not in (*_OBJECTIVES, "script")
+    ):
         source, value = ctx.get_parameter_source(option.name or ""), ctx.params[option.name or ""]
         if source is not None and source.name == "COMMANDLINE":
             words += [option.opts[0]] if value is True else [option.opts[0], str(value)]

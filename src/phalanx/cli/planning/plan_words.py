@@ -6,7 +6,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from phalanx.core.words import clock, count, seconds
-from phalanx.plan.choice.wishes import COST, ENERGY, TIME, Wishes, joules
+from phalanx.plan.choice.objectives import COST, ENERGY, TIME, Objectives, joules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,28 +24,28 @@ CLOCK_FROM = 100.0
 """Seconds from which on ranges are hours and minutes."""
 
 
-def show_choice(choice: Choice, wishes: Wishes, out: Output) -> None:
+def show_choice(choice: Choice, goal: Objectives, out: Output) -> None:
     rows = [(p, MARK if p == choice.chosen else "") for p in choice.ranked]
-    out.human.print(_table(rows, wishes), soft_wrap=False, width=WIDTH)
+    out.human.print(_table(rows, goal), soft_wrap=False, width=WIDTH)
     if choice.unknown:
-        word = "faster" if wishes.objective == TIME else "better"
+        word = "faster" if goal.objective == TIME else "better"
         out.say()
         out.say(f"{word}, accuracy unknown", "bold")
         rows = [(p, "?") for p in choice.unknown]
-        out.human.print(_table(rows, wishes), soft_wrap=False, width=WIDTH)
+        out.human.print(_table(rows, goal), soft_wrap=False, width=WIDTH)
     out.say()
     for reason in choice.reasons:
         out.say(fill(reason, WIDTH, initial_indent="- ", subsequent_indent="  "))
 
 
-def _table(rows: Sequence[tuple[Prediction, str]], wishes: Wishes) -> Table:
+def _table(rows: Sequence[tuple[Prediction, str]], goal: Objectives) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
     table.add_column("machines", overflow="fold", min_width=8, max_width=18)
     table.add_column("strategy", overflow="fold", min_width=10, max_width=18)
-    extra = {ENERGY: "energy", COST: "price"}.get(wishes.objective)
+    extra = {ENERGY: "energy", COST: "price"}.get(goal.objective)
     for name in ("samples/s", "total", extra):
         if name:
             table.add_column(name, justify="right", no_wrap=True)
@@ -55,7 +55,7 @@ def _table(rows: Sequence[tuple[Prediction, str]], wishes: Wishes) -> Table:
         cells = [mark, _machines(found), strategy, _cell(found.samples_per_second, count)]
         cells.append(_time(found.seconds))
         if extra:
-            cells.append(_energy(wishes.value(found)) if extra == "energy" else _price(found))
+            cells.append(_energy(goal.value(found)) if extra == "energy" else _price(found))
         table.add_row(*cells, found.limit, style="bold" if mark == MARK else None)
     return table
 

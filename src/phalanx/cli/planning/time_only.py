@@ -14,10 +14,10 @@ from phalanx.plan.cost.lockstep import steps_between_meetings
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.lockstep import run_lockstep
 from phalanx.plan.timing.work import Floats, FreeCluster, Outcome
-from phalanx.rules.admission import rule_of
-from phalanx.rules.collective_choice import exchange_seconds
-from phalanx.rules.collective_cost import LinkSpeed
-from phalanx.rules.grouping import teams_of
+from phalanx.policies.admission import rule_of
+from phalanx.policies.collective_choice import exchange_seconds
+from phalanx.policies.collective_cost import LinkSpeed
+from phalanx.policies.grouping import teams_of
 
 if TYPE_CHECKING:
     from phalanx.cli.output import Output
@@ -99,12 +99,12 @@ def show_time(
             "Give one strategy of several workers, without a switch; or leave out --time-only.",
         )
     names = machines.seats(options.workers)
-    workers, profile, wishes = len(names), machines.profile, machines.wishes
+    workers, profile, asked = len(names), machines.profile, machines.asked
     if workers > MOST_WORKERS:
         raise InputError(
             f"--workers {workers} is too many", f"--time-only takes at most {MOST_WORKERS}."
         )
-    if profile is None and wishes.step_seconds is None:
+    if profile is None and asked.step_seconds is None:
         raise InputError(
             "the time of this script's steps is unknown",
             "Measure it: phalanx plan SCRIPT; or give --step-seconds 10ms+0.2ms",
@@ -120,7 +120,7 @@ def show_time(
             f"--time-only with --fail cannot time '{spec.text}'",
             "Its workers wait for each other, so a lost worker ends the run; try async or ssp.",
         )
-    known = profile.batch if profile and wishes.step_seconds is None else BATCH * workers
+    known = profile.batch if profile and asked.step_seconds is None else BATCH * workers
     batch = options.batch or known
     samples = batch / workers
     if samples < 1:
@@ -130,7 +130,7 @@ def show_time(
         )
     size = profile.gradient_bytes if profile else 0
     compute = np.array([w.fixed + w.each * samples for w in cluster.workers])
-    compute /= wishes.speeds_of(workers) or 1.0
+    compute /= asked.speeds_of(workers) or 1.0
     found = run_timed(phase, cluster, compute, size, STEPS, options.seed)
     _tell(found, workers, samples, spec.text, out)
     return 0

@@ -28,7 +28,7 @@ UNKNOWN_STEP = 0.0, 1e-3
 
 
 @dataclass(frozen=True)
-class ClusterWishes:
+class ClusterOptions:
     """As typed; what is not given comes from the profile, the probe, or is left out."""
 
     speeds: str | None = None
@@ -96,14 +96,14 @@ class VirtualMachines:
     ``out`` says so where nothing is.
     """
 
-    def __init__(self, request: Request, wishes: ClusterWishes, out: Output | None = None) -> None:
+    def __init__(self, request: Request, asked: ClusterOptions, out: Output | None = None) -> None:
         from phalanx.plan.cost.network import Network
         from phalanx.pool.measured import read_probe
 
-        self.request, self.wishes, self._pool = request, wishes, request.options.pool
+        self.request, self.asked, self._pool = request, asked, request.options.pool
         self._probe: Probe | None = read_probe(self._pool) if self._pool else None
         self._network = Network(self._probe)
-        if out is not None and self.profile is None and wishes.step_seconds is None:
+        if out is not None and self.profile is None and asked.step_seconds is None:
             out.note(
                 "note: this script was not measured, so a sample takes 1 ms; measure it with "
                 "phalanx plan, or give --step-seconds"
@@ -139,12 +139,12 @@ class VirtualMachines:
 
     def cluster(self, names: Sequence[str], strategy: str) -> VirtualCluster:
         """A worker on each of the machines of ``names``; without a pool each is alone on one."""
-        from phalanx.rules.collective_choice import USUAL_LATENCY
+        from phalanx.policies.collective_choice import USUAL_LATENCY
 
-        wishes, rate = self.wishes, read_rate(self.wishes.rate)
+        asked, rate = self.asked, read_rate(self.asked.rate)
         linked = self._pool is not None or rate is not None
-        latency = read_duration("--latency", wishes.latency, "0.1ms", zero=True)
-        variation = wishes.variation()
+        latency = read_duration("--latency", asked.latency, "0.1ms", zero=True)
+        variation = asked.variation()
         if latency is None:
             known = self._network.link(names)[0] if self._probe else None
             # The tolls add the handling of each message themselves, as the usual one.
@@ -157,7 +157,7 @@ class VirtualMachines:
             workers=workers,
             variation=variation,
             latency=latency,
-            failures=wishes.failures(len(names)),
+            failures=asked.failures(len(names)),
             servers=_servers(strategy, VirtualCluster(workers=workers)),
         )
 
@@ -166,7 +166,7 @@ class VirtualMachines:
     ) -> list[VirtualWorker]:
         from phalanx.plan.placement import natural_workers
 
-        counts, step = Counter(names), self.wishes.step()
+        counts, step = Counter(names), self.asked.step()
         natural = {m.name: natural_workers([m]) for m in self.request.machines}
         found = {}
         for home, (name, count) in enumerate(counts.items()):
@@ -209,7 +209,7 @@ class VirtualMachines:
             job.settings,
             virtual=self.cluster(names, job.plan.strategy),
             rate=None,
-            slow=self.wishes.speeds_of(job.plan.workers),
+            slow=self.asked.speeds_of(job.plan.workers),
         )
         return replace(
             job,

@@ -104,7 +104,7 @@ def collectives_table(probe: Probe) -> Table:
 
 def _chosen(probe: Probe, sizes: Sequence[int]) -> list[str]:
     """What Phalanx takes by itself, given the measured links."""
-    from phalanx.rules.collective_choice import choose
+    from phalanx.policies.collective_choice import choose
 
     latency, bandwidth = slowest(probe, probe.participants) or (None, None)
     return [choose(None, len(probe.participants), size, latency, bandwidth) for size in sizes]
@@ -130,7 +130,7 @@ def _fastest(collectives: Sequence[CollectiveFigures]) -> dict[int, str]:
 
 def notes(probe: Probe) -> list[str]:
     """What helps to read the ratios."""
-    from phalanx.rules.collective_cost import MESSAGE_SECONDS
+    from phalanx.policies.collective_cost import MESSAGE_SECONDS
 
     lines = []
     if probe.message_seconds is not None:

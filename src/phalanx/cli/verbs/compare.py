@@ -112,11 +112,11 @@ def compare_checked(
 
 def _simulated(request: Request, out: Output) -> Callable[[StudyCell], Job]:
     """The same runs in virtual time: --slow and --rate are those of the cluster."""
-    from phalanx.cli.planning.virtual_cluster import ClusterWishes, VirtualMachines
+    from phalanx.cli.planning.virtual_cluster import ClusterOptions, VirtualMachines
 
     options = request.options
-    several = VirtualMachines(request, ClusterWishes(options.slow, options.rate), out)
-    alone = VirtualMachines(request, ClusterWishes(rate=options.rate))
+    several = VirtualMachines(request, ClusterOptions(options.slow, options.rate), out)
+    alone = VirtualMachines(request, ClusterOptions(rate=options.rate))
 
     def make_job(cell: StudyCell) -> Job:
         job = request.job(cell.strategy, cell.batch, repeat=cell.repeat)

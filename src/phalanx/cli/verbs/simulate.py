@@ -43,24 +43,24 @@ def simulate(
     (phalanx plan makes one), or --step-seconds; links and servers take their time too. Accuracies
     are real, all times are virtual.
     """
-    from phalanx.cli.planning.virtual_cluster import ClusterWishes, VirtualMachines
+    from phalanx.cli.planning.virtual_cluster import ClusterOptions, VirtualMachines
     from phalanx.cli.request.request import check
     from phalanx.cli.request.values import check_at_least
     from phalanx.cli.verbs.run import execute_and_tell
     from phalanx.core.spec import parse_spec
 
     spec = parse_spec(strategy)
-    wishes = ClusterWishes(speeds, rate, latency, fail or (), step_seconds)
+    asked = ClusterOptions(speeds, rate, latency, fail or (), step_seconds)
     check_at_least("--batch", options.batch, 1)
     out = Output(options.json)
     if time_only:
         from phalanx.cli.planning.time_only import show_time
 
         here = replace(options, workers=1)
-        cluster = VirtualMachines(check(here, script, ctx.obj, module=module), wishes)
+        cluster = VirtualMachines(check(here, script, ctx.obj, module=module), asked)
         return show_time(cluster, spec, options, out)
     request = check(options, script, ctx.obj, module=module)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
-    job = VirtualMachines(request, wishes, out).simulated(request.job(spec.text, options.batch))
+    job = VirtualMachines(request, asked, out).simulated(request.job(spec.text, options.batch))
     return execute_and_tell(f"{request.name}-{spec.text}-simulated", job, out)

@@ -18,7 +18,9 @@ STARTUP = Registry(
     },
 )
 
-ADOPTION = Registry("adoption step", {"hooks": "phalanx.train.adopt.hooks:adopt_this_worker"})
+ADOPTION = Registry(
+    "adoption step", {"hooks": "phalanx.train.adopt.torch_patches:adopt_this_worker"}
+)
 PROFILE = Registry("profile step", {"files": "phalanx.train.files.side_effects:keep_all_apart"})
 
 _worker = threading.local()  # workers may be threads of one process

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from phalanx.rules.lanes import Range
+from phalanx.policies.lanes import Range
 
 
 class BlockOrder:

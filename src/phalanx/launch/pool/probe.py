@@ -29,6 +29,7 @@ from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.send import ignore_progress, ship
 from phalanx.launch.shipping.uploads import code_manifest
 from phalanx.launch.ssh.ssh_command import RunningCommand, start_command
+from phalanx.policies.collective_cost import LinkSpeed
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import (
     CollectiveFigures,
@@ -39,7 +40,6 @@ from phalanx.pool.measured import (
     Probe,
     Trouble,
 )
-from phalanx.rules.collective_cost import LinkSpeed
 from phalanx.sync.probe import probe_messages as m
 
 START_SECONDS = 60.0

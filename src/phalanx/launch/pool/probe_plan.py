@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import median
 
+from phalanx.policies.collective_choice import MOST_DIRECT
+from phalanx.policies.collective_cost import COSTS, LinkSpeed
 from phalanx.pool.measured import CollectiveFigures
-from phalanx.rules.collective_choice import MOST_DIRECT
-from phalanx.rules.collective_cost import COSTS, LinkSpeed
 
 SIZES = (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
 """Bytes of the collectives that are timed."""

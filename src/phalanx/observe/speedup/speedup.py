@@ -16,7 +16,7 @@ import msgspec
 
 from phalanx.observe.events.step_intervals import Lap, RankWindow
 from phalanx.observe.events.strategy_phases import WaitRule
-from phalanx.rules.fitting_shares import fitting_shares
+from phalanx.policies.fitting_shares import fitting_shares
 
 PARTS = 4
 """An estimate is believed when it holds in each of so many stretches of the time."""

@@ -10,9 +10,9 @@ import msgspec
 from phalanx.core.errors import InputError
 from phalanx.core.words import seconds
 from phalanx.plan.choice.evidence import Losses, keeps_accuracy
+from phalanx.plan.choice.objectives import COST, Objectives
 from phalanx.plan.choice.reasons import Reasons
 from phalanx.plan.choice.search import best_by_size, choosable, others, selections
-from phalanx.plan.choice.wishes import COST, Wishes
 from phalanx.plan.cost.model import CostModel
 from phalanx.plan.prediction import Interval, Prediction
 from phalanx.pool.machine import Machine
@@ -35,14 +35,17 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_plan(
-    model: CostModel, machines: Sequence[Machine], wishes: Wishes, losses: Losses | None = None
+    model: CostModel,
+    machines: Sequence[Machine],
+    goal: Objectives,
+    losses: Losses | None = None,
 ) -> Choice:
     """The machines and the strategy for a job."""
     if not machines:
         raise InputError("the pool has no machine to plan for", "Add one to the blueprint.")
     unpriced = [machine.name for machine in machines if machine.price_per_hour is None]
-    if unpriced and (wishes.objective == COST or wishes.budget is not None):
-        needs = "--objective cost" if wishes.objective == COST else "--budget"
+    if unpriced and (goal.objective == COST or goal.budget is not None):
+        needs = "--objective cost" if goal.objective == COST else "--budget"
         raise InputError(
             f"{needs} needs prices, and there is none for {', '.join(unpriced)}",
             "Set price_per_hour in the blueprint (0: free), or leave them out with --machines.",
@@ -51,32 +54,32 @@ def choose_plan(
 
     def approved(strategy: str, workers: int) -> bool:
         found = losses.get((strategy, workers), {})
-        return keeps_accuracy(found.values(), wishes.max_accuracy_loss)
+        return keeps_accuracy(found.values(), goal.max_accuracy_loss)
 
     found = [p for s in selections(model, machines) for p in choosable(model, s, approved)]
-    best = best_by_size(found, wishes)
+    best = best_by_size(found, goal)
     if not best:
-        raise _impossible(found, wishes)
-    chosen = decide(best, wishes)
-    ranked = sorted(best.values(), key=lambda p: wishes.value(p).value)
+        raise _impossible(found, goal)
+    chosen = decide(best, goal)
+    ranked = sorted(best.values(), key=lambda p: goal.value(p).value)
     bases = [[m for m in machines if m.name in p.machines] for p in ranked if p.workers > 1]
     unknown = [
         p
-        for p in others(model, bases[:MOST_BASES], wishes, approved)
-        if least_gain(wishes.value(chosen), wishes.value(p)) > LEAST_GAIN
+        for p in others(model, bases[:MOST_BASES], goal, approved)
+        if least_gain(goal.value(chosen), goal.value(p)) > LEAST_GAIN
     ]
-    quickest = decide(best_by_size(found, Wishes()), Wishes())
+    quickest = decide(best_by_size(found, Objectives()), Objectives())
     names = [machine.name for machine in machines]
-    reasons = Reasons(model, names, wishes, chosen, quickest, best, unknown, losses).all()
+    reasons = Reasons(model, names, goal, chosen, quickest, best, unknown, losses).all()
     return Choice(chosen=chosen, ranked=ranked, unknown=unknown, reasons=reasons)
 
 
-def decide(best: Mapping[int, Prediction], wishes: Wishes) -> Prediction:
+def decide(best: Mapping[int, Prediction], goal: Objectives) -> Prediction:
     """Goes from few machines to many; more only if the lower end of the gain exceeds 5 %."""
     first, *larger = (best[size] for size in sorted(best))
     chosen = first
     for found in larger:
-        if least_gain(wishes.value(chosen), wishes.value(found)) > LEAST_GAIN:
+        if least_gain(goal.value(chosen), goal.value(found)) > LEAST_GAIN:
             chosen = found
     return chosen
 
@@ -91,20 +94,20 @@ def least_gain(before: Interval, after: Interval) -> float:
     return before.value / after.value / (1.0 + error)
 
 
-def _impossible(found: Sequence[Prediction], wishes: Wishes) -> InputError:
+def _impossible(found: Sequence[Prediction], goal: Objectives) -> InputError:
     """What was wished for cannot be had; what can."""
     quickest = min(found, key=lambda p: p.seconds.value)
     cheapest = min(found, key=lambda p: p.price.value if p.price else 0.0)
     time, price = quickest.seconds.value, cheapest.price.value if cheapest.price else 0.0
-    if wishes.deadline is not None and time > wishes.deadline:
+    if goal.deadline is not None and time > goal.deadline:
         return InputError(
-            f"no plan meets the deadline of {seconds(wishes.deadline)}",
+            f"no plan meets the deadline of {seconds(goal.deadline)}",
             f"The shortest possible is {seconds(time)} ({quickest.strategy} on "
             f"{', '.join(quickest.machines)}).",
         )
-    if wishes.budget is not None and price > wishes.budget:
+    if goal.budget is not None and price > goal.budget:
         return InputError(
-            f"no plan stays within the budget of {wishes.budget:g}",
+            f"no plan stays within the budget of {goal.budget:g}",
             f"The cheapest costs {price:.3g} ({cheapest.strategy} on "
             f"{', '.join(cheapest.machines)}) and takes {seconds(cheapest.seconds.value)}.",
         )

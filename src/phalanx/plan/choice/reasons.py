@@ -8,7 +8,7 @@ from statistics import fmean
 
 from phalanx.core.words import seconds
 from phalanx.plan.choice.evidence import LEAST_PAIRS, Losses, why_auto_switch
-from phalanx.plan.choice.wishes import ENERGY, TIME, Wishes
+from phalanx.plan.choice.objectives import ENERGY, TIME, Objectives
 from phalanx.plan.cost.model import CostModel
 from phalanx.plan.prediction import Prediction
 
@@ -19,7 +19,7 @@ SLOWER_TO_TELL = 1.05
 class Reasons:
     model: CostModel
     machines: Sequence[str]
-    wishes: Wishes
+    goal: Objectives
     chosen: Prediction
     quickest: Prediction
     best: Mapping[int, Prediction]
@@ -39,10 +39,10 @@ class Reasons:
         return [*distribution, *(reason for reasons in rest for reason in reasons)]
 
     def _value(self, found: Prediction) -> float:
-        return self.wishes.value(found).value
+        return self.goal.value(found).value
 
     def _shown(self, found: Prediction) -> str:
-        return self.wishes.shown(self._value(found))
+        return self.goal.shown(self._value(found))
 
     def _several(self) -> Iterator[str]:
         chosen, alone = self.chosen, self.best.get(1)
@@ -70,7 +70,7 @@ class Reasons:
             times = f", {self._value(other) / value:.2f} times as much" if value else ""
             if self._value(other) < value:
                 times += " and not certain to be 5 % better"
-            word = "takes" if self.wishes.objective == TIME else "needs"
+            word = "takes" if self.goal.objective == TIME else "needs"
             yield (
                 f"do not distribute this: {_names(self.chosen)} alone {word}"
                 f" {self._shown(self.chosen)}; the best of several machines ({_names(other)},"
@@ -90,21 +90,21 @@ class Reasons:
         """Another objective than time is paid for in time; and a deadline may be missed."""
         took, quickest = self.chosen.seconds, self.quickest
         times = took.value / quickest.seconds.value
-        if self.wishes.objective != TIME and times >= SLOWER_TO_TELL:
-            what = "energy" if self.wishes.objective == ENERGY else "price"
+        if self.goal.objective != TIME and times >= SLOWER_TO_TELL:
+            what = "energy" if self.goal.objective == ENERGY else "price"
             yield (
                 f"the least {what}, {self._shown(self.chosen)} instead of {self._shown(quickest)},"
                 f" costs time: {seconds(took.value)} instead of {seconds(quickest.seconds.value)}"
                 f" on {_names(quickest)} with {quickest.strategy} ({times:.2f} times as long)"
             )
-        if self.wishes.deadline is not None and took.high > self.wishes.deadline:
+        if self.goal.deadline is not None and took.high > self.goal.deadline:
             expected = f"{seconds(took.low)} to {seconds(took.high)}"
             yield f"the deadline may be missed: {expected} are expected"
 
     def _unknown(self) -> Iterator[str]:
         for first in self.unknown[:1]:
             better = self._value(self.chosen) / max(self._value(first), 1e-12)
-            word = "faster" if self.wishes.objective == TIME else "better"
+            word = "faster" if self.goal.objective == TIME else "better"
             words = f"{first.strategy} on {_names(first)} would be {better:.2f} times {word}"
             losses = self.losses.get((first.strategy, first.workers), {}).values()
             if len(losses) >= LEAST_PAIRS:
@@ -130,7 +130,7 @@ class Reasons:
         scaled = [name for name in self.chosen.machines if costs[name].work.extrapolated]
         if scaled:
             yield f"{', '.join(scaled)}: computing was scaled from another machine, not measured"
-        if self.wishes.objective == ENERGY and self.chosen.energy_source == "estimate":
+        if self.goal.objective == ENERGY and self.chosen.energy_source == "estimate":
             yield "energy is estimated from cores and GPUs: set watts in the blueprint"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 
 from phalanx.plan.choice.evidence import MIDDLE_SWITCH
-from phalanx.plan.choice.wishes import Wishes
+from phalanx.plan.choice.objectives import Objectives
 from phalanx.plan.cost.energy import watts_of
 from phalanx.plan.cost.model import CostModel
 from phalanx.plan.prediction import Prediction
@@ -62,12 +62,12 @@ def choosable(
             yield model.predict(chosen, spec)
 
 
-def best_by_size(found: Iterable[Prediction], wishes: Wishes) -> dict[int, Prediction]:
+def best_by_size(found: Iterable[Prediction], goal: Objectives) -> dict[int, Prediction]:
     """The best allowed prediction for each number of machines, if there is one."""
     best: dict[int, Prediction] = {}
-    for each in filter(wishes.allows, found):
+    for each in filter(goal.allows, found):
         known = best.setdefault(len(each.machines), each)
-        if wishes.value(each).value < wishes.value(known).value:
+        if goal.value(each).value < goal.value(known).value:
             best[len(each.machines)] = each
     return best
 
@@ -86,7 +86,7 @@ def other_specs(model: CostModel, chosen: Sequence[Machine]) -> list[str]:
 
 
 def others(
-    model: CostModel, bases: Sequence[Sequence[Machine]], wishes: Wishes, approved: Approved
+    model: CostModel, bases: Sequence[Sequence[Machine]], goal: Objectives, approved: Approved
 ) -> list[Prediction]:
     """The best few ways to train whose effect on accuracy is unknown; the engine judges them."""
     rough = [
@@ -96,8 +96,8 @@ def others(
         if not approved(spec, model.workers_on(chosen))
     ]
     once: dict[str, Sequence[Machine]] = {}
-    for found, chosen in sorted(rough, key=lambda pair: wishes.value(pair[0]).value):
-        if wishes.allows(found):
+    for found, chosen in sorted(rough, key=lambda pair: goal.value(pair[0]).value):
+        if goal.allows(found):
             once.setdefault(found.strategy, chosen)
     # The best ones, and what changes the steps least: a codec, and a switch half-way.
     judged = [
@@ -105,4 +105,4 @@ def others(
         for place, (strategy, chosen) in enumerate(once.items())
         if place < JUDGED or strategy.startswith("allreduce+") or strategy == MIDDLE_SWITCH
     ]
-    return sorted(filter(wishes.allows, judged), key=lambda p: wishes.value(p).value)
+    return sorted(filter(goal.allows, judged), key=lambda p: goal.value(p).value)

@@ -11,8 +11,8 @@ from phalanx.plan.cost.network import UNKNOWN_ERROR
 from phalanx.plan.cost.step_cost import Setup, StepCost, combined, lateness
 from phalanx.plan.timing.free import run_free
 from phalanx.plan.timing.work import FreeCluster
-from phalanx.rules.admission import Free, Rule, rule_of
-from phalanx.rules.grouping import Team, teams_of
+from phalanx.policies.admission import Free, Rule, rule_of
+from phalanx.policies.grouping import Team, teams_of
 
 PUSH_SECONDS = 1.0e-3
 """What a push costs besides its bytes: claiming samples, requests (``predictions``)."""

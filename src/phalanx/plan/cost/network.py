@@ -9,9 +9,9 @@ from statistics import median
 
 import numpy as np
 
+from phalanx.policies.collective_choice import USUAL_BANDWIDTH, USUAL_LATENCY, exchange_name
+from phalanx.policies.collective_cost import COSTS, LinkSpeed
 from phalanx.pool.measured import Probe, best_rates, slowest
-from phalanx.rules.collective_choice import USUAL_BANDWIDTH, USUAL_LATENCY, exchange_name
-from phalanx.rules.collective_cost import COSTS, LinkSpeed
 
 MEASURED_ERROR = 0.04
 """Error of a collective on the machines that it was measured on."""

@@ -11,8 +11,8 @@ from math import log2
 from phalanx.core.errors import InputError
 from phalanx.plan.job import JobProfile, MachineCosts
 from phalanx.plan.placement import natural_workers, share_out
+from phalanx.policies.fitting_shares import fitting_shares
 from phalanx.pool.machine import Machine
-from phalanx.rules.fitting_shares import fitting_shares
 
 CROWDED_ERROR = 0.25
 """Error of workers that share what one of them was measured with."""

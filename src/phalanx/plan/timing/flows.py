@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from phalanx.plan.timing.gate import Gate
 from phalanx.plan.timing.work import Floats, FreeCluster, Ints, Outcome, Trace, Work
-from phalanx.rules.admission import Free, Rule
+from phalanx.policies.admission import Free, Rule
 
 NEVER = math.inf
 

@@ -11,7 +11,7 @@ from phalanx.plan.timing.flows import run_flows
 from phalanx.plan.timing.heap import run_heap
 from phalanx.plan.timing.windows import run_windows
 from phalanx.plan.timing.work import Floats, FreeCluster, Lost, Outcome, StepDraws, Trace, Work
-from phalanx.rules.admission import Free, Rule, Stale
+from phalanx.policies.admission import Free, Rule, Stale
 
 MOST_FLOWS = 512
 """Workers times servers up to which links are shared exactly; beyond, links are queues."""

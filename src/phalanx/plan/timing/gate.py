@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from phalanx.rules.admission import AWAY, Clocks, Rule
+from phalanx.policies.admission import AWAY, Clocks, Rule
 
 FEW = 64
 """Workers up to which a rule gets lists; of more it gets arrays, which it is quicker with."""

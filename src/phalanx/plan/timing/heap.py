@@ -8,7 +8,7 @@ import numpy as np
 
 from phalanx.plan.timing.gate import Gate
 from phalanx.plan.timing.work import Outcome, Trace, Work
-from phalanx.rules.admission import AWAY, Free, Rule, Stale
+from phalanx.policies.admission import AWAY, Free, Rule, Stale
 
 
 def run_heap(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.rules.collective_cost import MESSAGE_SECONDS
+from phalanx.policies.collective_cost import MESSAGE_SECONDS
 
 CHUNK = 1 << 16
 """Random numbers that are drawn at once."""

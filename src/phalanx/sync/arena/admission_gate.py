@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from phalanx.rules.admission import AWAY, FEW, Clocks, Rule, rejoin
+from phalanx.policies.admission import AWAY, FEW, Clocks, Rule, rejoin
 from phalanx.sync.arena.arena import Arena, Locks
 
 

@@ -58,7 +58,7 @@ def shard_lock(shard: int) -> int:
     return Locks.FIRST_SHARD + shard % Locks.SHARDS
 
 
-class Circle(Protocol):
+class SubsetBarrier(Protocol):
     """A barrier of some of the workers."""
 
     def wait(self, gone: Callable[[], bool] | None = None) -> None:
@@ -192,9 +192,9 @@ class Arena(Protocol):
     def lock(self, index: int) -> Lock:
         """Lock number ``index`` (see :class:`Locks`)."""
 
-    def circle(self, members: Sequence[int]) -> Circle:
-        """The barrier of ``members``, of which this worker is one. A worker waits in one circle
-        at a time, and everybody asks for circles that do not overlap."""
+    def subset_barrier(self, members: Sequence[int]) -> SubsetBarrier:
+        """The barrier of ``members``, of which this worker is one. A worker waits in one barrier
+        at a time, and everybody asks for barriers that do not overlap."""
 
     def await_(self, ready: Callable[[], bool], gone: Callable[[], bool] | None = None) -> None:
         """Wait until ``ready()``, which is asked again whenever some worker calls :meth:`wake`.

@@ -187,7 +187,7 @@ class VirtualClock:
 
 
 @dataclass(frozen=True)
-class ThreadCircle:
+class ThreadSubsetBarrier:
     hub: Hub
     rank: int
     members: tuple[int, ...]
@@ -230,10 +230,10 @@ class ThreadArena:
     def barrier(self, gone: Gone | None = None) -> None:
         self.hub.meet(self.rank, self._everyone, "in a barrier", gone)
 
-    def circle(self, members: Sequence[int]) -> ThreadCircle:
+    def subset_barrier(self, members: Sequence[int]) -> ThreadSubsetBarrier:
         if self.rank not in members:
             raise ValueError(f"rank {self.rank} is not in the group {list(members)}")
-        return ThreadCircle(self.hub, self.rank, tuple(sorted(members)))
+        return ThreadSubsetBarrier(self.hub, self.rank, tuple(sorted(members)))
 
     def lock(self, index: int) -> ThreadLock:
         self._scheduler.check()

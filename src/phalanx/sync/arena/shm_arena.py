@@ -181,7 +181,7 @@ class ShmArena:
     def barrier(self, gone: Gone | None = None) -> None:
         self.disseminate(self._partners, gone)
 
-    def circle(self, members: Sequence[int]) -> _Circle:
+    def subset_barrier(self, members: Sequence[int]) -> _SubsetBarrier:
         ordered = sorted(members)
         at, rounds, distance = ordered.index(self.rank), [], 1
         while distance < len(ordered):
@@ -189,7 +189,7 @@ class ShmArena:
             post = self._cell(memfd.pair_cell(self.rank, after))
             rounds.append((post, self._cell(memfd.pair_cell(before, self.rank))))
             distance *= 2
-        return _Circle(self, rounds)
+        return _SubsetBarrier(self, rounds)
 
     def disseminate(self, rounds: Sequence[Round], gone: Gone | None) -> None:
         for post, wait in rounds:
@@ -274,7 +274,7 @@ class ShmArena:
         time.sleep(0.001)
 
 
-class _Circle:
+class _SubsetBarrier:
     """The barrier of some workers, in semaphores of their own."""
 
     def __init__(self, arena: ShmArena, rounds: Sequence[Round]) -> None:

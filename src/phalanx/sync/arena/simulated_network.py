@@ -7,8 +7,8 @@ order of their times, so that a worker that asks is never earlier than one that 
 from __future__ import annotations
 
 from phalanx.core.settings import VirtualCluster
-from phalanx.rules.collective_choice import exchange_seconds
-from phalanx.rules.collective_cost import LinkSpeed
+from phalanx.policies.collective_choice import exchange_seconds
+from phalanx.policies.collective_cost import LinkSpeed
 from phalanx.sync.arena.clock import Members, Toll
 from phalanx.sync.arena.memory_arena import ThreadArena
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from phalanx.sync.arena.arena import Arena, Circle
+from phalanx.sync.arena.arena import Arena, SubsetBarrier
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Team:
     """This worker's place among the members."""
     teams: int
     """How many teams there are."""
-    circle: Circle
+    members_barrier: SubsetBarrier
     meet: Callable[[], object]
     """The barrier that begins a step; it also checks that all members mean the same step."""
 
@@ -27,7 +27,7 @@ class Team:
         return len(self.members)
 
     def barrier(self) -> None:
-        self.circle.wait()
+        self.members_barrier.wait()
 
 
 class _Alone:
@@ -35,15 +35,15 @@ class _Alone:
         pass
 
 
-def circle_of(arena: Arena, members: Sequence[int]) -> Circle:
-    return _Alone() if len(members) == 1 else arena.circle(members)
+def subset_barrier_of(arena: Arena, members: Sequence[int]) -> SubsetBarrier:
+    return _Alone() if len(members) == 1 else arena.subset_barrier(members)
 
 
 def team_of(arena: Arena, teams: Sequence[Sequence[int]]) -> Team:
     """The team, of ``teams``, that this worker is in; its ``meet`` is a plain barrier."""
     members = tuple(next(t for t in teams if arena.rank in t))
-    circle = circle_of(arena, members)
-    return Team(members, members.index(arena.rank), len(teams), circle, circle.wait)
+    barrier = subset_barrier_of(arena, members)
+    return Team(members, members.index(arena.rank), len(teams), barrier, barrier.wait)
 
 
 def everyone(arena: Arena) -> Team:

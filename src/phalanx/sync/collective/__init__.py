@@ -1,3 +1,3 @@
 """Collectives between hosts, on the small ``Links`` protocol. Uses ``connect`` alone; what they
-cost and which one is chosen: ``phalanx.rules``.
+cost and which one is chosen: ``phalanx.policies``.
 """

@@ -10,7 +10,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from phalanx.rules.collective_choice import choose
+from phalanx.policies.collective_choice import choose
 from phalanx.sync.collective.algorithms import ahead, butterfly, direct, ring, striped, tree
 from phalanx.sync.collective.algorithms.gather import all_gather
 from phalanx.sync.collective.links import Links

@@ -29,7 +29,7 @@ from phalanx.sync.connect.dispatcher import Credentials, Dispatcher
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.hosts.hosts import RemoteHosts
-from phalanx.sync.hosts.servers import Servers, Wish
+from phalanx.sync.hosts.servers import ServerRequest, Servers
 
 JOIN_SECONDS = 600.0
 """Seconds for all processes to be there: the first one may prepare or download data before it
@@ -85,7 +85,7 @@ def become_worker(
     host: str | None = None,
     tls: bool = False,
     timeout: float = JOIN_SECONDS,
-    wish: Wish | None = None,
+    request: ServerRequest | None = None,
     members: Sequence[str] = (),
 ) -> RemoteArena:
     """Collective: every process of the training does so."""
@@ -97,7 +97,7 @@ def become_worker(
     remote.set_clock()
     access = Credentials(key, address, Dispatcher(listener), tls)
     servers = Servers(
-        welcome.rank, welcome.workers, welcome.servers, access, remote, wish or Wish()
+        welcome.rank, welcome.workers, welcome.servers, access, remote, request or ServerRequest()
     )
     hosts = RemoteHosts(
         welcome.rank, welcome.workers, access, servers, welcome.run, KeyValuesAtCoordinator(remote)

@@ -35,7 +35,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Wish:
+class ServerRequest:
     """How many parameter servers the user wants, or where, and what the probe says of links."""
 
     servers: int | Sequence[str] | None = None
@@ -53,7 +53,7 @@ class Servers:
     apart: Sequence[TrainingMember]
     access: Credentials
     notes: RemoteArena
-    wish: Wish = field(default_factory=Wish)
+    request: ServerRequest = field(default_factory=ServerRequest)
 
     def __post_init__(self) -> None:
         self._known: list[Server] = [Server(m.machine, m.address, m.port) for m in self.apart]
@@ -81,7 +81,7 @@ class Servers:
 
     def _machines(self, count: int | None) -> list[str]:
         if not self.apart:
-            return self._placed(count or self.wish.servers)
+            return self._placed(count or self.request.servers)
         if (count or 1) > len(self.apart):
             raise InputError(
                 f"servers={count}, but only {len(self.apart)} processes serve",
@@ -89,12 +89,12 @@ class Servers:
             )
         return [m.machine for m in self.apart[: count or len(self.apart)]]
 
-    def _placed(self, wish: int | Sequence[str] | None) -> list[str]:
+    def _placed(self, request: int | Sequence[str] | None) -> list[str]:
         machines: dict[str, int] = {}
         for member in self.members:
             machines[member.machine] = machines.get(member.machine, 0) + 1
-        links = self.wish.links
-        return place_servers([Host(n, links.get(n), w) for n, w in machines.items()], wish)
+        links = self.request.links
+        return place_servers([Host(n, links.get(n), w) for n, w in machines.items()], request)
 
     def _start(self, machines: list[str]) -> None:
         """Beside the workers, where no process serves apart."""

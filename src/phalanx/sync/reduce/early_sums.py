@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from phalanx.core.background import BackgroundThread
-from phalanx.sync.arena.arena import Circle, Locks
+from phalanx.sync.arena.arena import Locks, SubsetBarrier
 from phalanx.sync.reduce.early_gradients import EarlyFromDevice, EarlyGradients, Outlet
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
@@ -142,7 +142,7 @@ def make_early_sums(
     shared: SharedState,
     ahead: EarlySum | None,
     members: Sequence[int],
-    circle: Circle,
+    barrier: SubsetBarrier,
     *,
     leads: bool,
 ) -> EarlySums | None:
@@ -155,10 +155,10 @@ def make_early_sums(
     if leads:
         cells[:] = shared.gradients[0][0].numel()
         cells[LED] = ahead is not None and ahead.can_begin_early
-    circle.wait()
+    barrier.wait()
     if not replica.staging.copies_aside:  # then none of them goes early
         cells[LED] = False
-    circle.wait()
+    barrier.wait()
     if not cells[LED]:
         return None
     rows, lock = shared.gradients[0], host.lock(Locks.EARLY)
@@ -180,11 +180,11 @@ def make_early_sums(
         if replica.staging.away
         else EarlyGradients(replica.layouts[0], replica.parameters[0], flat, way, replica.scale)
     )
-    return EarlySums(replica, shared, gradients, leader, circle if len(members) > 1 else None)
+    return EarlySums(replica, shared, gradients, leader, barrier if len(members) > 1 else None)
 
 
 class EarlySums:
-    """One member's part in it. ``circle``: if there are several."""
+    """One member's part in it. ``barrier``: if there are several."""
 
     def __init__(
         self,
@@ -192,10 +192,10 @@ class EarlySums:
         shared: SharedState,
         gradients: EarlyGradients,
         leader: Leader | None,
-        circle: Circle | None,
+        barrier: SubsetBarrier | None,
     ) -> None:
         self._replica, self._cells, self._gradients = replica, shared.early, gradients
-        self._leader, self._circle = leader, circle
+        self._leader, self._barrier = leader, barrier
 
     def begin(self) -> None:
         """Lets gradients go from now on."""
@@ -222,13 +222,13 @@ class EarlySums:
     def still_to_add(self, stale: bool) -> int | None:
         """So many numbers, from the first on: the leader has added up the others; ``None`` is all.
         Collective among the members of this host."""
-        if self._circle is None:
+        if self._barrier is None:
             return None
         if not stale:
             return int(self._cells[BEGUN])
         if self._leader is not None and not self._gradients.stale:
             self._leader.restore()
-        self._circle.wait()
+        self._barrier.wait()
         return None
 
     def renew(self) -> None:

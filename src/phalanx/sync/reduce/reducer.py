@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.arena.arena import Topology
-from phalanx.sync.arena.team import circle_of
+from phalanx.sync.arena.team import subset_barrier_of
 from phalanx.sync.state.gradient_values import are_sound, clip_factor, squares
 from phalanx.sync.state.gradients import get_grad
 from phalanx.sync.state.layout import Layout
@@ -56,7 +56,7 @@ class Reducer:
         members, self._rank = context.team.members, context.arena.rank
         self._local = list(members) if hosts is None else hosts.local(members)
         """The members on this host, by their rows."""
-        self._row, self._circle = host.rank, circle_of(host, self._local)
+        self._row, self._barrier = host.rank, subset_barrier_of(host, self._local)
         layouts, shards, index = self._replica.layouts, host.workers, self._local.index(host.rank)
         self.shards = tuple(range(index, shards, len(self._local)))
         """The slices that this member sums."""
@@ -142,7 +142,7 @@ class Reducer:
             from phalanx.sync.reduce.early_sums import make_early_sums
 
             self._early = make_early_sums(
-                self._replica, self._shared, self._summing.ahead, self._local, self._circle,
+                self._replica, self._shared, self._summing.ahead, self._local, self._barrier,
                 leads=self.leads,
             )  # fmt: skip
         if self._early is not None:
@@ -221,7 +221,7 @@ class Reducer:
                     shared.norms[self._row] = _squares(self.sums)
             if self._early is not None:
                 self._early.renew()
-            self._circle.wait()
+            self._barrier.wait()
             if clip > 0.0:  # of the whole sums, so that all hosts find the same
                 factor *= clip_factor(float(shared.norms[self._local[0]]) * factor**2, clip)
                 torch._foreach_mul_([out for own in self.reduced for out in own], factor)
@@ -237,7 +237,7 @@ class Reducer:
         slices, self.refused = [out for own in self.reduced for out in own], None
         found = _squares(slices) if clip > 0.0 else squares(slices)
         self._shared.totals[self._row] = found
-        self._circle.wait()
+        self._barrier.wait()
         found = float(self._shared.totals[self._local].sum())
         if not math.isfinite(found) and self._is_bad(slices):
             self.refused = self._who()
@@ -248,7 +248,7 @@ class Reducer:
         """A closer look, by the members on this host: each square may be finite, and only
         their sum not. Other hosts may have added them up otherwise, so they are not waited for."""
         self._shared.norms[self._row] = not are_sound(slices)
-        self._circle.wait()
+        self._barrier.wait()
         return bool(self._shared.norms[self._local].any())
 
     def _who(self) -> tuple[int, ...]:
@@ -280,11 +280,11 @@ class Reducer:
         for add, low, high in self._adding:
             add(factor, high - low if stop is None else min(max(0, stop - low), high - low))
         if self.apart:
-            self._circle.wait()
+            self._barrier.wait()
 
     def wait_here(self) -> None:
         """Waits for the members on this host."""
-        self._circle.wait()
+        self._barrier.wait()
 
 
 def _squares(tensors: list[Tensor]) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 from phalanx.core.spec.strategies import known_strategies
-from phalanx.rules.ledger import Applied
+from phalanx.policies.sample_assignment import Applied
 from phalanx.sync.arena.arena import shard_lock
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 import torch
 
 from phalanx.core.background import BackgroundThread
-from phalanx.rules.ledger import Applied
+from phalanx.policies.sample_assignment import Applied
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.shared_store import make_store

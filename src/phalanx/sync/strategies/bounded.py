@@ -2,12 +2,12 @@
 
 SSP: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server"
 (2013). DSSP, which chooses the bound at run time: Zhao et al., "Dynamic stale synchronous
-parallel distributed training for deep learning" (2019). The rules are in ``phalanx.rules``.
+parallel distributed training for deep learning" (2019). The rules are in ``phalanx.policies``.
 """
 
 from __future__ import annotations
 
-from phalanx.rules.admission import Dynamic, Rule, Stale
+from phalanx.policies.admission import Dynamic, Rule, Stale
 from phalanx.sync.arena.admission_gate import AdmissionGate
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.strategies.asynchronous import Asynchronous

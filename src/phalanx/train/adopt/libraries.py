@@ -26,7 +26,7 @@ def look_for_libraries() -> None:
 
 def iterate_shard(self: Any) -> Iterator[Any]:
     """In place of ``DataLoaderShard.__iter__``."""
-    from phalanx.train.adopt.hooks import current_adoption
+    from phalanx.train.adopt.torch_patches import current_adoption
 
     adoption, loader = current_adoption(), self.base_dataloader
     plain: Iterator[Any] = getattr(iterate_shard, _MARK)(self)

@@ -57,7 +57,7 @@ def join_with(
         raise InputError(f"buffers='{buffers}' is unknown", f"Use {', '.join(BUFFER_POLICIES)}.")
     if loss not in LOSSES:
         raise InputError(f"loss='{loss}' is unknown", f"Use {' or '.join(LOSSES)}.")
-    if (hooks := sys.modules.get("phalanx.train.adopt.hooks")) is not None:
+    if (hooks := sys.modules.get("phalanx.train.adopt.torch_patches")) is not None:
         hooks.end_adoption()  # the script may join after all
     seeds = CommonSeed.now()
     environment = environment or detect()

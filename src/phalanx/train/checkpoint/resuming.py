@@ -14,7 +14,7 @@ from torch import nn
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.spec import parse_spec
-from phalanx.rules.lanes import LaneState
+from phalanx.policies.lanes import LaneState
 from phalanx.sync.state.optimizer_state import State
 from phalanx.train.checkpoint.checkpoint_index import verified
 from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, OptimizerLayout

@@ -158,11 +158,11 @@ class PhaseSet:
         arena, rendezvous = self._parts.arena, self._parts.rendezvous
         if not phase.traits.grouped:
             return dataclasses.replace(everyone(arena), meet=rendezvous.wait), rendezvous
-        from phalanx.rules.grouping import teams_of
+        from phalanx.policies.grouping import teams_of
 
         groups = teams_of(phase, arena.workers, self._machines, speeds)
         team = team_of(arena, groups)
-        rendezvous = Rendezvous(arena, team.circle, team.members)
+        rendezvous = Rendezvous(arena, team.members_barrier, team.members)
         return dataclasses.replace(team, meet=rendezvous.wait), rendezvous
 
     def _machines(self) -> list[str]:

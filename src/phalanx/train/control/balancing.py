@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from phalanx.core.spec import Phase, Spec
-from phalanx.rules.balance import Balancer, ShareChange
-from phalanx.rules.share_proposal import Tick
-from phalanx.rules.straggler_policy import StragglerPolicy
+from phalanx.policies.balance import Balancer, ShareChange
+from phalanx.policies.share_proposal import Tick
+from phalanx.policies.straggler_policy import StragglerPolicy
 from phalanx.train.control.directives import Directive, Leave, Regroup, Return
 from phalanx.train.control.rendezvous import BUSY, SAMPLES, STEPS, WHOLE
 

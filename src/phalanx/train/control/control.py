@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from phalanx.core.spec import Spec
-from phalanx.rules.balance import ShareChange
+from phalanx.policies.balance import ShareChange
 from phalanx.sync.arena.arena import Arena
 from phalanx.train.control.active_phase import ActivePhase
 from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
@@ -56,7 +56,7 @@ class Control(DirectiveTaker):
         self._arena, self._claims, self._tell, self._rest = arena, claims, tell, rest
         self._first = arena.rank == 0
         everyone = range(arena.workers)
-        self.rendezvous = Rendezvous(arena, arena.circle(everyone), everyone, self.attended)
+        self.rendezvous = Rendezvous(arena, arena.subset_barrier(everyone), everyone, self.attended)
         """Of all workers."""
         self._digest = OptimizerDigest(optimizers)
         self.watch = SpeedWatch(arena.workers, balance=balance)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from phalanx.core.errors import InputError
-from phalanx.sync.arena.arena import Arena, Circle
+from phalanx.sync.arena.arena import Arena, SubsetBarrier
 
 # What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
 EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -8, -1)
@@ -57,9 +57,13 @@ class Rendezvous:
     """One per team of a training; its memory is new each time."""
 
     def __init__(
-        self, arena: Arena, circle: Circle, members: Sequence[int], attended: Attended | None = None
+        self,
+        arena: Arena,
+        barrier: SubsetBarrier,
+        members: Sequence[int],
+        attended: Attended | None = None,
     ) -> None:
-        self._arena, self._circle, self._members = arena, circle, list(members)
+        self._arena, self._barrier, self._members = arena, barrier, list(members)
         self._attended = attended
         self._count = 0
         # Two rows in turn: a worker can be one rendezvous ahead of another, but never two.
@@ -84,7 +88,7 @@ class Rendezvous:
 
     def wait(self) -> int:
         """The barrier for what was announced; returns what the others mean to do."""
-        self._circle.wait(self.someone_left)
+        self._barrier.wait(self.someone_left)
         row, lost = self._told[self._count % 2], self._arena.lost
         present = [m for m in self._members if m not in lost] if lost else self._members
         told = row[:, :3].tolist()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from phalanx.rules.ledger import Lease
+from phalanx.policies.sample_assignment import Lease
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.state.model_buffers import SharedBuffers

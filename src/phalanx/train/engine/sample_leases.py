@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from phalanx.rules.balance import ShareChange
-from phalanx.rules.ledger import Applied, Lease, Segment, SettledSamples, lockstep
+from phalanx.policies.balance import ShareChange
+from phalanx.policies.sample_assignment import Applied, Lease, Segment, SettledSamples, lockstep
 from phalanx.sync.arena.arena import Arena, LostWorker
 from phalanx.train.control.active_phase import PhaseSet
 from phalanx.train.control.control import Control

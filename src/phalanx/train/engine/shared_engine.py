@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
-from phalanx.rules.balance import ShareChange
-from phalanx.sync.arena.arena import Arena, Locks, LostWorker
+from phalanx.sync.arena.arena import Arena, LostWorker
 from phalanx.sync.arena.clock import Clock, Toll
 from phalanx.sync.codec.encoding import Encoding
-from phalanx.sync.state.windows import Gathering
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.active_phase import ActivePhase, PhaseParts, PhaseSet
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import DirectiveSource
+from phalanx.train.engine.arena_engine import ArenaEngine
 from phalanx.train.engine.emulation import emulation_of
-from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.engine.model_state import Captured, SharedModelState
 from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, claims_for
@@ -29,13 +26,11 @@ from phalanx.train.engine.script_optimizers import SharedOptimizers, WrittenWeig
 
 if TYPE_CHECKING:
     from phalanx.sync.arena.memory_arena import ThreadArena
-    from phalanx.sync.connect.channel import Channel
 
 
-class SharedEngine(Engine):
+class SharedEngine(ArenaEngine):
     """Of several workers: the same as ``Engine``, over what the arena lets them share."""
 
-    directives: Control
     model: SharedModelState
     leases: SharedSampleLeases
     optimizers: SharedOptimizers
@@ -55,9 +50,9 @@ class SharedEngine(Engine):
         listener: EngineListener,
         virtual: ThreadArena | None = None,
     ) -> None:
-        self._arena, self.rank, self.workers = arena, arena.rank, arena.workers
-        self.background, self.goes_ahead = not arena.scripted, arena.hosts is not None
-        self._listener, self._clock = listener, clock
+        self._use(arena, listener)
+        self.rank, self.workers = arena.rank, arena.workers
+        self.goes_ahead, self._clock = arena.hosts is not None, clock
         self._make_stop()
         claims = claims_for(arena, models)
         self.directives = Control(
@@ -89,7 +84,6 @@ class SharedEngine(Engine):
             arena, self.directives, phases, claims, self.leases, self._written
         )
         self._arrived = arena.region("arrived", self.workers, torch.float64).numpy()
-        self._gathering: Gathering | None = None
         for phase in spec.phases:
             phases.of(phase, self.directives.speeds, regroup=False)
         self._begin(phases.of(spec.phases[first], (), regroup=False), spec)
@@ -133,33 +127,7 @@ class SharedEngine(Engine):
         self._begin(active, spec, regroup=regroup)
         return arrived
 
-    # -- memory and turns --------------------------------------------------------------------
-
-    def region(self, name: str, count: int, dtype: torch.dtype) -> Tensor:
-        return self._arena.region(name, count, dtype)
-
-    def lock(self, index: int) -> AbstractContextManager[object]:
-        return self._arena.lock(index)
-
-    def meet(self, intent: int) -> None:
-        self.directives.meet(intent)
-
-    def barrier(self) -> None:
-        self._arena.barrier()
-
-    def first_decides(self, mine: bool) -> bool:
-        self.rest()
-        self.meet(intents.DECIDE)
-        ((decided,),) = self.gather(bytes([mine]) if self.rank == 0 else None)
-        return bool(decided)
-
-    def gather(self, mine: bytes | None) -> list[bytes]:
-        if self._gathering is None:
-            self._gathering = Gathering(self._arena)
-        return self._gathering.gather(mine)
-
-    def pause(self) -> None:
-        self._arena.pause()
+    # -- resting and losses ----------------------------------------------------------------------
 
     @property
     def resting(self) -> bool:
@@ -198,10 +166,6 @@ class SharedEngine(Engine):
 
     def come_to_rest(self) -> None:
         self._phases.drain()
-
-    def _tell_shares(self, change: ShareChange) -> None:
-        if self.rank == 0:
-            self._listener.shares_changed(change)
 
     # -- the way through the data ------------------------------------------------------------
 
@@ -250,27 +214,6 @@ class SharedEngine(Engine):
             replica.leave()
 
     # -- the end -----------------------------------------------------------------------------
-
-    def begin_epoch(self, epoch: int) -> bool:
-        with self.lock(Locks.STOP):
-            return super().begin_epoch(epoch)
-
-    def request_stop(self, epoch: int) -> None:
-        with self.lock(Locks.STOP):
-            super().request_stop(epoch)
-
-    def leave(self) -> None:
-        self.rest()
-        self._arena.rewind()
-
-    def channels_with_first(self) -> dict[int, Channel]:
-        hosts = self._arena.hosts
-        return {} if hosts is None else hosts.channels_with_first()
-
-    @property
-    def near_first(self) -> bool:
-        hosts = self._arena.hosts
-        return hosts is None or 0 in hosts.here
 
     def finish(self, collective: bool) -> None:
         self.rest()

@@ -17,7 +17,7 @@ from phalanx.core.errors import InputError
 from phalanx.data.prefetch import move
 from phalanx.data.reader import Reader
 from phalanx.data.structure import joined, plain
-from phalanx.rules.ledger import split
+from phalanx.policies.sample_assignment import split
 from phalanx.sync.arena.arena import Locks
 from phalanx.train.control.rendezvous import EVALUATE
 from phalanx.train.engine.engine import Engine

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.observe.events import event_types as events
-from phalanx.rules.balance import ShareChange
-from phalanx.rules.ledger import SettledSamples
+from phalanx.policies.balance import ShareChange
+from phalanx.policies.sample_assignment import SettledSamples
 from phalanx.sync.arena.arena import LostWorker
 from phalanx.train.engine.sample_leases import EngineListener
 from phalanx.train.step.stopwatch import Stopwatch

@@ -71,7 +71,7 @@ def join(model: Any) -> None:
     from phalanx.train.keras.fitting import shared_fit
     from phalanx.train.start.environment import detect
 
-    if (hooks := sys.modules.get("phalanx.train.adopt.hooks")) is not None:
+    if (hooks := sys.modules.get("phalanx.train.adopt.torch_patches")) is not None:
         hooks.end_adoption()
     environment = detect()
     if not environment.launched and environment.workers == 1:

@@ -55,14 +55,14 @@ class ArraySource:
 
     weighs = False
 
-    def __init__(self, model: Any, asked: FitArguments, batch: int | None, guest: Any) -> None:
+    def __init__(self, model: Any, asked: FitArguments, batch: int | None, mirror: Any) -> None:
         from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
         adapter = ArrayDataAdapter(
             asked.x, asked.y, sample_weight=asked.sample_weight, class_weight=asked.class_weight,
             batch_size=asked.batch_size, steps=asked.steps_per_epoch,
         )  # fmt: skip
-        reader = self.reader = ArrayReader(adapter, guest.convert)
+        reader = self.reader = ArrayReader(adapter, mirror.convert)
         self.batch: int = batch or adapter.batch_size
         numbers = np.arange(len(reader), dtype=np.int64)
         over = dataclasses.replace(

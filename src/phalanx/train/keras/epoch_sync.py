@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phalanx.adapters.keras.guest import Guest, copy_of
+from phalanx.adapters.keras.keras_model import KerasModel, copy_of
 from phalanx.adapters.keras.optimizers import write_state
 from phalanx.core.errors import InputError
 from phalanx.train.figures import gathered_values as gathered
@@ -19,8 +19,8 @@ from phalanx.train.loop.segments import WorkerParts
 class EpochSync:
     """All workers meet here after an epoch, whatever the strategy."""
 
-    def __init__(self, parts: WorkerParts, guest: Guest) -> None:
-        self._parts, self._guest, self._model = parts, guest, guest.model
+    def __init__(self, parts: WorkerParts, mirror: KerasModel) -> None:
+        self._parts, self._mirror, self._model = parts, mirror, mirror.model
         self._engine = parts.trained.engine
         self.rank, self.workers = parts.environment.rank, parts.environment.workers
 
@@ -51,25 +51,25 @@ class EpochSync:
 
         ``rule``: its optimizer too, with the state of that one, for callbacks that save.
         """
-        engine, guest = self._engine, self._guest
+        engine, mirror = self._engine, self._mirror
         engine.come_to_rest()
-        guest.read_buffers()
+        mirror.read_buffers()
         engine.model.share_buffers()
         with engine.model.showing(engine.model.take_snapshot()):
-            guest.load()
-            guest.show()
+            mirror.load()
+            mirror.show()
             if rule is not None and self.is_first:
                 engine.optimizers.write(0)
-                write_state(rule, guest.parameters, guest.variables, self._model.optimizer)
-            shown = [copy_of(v) for v in guest.all_variables] if self.is_first else []
+                write_state(rule, mirror.parameters, mirror.variables, self._model.optimizer)
+            shown = [copy_of(v) for v in mirror.all_variables] if self.is_first else []
             yield
             chosen = self._weights_of_first(shown)
         engine.note_weights()  # what was written was a copy
         if chosen is not None:
-            trained = len(guest.variables)
+            trained = len(mirror.variables)
             self._take_over(chosen[:trained])
-            guest.take_states(chosen[trained:])
-        guest.load()
+            mirror.take_states(chosen[trained:])
+        mirror.load()
 
     def add_metrics(self) -> None:
         """Metrics that were counted in parts become those of the whole."""
@@ -115,7 +115,7 @@ class EpochSync:
 
     def _weights_of_first(self, shown: list[Tensor]) -> list[Tensor] | None:
         """If callbacks have set other weights than were shown: those, on every worker."""
-        now = [copy_of(variable) for variable in self._guest.all_variables] if shown else []
+        now = [copy_of(variable) for variable in self._mirror.all_variables] if shown else []
         changed = not all(map(torch.equal, now, shown))
         found: list[Tensor] | None = self.from_first(now if changed else None)
         return found
@@ -124,7 +124,7 @@ class EpochSync:
         """Collective. Training goes on from ``values``; the optimizer keeps what it has learnt."""
         engine = self._engine
         shared = self.from_first(engine.capture().shared)
-        by_parameter = dict(zip(map(id, self._guest.parameters), values, strict=True))
+        by_parameter = dict(zip(map(id, self._mirror.parameters), values, strict=True))
         (replica,) = engine.model.replicas
         for i, (layout, own) in enumerate(zip(replica.layouts, replica.parameters, strict=True)):
             for place, parameter in zip(layout.places, own, strict=True):

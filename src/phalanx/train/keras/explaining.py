@@ -60,7 +60,7 @@ def _look(
         shuffled=shuffled,
     )  # fmt: skip
     note = check_loss(model, source.samples)
-    found.loss, guest = "mean", backend(model)
-    rule_of(model.optimizer, guest.variables, guest.parameters)
-    yield from setup.notes_of(guest, source, environment.workers)[1:]
+    found.loss, mirror = "mean", backend(model)
+    rule_of(model.optimizer, mirror.variables, mirror.parameters)
+    yield from setup.notes_of(mirror, source, environment.workers)[1:]
     yield from filter(None, [note])

@@ -1,7 +1,7 @@
 """``fit`` of a Keras model on all workers: Keras' callbacks and metrics, Phalanx' steps.
 
 The loop is Phalanx' own, because Keras' iterators read ahead and would claim samples early. What a
-step computes is the model's own ``train_step``, see :mod:`phalanx.adapters.keras.guest`.
+step computes is the model's own ``train_step``, see :mod:`phalanx.adapters.keras.keras_model`.
 """
 
 from __future__ import annotations
@@ -68,14 +68,16 @@ class SharedFit:
         self._seeds = KerasSeeds(model)
         self._source = source_of(model, asked, environment, backend, self._seeds)
         note = check_loss(model, self._source.samples) if environment.workers > 1 else None
-        self._guest = backend(model)
-        self._rule = rule_of(model.optimizer, self._guest.variables, self._guest.parameters)
-        read_state(model.optimizer, self._guest.variables, self._guest.parameters, self._rule)
-        device = self._guest.parameters[0].device if self._guest.parameters else environment.device
+        self._mirror = backend(model)
+        self._rule = rule_of(model.optimizer, self._mirror.variables, self._mirror.parameters)
+        read_state(model.optimizer, self._mirror.variables, self._mirror.parameters, self._rule)
+        device = (
+            self._mirror.parameters[0].device if self._mirror.parameters else environment.device
+        )
         self._parts, self._loop = self._join(replace(environment, device=device))
         self._reader = self._parts.readers.of(self._source.reader, trains=True)
         self._parts.trained.keepers["keras"] = KeptRate(model.optimizer)
-        self._meeting = EpochSync(self._parts, self._guest)
+        self._meeting = EpochSync(self._parts, self._mirror)
         self._done = int(model.optimizer.iterations)
         """Steps of all epochs before."""
         self._seen = 0.0, 0
@@ -97,15 +99,15 @@ class SharedFit:
 
     def _join(self, environment: Environment) -> tuple[WorkerParts, TrainingLoop]:
         parts, loop = build_worker(
-            environment, self._guest.module, self._rule, buffers="auto", loss="mean", trial=None,
-            seeds=self._seeds, notes=notes_of(self._guest, self._source, environment.workers),
+            environment, self._mirror.module, self._rule, buffers="auto", loss="mean", trial=None,
+            seeds=self._seeds, notes=notes_of(self._mirror, self._source, environment.workers),
         )  # fmt: skip
         loop.adopt(max(self._epochs - self._asked.initial_epoch, 0))
         parts.steps.keeps_gradients = False
-        self._guest.begin_epoch()  # what it has read so far was before seeds were set apart
-        self._guest.show_frozen()
-        self._guest.load()
-        self._guest.show()
+        self._mirror.begin_epoch()  # what it has read so far was before seeds were set apart
+        self._mirror.show_frozen()
+        self._mirror.load()
+        self._mirror.show()
         return parts, loop
 
     def train(self) -> Any:
@@ -125,10 +127,10 @@ class SharedFit:
                 continue
             model.reset_metrics()
             meeting.check_metrics()
-            self._guest.begin_epoch()
+            self._mirror.begin_epoch()
             with meeting.in_common() if self._begins else nullcontext():
                 callbacks.on_epoch_begin(epoch)
-            self._guest.begin_epoch()
+            self._mirror.begin_epoch()
             meeting.follow_first()
             self._train_epoch(callbacks)
             with meeting.in_common(self._saves):
@@ -174,34 +176,34 @@ class SharedFit:
         self._seen = 0.0, 0
 
     def _show_restored(self) -> None:
-        self._guest.load()
-        self._guest.show()
-        self._guest.begin_epoch()
+        self._mirror.load()
+        self._mirror.show()
+        self._mirror.begin_epoch()
 
     def _step(self, batch: Any, samples: int, step: int) -> dict[str, Any]:
         """``samples``: of the batch, those that count."""
-        guest = self._guest
+        mirror = self._mirror
         if self._source.weighs:
             self._parts.stopwatch.loss_samples = samples
-        counted = None if samples else guest.save_metrics()
-        checks = guest.own_step and not self._logs and self._meeting.workers > 1
+        counted = None if samples else mirror.save_metrics()
+        checks = mirror.own_step and not self._logs and self._meeting.workers > 1
         # Keras reads each gradient as a script does that clips: which it does not.
-        with nullcontext() if guest.own_step else self._parts.steps.ours:
-            logs = (guest.checked_gradients if checks else guest.gradients)(batch)
+        with nullcontext() if mirror.own_step else self._parts.steps.ours:
+            logs = (mirror.checked_gradients if checks else mirror.gradients)(batch)
         self._logs = logs
         if counted is not None:
-            self._guest.restore_metrics(counted)
+            self._mirror.restore_metrics(counted)
         rate = rate_of(self._model.optimizer, step)
         for group in self._rule.param_groups:
             group["lr"] = rate
         self._note_loss(logs, samples)
         clip, weight = self._model.optimizer.global_clipnorm, self._weight(samples)
         self._parts.steps.step(clip=clip, weight=weight)
-        self._guest.load()
+        self._mirror.load()
         return logs
 
     def _weight(self, samples: int) -> float | None:
-        """``None``: as the ledger says. It knows nothing of a batch that is shorter than others."""
+        """``None``: as the assignment of samples says, which knows nothing of a short batch."""
         parties = self._parts.trained.engine.parties
         if not self._source.weighs or (samples and parties == 1):
             return None
@@ -210,16 +212,16 @@ class SharedFit:
     @contextmanager
     def _watching(self, steps: int) -> Iterator[None]:
         """Callbacks that act between two batches see the weights, and have to leave them alone."""
-        guest = self._guest
-        lends = self._watched and not guest.shares_memory  # which the engine watches
-        counts = guest.own_step or (self._watched and not lends)
+        mirror = self._mirror
+        lends = self._watched and not mirror.shares_memory  # which the engine watches
+        counts = mirror.own_step or (self._watched and not lends)
         if counts and steps != self._counted:
-            guest.count_steps(steps)
+            mirror.count_steps(steps)
             self._counted = steps
         if not lends:
             yield
             return
-        with guest.lent(steps) as written:
+        with mirror.lent(steps) as written:
             yield
         if written:
             raise InputError(
@@ -229,8 +231,8 @@ class SharedFit:
 
     def _note_loss(self, logs: dict[str, Any], samples: int) -> None:
         """Keras tells the mean of the epoch so far: what of it is the batch in hand's."""
-        guest = self._guest
-        if "loss" not in logs or not samples or guest.shows_losses or guest.own_step:
+        mirror = self._mirror
+        if "loss" not in logs or not samples or mirror.shows_losses or mirror.own_step:
             return
         before, seen = self._seen
         whole = float(logs["loss"]) * (seen + samples)
@@ -250,7 +252,7 @@ class SharedFit:
             found = self._validate(callbacks)
             logs |= {f"val_{name}": value for name, value in pythonify_logs(found).items()}
         if self._parts.environment.launched:
-            tells = self._guest.own_step and not self._guest.shows_losses
+            tells = self._mirror.own_step and not self._mirror.shows_losses
             shown = {n: v for n, v in logs.items() if isinstance(v, int | float)}
             if not tells:
                 shown.pop("loss", None)  # known from its batches
@@ -274,10 +276,10 @@ class SharedFit:
 
     def _finish(self) -> None:
         self._loop.finish()
-        self._guest.load()
-        self._guest.show()
-        guest = self._guest
-        write_state(self._rule, guest.parameters, guest.variables, self._model.optimizer)
+        self._mirror.load()
+        self._mirror.show()
+        mirror = self._mirror
+        write_state(self._rule, mirror.parameters, mirror.variables, self._model.optimizer)
 
 
 def _column(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from phalanx.adapters.keras.guest import copy_of
+from phalanx.adapters.keras.keras_model import copy_of
 from phalanx.core.errors import InputError
 from phalanx.train.keras.model_check import check_model, check_samples_apart
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.adapters.keras.guest import AVERAGED, Guest
+from phalanx.adapters.keras.keras_model import AVERAGED, KerasModel
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
 from phalanx.train.keras.arrays import ArraySource
@@ -29,17 +29,17 @@ SEES_A_PART = (
 )
 
 
-def notes_of(guest: Guest, source: ArraySource | StreamSource, workers: int) -> list[str]:
+def notes_of(mirror: KerasModel, source: ArraySource | StreamSource, workers: int) -> list[str]:
     """What was found, and what is not as in one process."""
-    model = guest.model
-    count = sum(p.numel() for p in guest.parameters)
+    model = mirror.model
+    count = sum(p.numel() for p in mirror.parameters)
     found = [
         f"Keras: {type(model).__name__} of {count:,} parameters, "
         f"{type(model.optimizer).__name__}; {source.words}, batch {source.batch}"
     ]
     if workers == 1:
         return found
-    names = {variable.name for variable in guest.states}
+    names = {variable.name for variable in mirror.states}
     if names & AVERAGED:
         found.append("batch norm: statistics of each worker's part of a batch, averaged per epoch")
     if others := sorted(names - AVERAGED):
@@ -87,38 +87,42 @@ def check_clipping(optimizer: Any, environment: Environment) -> None:
 
 
 def source_of(
-    model: Any, asked: FitArguments, environment: Environment, guest: type[Guest], seeds: KerasSeeds
+    model: Any,
+    asked: FitArguments,
+    environment: Environment,
+    mirror: type[KerasModel],
+    seeds: KerasSeeds,
 ) -> ArraySource | StreamSource:
     from keras.src.trainers.data_adapters import array_data_adapter
 
     batch = environment.settings.batch
     if array_data_adapter.can_convert_arrays((asked.x, asked.y, asked.sample_weight)):
-        return ArraySource(model, asked, batch, guest)
+        return ArraySource(model, asked, batch, mirror)
     if batch:
         raise InputError(
             "--batch has no effect: the script's data already come in batches",
             "Leave it out, and set the batch size where the script makes its data.",
         )
     measured = environment.settings.profile is not None
-    return StreamSource(model, asked, guest, seeds.in_common, measured=measured)
+    return StreamSource(model, asked, mirror, seeds.in_common, measured=measured)
 
 
-def backend_of() -> type[Guest]:
+def backend_of() -> type[KerasModel]:
     import keras
 
     match keras.backend.backend():
         case "torch":
-            from phalanx.adapters.keras.torch_backend import TorchGuest
+            from phalanx.adapters.keras.torch_backend import TorchKerasModel
 
-            return TorchGuest
+            return TorchKerasModel
         case "tensorflow":
-            from phalanx.adapters.keras.tensorflow_backend import TensorFlowGuest
+            from phalanx.adapters.keras.tensorflow_backend import TensorFlowKerasModel
 
-            return TensorFlowGuest
+            return TensorFlowKerasModel
         case "jax":
-            from phalanx.adapters.keras.jax_backend import JaxGuest
+            from phalanx.adapters.keras.jax_backend import JaxKerasModel
 
-            return JaxGuest
+            return JaxKerasModel
         case other:
             raise InputError(
                 f"Keras' backend {other} cannot train", "Use torch, tensorflow or jax."

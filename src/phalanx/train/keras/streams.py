@@ -153,13 +153,13 @@ def _bytes_of(leaf: Any) -> Any:
 
 class StreamSource:
     weighs = True
-    """A batch may be shorter than the ledger says."""
+    """A batch may be shorter than the assignment of samples says."""
 
     def __init__(
         self,
         model: Any,
         asked: FitArguments,
-        guest: Any,
+        mirror: Any,
         in_common: InCommon = nullcontext,
         *,
         measured: bool = False,
@@ -185,7 +185,7 @@ class StreamSource:
             )
         self.steps = self.drawn = int(batches)
         self.words = f"{type(asked.x).__name__} of {self.steps:,} batches"
-        self.reader = StreamReader(self.steps, self.batch, guest.convert, in_common)
+        self.reader = StreamReader(self.steps, self.batch, mirror.convert, in_common)
         if measured:
             self.reader.again = lambda: batches_of(self._epochs)
         self._opened: Iterator[Any] | None = chain([first], opened)

@@ -11,7 +11,7 @@ import torch
 
 from phalanx.core.errors import InputError, PeerLost, RunStopped
 from phalanx.core.settings import AUTOCASTS
-from phalanx.rules.ledger import Lease, Segment
+from phalanx.policies.sample_assignment import Lease, Segment
 from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
 from phalanx.train.control.directives import (
     Directive,

@@ -24,7 +24,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
 from phalanx.observe.events.emit import EventWriter
 from phalanx.plan.job import JobProfile
-from phalanx.rules.ledger import Lease, Segment, lease_of
+from phalanx.policies.sample_assignment import Lease, Segment, lease_of
 from phalanx.sync.state.shard_optimizer import is_elementwise
 from phalanx.sync.strategy import Timing
 from phalanx.train.control.directives import Directive, DirectiveSource, DirectiveTaker

@@ -14,11 +14,11 @@ from phalanx.core.settings import RunSettings
 from phalanx.data.prefetch import FEW_THREADS, pinned, prefetch
 from phalanx.data.reader import Reader, TensorReader, order
 from phalanx.data.structure import map_tensors, sent
-from phalanx.rules.ledger import Lease
+from phalanx.policies.sample_assignment import Lease
 
 if TYPE_CHECKING:
     from phalanx.data.blocks.block_data import BlockData
-    from phalanx.rules.lanes import LaneState
+    from phalanx.policies.lanes import LaneState
     from phalanx.train.samples.pass_lanes import PassLanes
 
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from phalanx.core.errors import InputError
-from phalanx.rules.ledger import Applied, Given, Lease, SettledSamples, untrained
+from phalanx.policies.sample_assignment import Applied, Given, Lease, SettledSamples, untrained
 from phalanx.sync.arena.arena import Arena, Locks
 
 RING = 64

@@ -20,8 +20,8 @@ from torch import Tensor
 from phalanx.core.errors import InputError
 from phalanx.data.blocks.block_data import BlockData
 from phalanx.data.blocks.block_order import BlockOrder
-from phalanx.rules.lanes import Lanes, LaneState, Range
-from phalanx.rules.ledger import Lease
+from phalanx.policies.lanes import Lanes, LaneState, Range
+from phalanx.policies.sample_assignment import Lease
 
 KEPT = 16
 """Batches that may have been read ahead when a stretch ends: they are read again."""

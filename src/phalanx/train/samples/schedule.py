@@ -14,13 +14,13 @@ import torch
 
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec, parse_spec
-from phalanx.rules.ledger import Segment
-from phalanx.rules.switch_points import boundaries, segments
+from phalanx.policies.sample_assignment import Segment
+from phalanx.policies.switch_points import boundaries, segments
 from phalanx.sync.state.shard_optimizer import is_elementwise
 from phalanx.train.samples.epoch_batches import Pass
 
 if TYPE_CHECKING:
-    from phalanx.rules.lanes import LaneState
+    from phalanx.policies.lanes import LaneState
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The ledger's counter in shared memory: free-running teams claim their next chunk here."""
+"""The counter of given samples in shared memory: free-running teams claim their next chunk here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from phalanx.rules.ledger import (
+from phalanx.policies.sample_assignment import (
     LANE_CELLS,
     Counter,
     Lease,

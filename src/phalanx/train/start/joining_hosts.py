@@ -32,7 +32,7 @@ from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.connect.channel import ConnectionEnded
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.hosts.membership import become_worker, greet, host_id
-from phalanx.sync.hosts.servers import Wish
+from phalanx.sync.hosts.servers import ServerRequest
 from phalanx.sync.store.remote.store_server import StoreServer
 from phalanx.train.start.launcher_env import Seat, own_seat
 from phalanx.train.start.own_address import machine_of, meeting_address, own_address
@@ -54,7 +54,7 @@ class Ticket:
     """Of this machine, towards the others."""
     meet_at: str
     tls: bool
-    wish: Wish
+    server_request: ServerRequest
     members: tuple[str, ...] = ()
     """Addresses of the run's machines, as far as they are known."""
 
@@ -79,7 +79,9 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
         address,
         meeting_address(seat.meet_at, pool),
         tls=variables.get(names.TLS) == "1" if ours else bool(pool and pool.tls),
-        wish=Wish(_servers(variables), _told_links(variables) if ours else _links(variables)),
+        server_request=ServerRequest(
+            _servers(variables), _told_links(variables) if ours else _links(variables)
+        ),
         members=given or tuple(m.address or m.host for m in (pool.machines if pool else ())),
     )
 
@@ -132,7 +134,7 @@ def take_seat(seat: Seat) -> RemoteArena:
         machine=ticket.machine,
         address=ticket.address,
         tls=ticket.tls,
-        wish=ticket.wish,
+        request=ticket.server_request,
         members=ticket.members,
     )
     words = run_folder(seat, os.environ).traceback_of(seat.process)

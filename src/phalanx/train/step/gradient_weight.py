@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError
-from phalanx.rules.ledger import Lease
+from phalanx.policies.sample_assignment import Lease
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.train.engine.engine import Engine
 from phalanx.train.step.grad_scaler import LossScale

@@ -21,7 +21,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from phalanx.core.errors import InputError
-from phalanx.rules.ledger import split_among_all
+from phalanx.policies.sample_assignment import split_among_all
 from phalanx.sync.reduce.worker_collective import WorkerCollective, meaning_of
 from phalanx.train.whole import batch_norm
 from phalanx.train.whole.comparison import CallState, Comparison, entered_values

@@ -8,31 +8,29 @@ stop, save, or find that one of them has diverged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
-from phalanx.rules.balance import ShareChange
-from phalanx.rules.ledger import Lease, split_among_all
-from phalanx.sync.arena.arena import Arena, Locks
+from phalanx.policies.sample_assignment import Lease, split_among_all
+from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.arena.team import everyone
 from phalanx.sync.reduce.worker_collective import WorkerCollective
 from phalanx.sync.state.optimizer_state import State
-from phalanx.sync.state.windows import Gathering, broadcast
+from phalanx.sync.state.windows import broadcast
 from phalanx.sync.strategy import Timing
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.active_phase import ActivePhase
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import Directive, DirectiveSource, Switch, say_refused
 from phalanx.train.control.rendezvous import WHOLE
+from phalanx.train.engine.arena_engine import ArenaEngine
 from phalanx.train.engine.emulation import SpeedEmulation, emulation_of
-from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured
 from phalanx.train.engine.sample_leases import EngineListener, claims_for
@@ -41,7 +39,7 @@ from phalanx.train.whole.calls import SharedCalls, share_calls
 from phalanx.train.whole.row_plan import rows_in
 
 if TYPE_CHECKING:
-    from phalanx.sync.connect.channel import Channel
+    pass
 
 
 class _WholeControl(Control):
@@ -60,7 +58,7 @@ class _WholeControl(Control):
         return position, directive
 
 
-class WholeEngine(Engine):
+class WholeEngine(ArenaEngine):
     directives: _WholeControl
 
     def __init__(
@@ -74,10 +72,10 @@ class WholeEngine(Engine):
         source: DirectiveSource,
         listener: EngineListener,
     ) -> None:
-        self._arena, self._spec, self._listener = arena, spec, listener
+        self._use(arena, listener)
+        self._spec = spec
         super().__init__(models, optimizers, clock, None, source)
         self.copy, self.copies = arena.rank, arena.workers
-        self.background = not arena.scripted
         self._models = list(models)
         self.align()
         claims = claims_for(arena, models)
@@ -94,7 +92,6 @@ class WholeEngine(Engine):
         self._calls: SharedCalls | None = None
         self._saved: State = {}
         self._plan, self._steps = CheckPlan(chosen.check, chosen.seed), 0
-        self._gathering: Gathering | None = None
         self.directives.shares = list(self.directives.use_shares())
         emulation = emulation_of(chosen, arena.rank, arena)
         self.exchange = WholeExchange(self, optimizers, clock, emulation)
@@ -131,33 +128,6 @@ class WholeEngine(Engine):
         # By ``data``: a graph that is under way, with these very values, stays as it is.
         broadcast(self._arena, list({id(v): v.data for v in values}.values()))
 
-    # -- memory and turns --------------------------------------------------------------------
-
-    def region(self, name: str, count: int, dtype: torch.dtype) -> Tensor:
-        return self._arena.region(name, count, dtype)
-
-    def lock(self, index: int) -> AbstractContextManager[object]:
-        return self._arena.lock(index)
-
-    def meet(self, intent: int) -> None:
-        self.directives.meet(intent)
-
-    def barrier(self) -> None:
-        self._arena.barrier()
-
-    def first_decides(self, mine: bool) -> bool:
-        self.meet(intents.DECIDE)
-        ((decided,),) = self.gather(bytes([mine]) if self.copy == 0 else None)
-        return bool(decided)
-
-    def gather(self, mine: bytes | None) -> list[bytes]:
-        if self._gathering is None:
-            self._gathering = Gathering(self._arena)
-        return self._gathering.gather(mine)
-
-    def pause(self) -> None:
-        self._arena.pause()
-
     # -- steps -------------------------------------------------------------------------------
 
     def step_begins(self, index: int) -> None:
@@ -168,10 +138,6 @@ class WholeEngine(Engine):
     def measured(self, samples: int, seconds: float, whole: float) -> None:
         self.directives.measured(samples, seconds)
         self.directives.rendezvous.figures[WHOLE] += whole
-
-    def _tell_shares(self, change: ShareChange) -> None:
-        if self.copy == 0:
-            self._listener.shares_changed(change)
 
     def mine_of(self, samples: int) -> int:
         """How many of a batch this worker computes."""
@@ -205,22 +171,6 @@ class WholeEngine(Engine):
             self._calls.alone_left = self._plan.length(self._steps) or left
 
     # -- the end -----------------------------------------------------------------------------
-
-    def begin_epoch(self, epoch: int) -> bool:
-        with self.lock(Locks.STOP):
-            return super().begin_epoch(epoch)
-
-    def leave(self) -> None:
-        self._arena.rewind()
-
-    def channels_with_first(self) -> dict[int, Channel]:
-        hosts = self._arena.hosts
-        return {} if hosts is None else hosts.channels_with_first()
-
-    @property
-    def near_first(self) -> bool:
-        hosts = self._arena.hosts
-        return hosts is None or 0 in hosts.here
 
     def finish(self, collective: bool) -> None:
         if collective:

@@ -134,16 +134,16 @@ def test_run_follows_the_choice_and_keeps_the_prediction(shell: Shell, pool: str
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "goal",
     [(), ("--objective", "energy"), ("--deadline", "10h"), ("--quick",), ("--machines", "m2")],
 )
 def test_the_printed_command_does_what_was_planned(
-    shell: Shell, pool: str, monkeypatch: pytest.MonkeyPatch, wishes: tuple[str, ...]
+    shell: Shell, pool: str, monkeypatch: pytest.MonkeyPatch, goal: tuple[str, ...]
 ) -> None:
     (shell.folder / "data set").mkdir()
     asked = ("--epochs", "7", "--batch", "32", "--data", "data set", "--seed", "3")
     asked += ("--checkpoint-every", "2")
-    words = ("train.py", "--pool", pool, *asked, *wishes, "--json", "--", "--rate", "0.1 0.2")
+    words = ("train.py", "--pool", pool, *asked, *goal, "--json", "--", "--rate", "0.1 0.2")
     planned = shell("plan", *words)
     assert planned.code == 0, planned.err
     (line,) = [line for line in planned.err.splitlines() if line.startswith("follow it: ")]
@@ -164,7 +164,7 @@ def test_the_printed_command_does_what_was_planned(
     assert (settings.epochs, settings.batch, settings.seed) == (7, 32, 3)
     assert settings.checkpoint_epochs == 2 and str(settings.data).endswith("data set")
     assert job.arguments == ["--rate", "0.1 0.2"]
-    assert (job.plan.predicted["seconds"] is not None) is (wishes in ((), ("--machines", "m2")))
+    assert (job.plan.predicted["seconds"] is not None) is (goal in ((), ("--machines", "m2")))
 
 
 @pytest.mark.parametrize(

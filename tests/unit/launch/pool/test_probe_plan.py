@@ -16,8 +16,8 @@ from phalanx.launch.pool.probe_plan import (
     names_for,
     pair_seconds,
 )
+from phalanx.policies.collective_cost import COSTS, LinkSpeed
 from phalanx.pool.measured import CollectiveFigures
-from phalanx.rules.collective_cost import COSTS, LinkSpeed
 
 latencies = st.floats(1e-6, 0.3)
 bandwidths = st.floats(1e3, 1e10)

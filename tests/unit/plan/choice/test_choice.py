@@ -9,7 +9,7 @@ from made_plans import FAST, MBIT, costs, job, machines, probe
 from phalanx.core.errors import InputError
 from phalanx.plan.choice.decide import Choice, choose_plan
 from phalanx.plan.choice.evidence import Losses, earliest_switch, learn_factors
-from phalanx.plan.choice.wishes import Wishes
+from phalanx.plan.choice.objectives import Objectives
 from phalanx.plan.cost.model import CostModel
 from phalanx.plan.job import JobProfile
 from phalanx.pool.machine import Machine
@@ -21,10 +21,10 @@ def _choose(
     pool: list[Machine],
     links: Probe | None,
     losses: Losses | None = None,
-    **wishes: object,
+    **goal: object,
 ) -> Choice:
     model = CostModel(work, links)
-    return choose_plan(model, pool, Wishes(**wishes), losses)  # type: ignore[arg-type]
+    return choose_plan(model, pool, Objectives(**goal), losses)  # type: ignore[arg-type]
 
 
 EQUAL = job({"a": 0.01, "b": 0.01})
@@ -131,7 +131,7 @@ def test_impossible_wishes_say_what_is_possible() -> None:
     with pytest.raises(InputError, match="no machine"):
         _choose(EQUAL, [], None)
     with pytest.raises(InputError, match="unknown objective"):
-        Wishes("speed")
+        Objectives("speed")
 
 
 def test_a_large_pool_is_searched_by_its_quickest_machines() -> None:

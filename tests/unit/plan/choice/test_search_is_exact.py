@@ -9,8 +9,8 @@ import pytest
 from made_plans import MBIT, costs, job, probe
 
 from phalanx.plan.choice.decide import decide
+from phalanx.plan.choice.objectives import OBJECTIVES, Objectives
 from phalanx.plan.choice.search import best_by_size, choosable, selections
-from phalanx.plan.choice.wishes import OBJECTIVES, Wishes
 from phalanx.plan.cost.model import CostModel
 from phalanx.plan.prediction import Prediction
 from phalanx.pool.machine import Machine
@@ -55,22 +55,22 @@ def _never(strategy: str, workers: int) -> bool:
     return False
 
 
-def _brute(model: CostModel, pool: list[Machine], wishes: Wishes) -> Prediction:
+def _brute(model: CostModel, pool: list[Machine], goal: Objectives) -> Prediction:
     best: dict[int, Prediction] = {}
     for size in range(1, len(pool) + 1):
         every = [p for s in combinations(pool, size) for p in choosable(model, s, _never)]
-        best[size] = min(every, key=lambda p: wishes.value(p).value)
-    return decide(best, wishes)
+        best[size] = min(every, key=lambda p: goal.value(p).value)
+    return decide(best, goal)
 
 
 def _hold(seeds: range) -> None:
     for seed in seeds:
         luck = random.Random(seed)
         model, pool = _pool(luck)
-        wishes = Wishes(luck.choice(OBJECTIVES))
+        goal = Objectives(luck.choice(OBJECTIVES))
         found = [p for s in selections(model, pool) for p in choosable(model, s, _never)]
-        chosen = wishes.value(decide(best_by_size(found, wishes), wishes)).value
-        assert chosen <= 1.02 * wishes.value(_brute(model, pool, wishes)).value, f"seed {seed}"
+        chosen = goal.value(decide(best_by_size(found, goal), goal)).value
+        assert chosen <= 1.02 * goal.value(_brute(model, pool, goal)).value, f"seed {seed}"
 
 
 def test_the_choice_is_that_of_brute_force() -> None:

@@ -17,7 +17,7 @@ from phalanx.plan.timing.flows import run_flows
 from phalanx.plan.timing.heap import run_heap
 from phalanx.plan.timing.windows import run_windows
 from phalanx.plan.timing.work import FreeCluster, Outcome, StepDraws, Work
-from phalanx.rules.admission import Dynamic, Free, Rule, Stale
+from phalanx.policies.admission import Dynamic, Free, Rule, Stale
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from phalanx.plan.timing import free
 from phalanx.plan.timing.flows import fair_rates
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.work import FreeCluster, Outcome
-from phalanx.rules.admission import Dynamic, Free, Rule, Stale
-from phalanx.rules.collective_cost import MESSAGE_SECONDS
+from phalanx.policies.admission import Dynamic, Free, Rule, Stale
+from phalanx.policies.collective_cost import MESSAGE_SECONDS
 
 NO_LIMIT = FreeCluster(
     compute=[0.1, 0.1],

@@ -36,7 +36,7 @@ ROUNDS = st.builds(
     Round,
     naps=NAPS,
     locks=st.lists(st.integers(0, 2), max_size=3),
-    end=st.sampled_from(["barrier", "circles", "await", "nothing"]),
+    end=st.sampled_from(["barrier", "subsets", "await", "nothing"]),
     size=st.integers(1, 8),
 )
 
@@ -75,10 +75,10 @@ def _end_together(arena: ThreadArena, each: Round, done: list[int], number: int)
     if each.end == "barrier":
         arena.barrier()
         assert min(done) == number + 1
-    elif each.end == "circles":
+    elif each.end == "subsets":
         first = rank // each.size * each.size
         members = range(first, min(workers, first + each.size))
-        arena.circle(members).wait()
+        arena.subset_barrier(members).wait()
         assert all(done[member] >= number + 1 for member in members)
     arena.wake()
     if each.end == "await":
@@ -176,7 +176,7 @@ def test_a_deadlock_is_told_to_everybody_with_what_each_waits_for() -> None:
             elif rank == 1:
                 arena.await_(lambda: False)
             elif rank == 2:
-                arena.circle([2, 3]).wait()
+                arena.subset_barrier([2, 3]).wait()
         except DeadlockError as error:
             told[rank] = error.cause
 
@@ -197,7 +197,7 @@ def test_locks_taken_crosswise_are_a_deadlock() -> None:
         scripted(2, work)
 
 
-@pytest.mark.parametrize("way", ["barrier", "circle", "await"])
+@pytest.mark.parametrize("way", ["barrier", "barrier", "await"])
 def test_whoever_waits_in_vain_is_told_when_the_other_has_left(way: str) -> None:
     left: list[int] = []
 
@@ -221,8 +221,8 @@ def test_whoever_waits_in_vain_is_told_when_the_other_has_left(way: str) -> None
 def _wait(arena: ThreadArena, way: str, gone: Callable[[], bool]) -> None:
     if way == "barrier":
         arena.barrier(gone)
-    elif way == "circle":
-        arena.circle([0, 1]).wait(gone)
+    elif way == "barrier":
+        arena.subset_barrier([0, 1]).wait(gone)
     else:
         arena.await_(lambda: False, gone)
 
@@ -244,7 +244,7 @@ def test_whoever_waits_in_vain_is_told_while_the_other_still_polls() -> None:
     scripted(2, work)
 
 
-@pytest.mark.parametrize("way", ["barrier", "circle", "await", "lock", "sleep"])
+@pytest.mark.parametrize("way", ["barrier", "barrier", "await", "lock", "sleep"])
 def test_an_abort_frees_everybody(way: str) -> None:
     hub, told = Hub(3), []
 
@@ -270,8 +270,8 @@ def _wait_for_ever(arena: ThreadArena, way: str) -> None:
         arena.lock(1).acquire()
     while way == "sleep":
         arena.pause()
-    if way == "circle":
-        arena.circle([0, 1, 2]).wait()
+    if way == "barrier":
+        arena.subset_barrier([0, 1, 2]).wait()
     _wait(arena, way, lambda: False)
 
 

@@ -90,23 +90,23 @@ def test_whoever_waits_for_a_worker_that_left_is_told() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_a_circle_waits_for_its_members_alone(size: int) -> None:
+def test_a_subset_barrier_waits_for_its_members_alone(size: int) -> None:
     def work(arena: ShmArena) -> None:
         cells = arena.region("cells", 5, torch.int64)
         first = arena.rank // size * size
         members = list(range(first, min(5, first + size)))
-        circle = arena.circle(members[::-1])
-        for number in range(1, 100 + 50 * (arena.rank // size)):  # circles go on for unlike times
+        barrier = arena.subset_barrier(members[::-1])
+        for number in range(1, 100 + 50 * (arena.rank // size)):  # subsets go on for unlike times
             cells[arena.rank] = number
-            circle.wait()
+            barrier.wait()
             assert [int(cells[member]) for member in members] == [number] * len(members)
-            circle.wait()
+            barrier.wait()
         arena.barrier()
 
     assert _processes(5, work) == [0] * 5
 
 
-def test_circles_change_their_members_without_a_common_barrier() -> None:
+def test_subsets_change_their_members_without_a_common_barrier() -> None:
     def work(arena: ShmArena) -> None:
         cells = arena.region("cells", 4, torch.int64)
         pairs = [(0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2)]
@@ -114,14 +114,14 @@ def test_circles_change_their_members_without_a_common_barrier() -> None:
         for number in range(1, 300):
             pair = mine[number % 3]
             cells[arena.rank] = number
-            arena.circle(pair).wait()
+            arena.subset_barrier(pair).wait()
             assert min(int(cells[member]) for member in pair) >= number
-            arena.circle(pair).wait()
+            arena.subset_barrier(pair).wait()
 
     assert _processes(4, work) == [0] * 4
 
 
-def test_whoever_waits_in_a_circle_for_one_who_left_is_told() -> None:
+def test_whoever_waits_in_a_subset_barrier_for_one_who_left_is_told() -> None:
     def work(arena: ShmArena) -> None:
         left = arena.region("left", 1, torch.uint8).numpy()
         if arena.rank == 0:
@@ -129,7 +129,7 @@ def test_whoever_waits_in_a_circle_for_one_who_left_is_told() -> None:
             return
         if arena.rank == 1:
             with pytest.raises(PeerLost, match="has left"):
-                arena.circle([0, 1]).wait(lambda: bool(left[0]))
+                arena.subset_barrier([0, 1]).wait(lambda: bool(left[0]))
 
     assert _processes(3, work) == [0, 0, 0]
 

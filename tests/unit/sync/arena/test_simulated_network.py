@@ -6,7 +6,7 @@ import pytest
 from scripted import as_threads
 
 from phalanx.core.settings import VirtualCluster, VirtualWorker
-from phalanx.rules.collective_cost import COSTS, LinkSpeed
+from phalanx.policies.collective_cost import COSTS, LinkSpeed
 from phalanx.sync.arena.memory_arena import Hub
 from phalanx.sync.arena.simulated_network import SimulatedNetwork
 

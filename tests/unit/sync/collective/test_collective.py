@@ -22,8 +22,8 @@ from wire_bytes import (
 )
 
 from phalanx.core.errors import InputError, PeerLost
-from phalanx.rules.collective_choice import choose
-from phalanx.rules.collective_cost import ALL_REDUCE
+from phalanx.policies.collective_choice import choose
+from phalanx.policies.collective_cost import ALL_REDUCE
 from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
 from phalanx.sync.collective.algorithms.gather import (
     all_gather_direct,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.sync.state.fused_step import step_directly
-from phalanx.train.adopt import hooks
+from phalanx.train.adopt import torch_patches
 
 Make = Callable[[Any], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, Make] = {
@@ -141,6 +141,6 @@ def test_the_step_that_every_worker_has_wrapped(monkeypatch: pytest.MonkeyPatch)
     _give(parameters, 0)
     optimizer.step()
     monkeypatch.setattr(torch.optim.SGD, "step", torch.optim.SGD.step)  # to be put back
-    hooks._wrap_step(torch.optim.SGD)
+    torch_patches._wrap_step(torch.optim.SGD)
     torch.optim.lr_scheduler.StepLR(optimizer, 2)
     assert step_directly(optimizer, _give(parameters, 1), torch.zeros(()))

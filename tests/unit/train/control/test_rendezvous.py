@@ -15,7 +15,7 @@ from phalanx.train.control.rendezvous import EVALUATE, SAVE, Rendezvous
 
 def test_workers_that_mean_different_things() -> None:
     def work(rank: int, arena: ThreadArena) -> None:
-        Rendezvous(arena, arena.circle(range(2)), range(2)).meet(SAVE if rank else EVALUATE)
+        Rendezvous(arena, arena.subset_barrier(range(2)), range(2)).meet(SAVE if rank else EVALUATE)
 
     with pytest.raises(InputError, match="diverged"):
         scripted(2, work)

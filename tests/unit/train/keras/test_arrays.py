@@ -9,7 +9,7 @@ import pytest
 import torch
 from keras_here import Alone, noting_model, numbered
 
-from phalanx.adapters.keras.torch_backend import TorchGuest
+from phalanx.adapters.keras.torch_backend import TorchKerasModel
 from phalanx.train.keras.arrays import ArraySource
 from phalanx.train.keras.fit_arguments import FitArguments
 
@@ -25,7 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def _source(model: Any, *args: Any, batch: int | None = None, **options: Any) -> ArraySource:
     asked = FitArguments.of(type(model).fit.__get__(model), *args, **options)
-    return ArraySource(model, asked, batch, TorchGuest)
+    return ArraySource(model, asked, batch, TorchKerasModel)
 
 
 def _drawn(source: ArraySource, epochs: int) -> list[list[int]]:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from keras_here import Alone, noting_model, numbered
 
-from phalanx.adapters.keras.torch_backend import TorchGuest
+from phalanx.adapters.keras.torch_backend import TorchKerasModel
 from phalanx.core.errors import InputError
 from phalanx.train.keras.fit_arguments import FitArguments
 from phalanx.train.keras.streams import KEPT, BatchPart, StreamReader, StreamSource
@@ -124,7 +124,7 @@ def test_the_checksum_is_of_all_that_was_read(keras: Any) -> None:
 
 def _source(model: Any, *args: Any, **options: Any) -> StreamSource:
     asked = FitArguments.of(type(model).fit.__get__(model), *args, **options)
-    return StreamSource(model, asked, TorchGuest)
+    return StreamSource(model, asked, TorchKerasModel)
 
 
 def _dataset(keras: Any) -> Any:

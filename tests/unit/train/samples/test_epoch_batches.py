@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from phalanx.data import lazy
 from phalanx.data.reader import as_reader
-from phalanx.rules.ledger import Segment
+from phalanx.policies.sample_assignment import Segment
 from phalanx.train.engine.sample_leases import SampleLeases
 from phalanx.train.samples.epoch_batches import loaded, new_pass
 

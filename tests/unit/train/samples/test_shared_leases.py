@@ -6,7 +6,7 @@ from typing import Any
 
 from scripted import scripted
 
-from phalanx.rules.ledger import Segment
+from phalanx.policies.sample_assignment import Segment
 from phalanx.train.samples.shared_leases import SharedLeases
 
 

@@ -49,8 +49,8 @@ def test_what_the_pool_says_comes_by_variables() -> None:
     assert seat is not None
     ticket = ticket_of(seat, VARIABLES)
     assert ticket.tls and ticket.machine == "beta 2" and ticket.address == "127.0.0.1"
-    assert ticket.wish.servers == 2
-    assert ticket.wish.links == {"alpha": 1e9, "beta 2": 1e8}
+    assert ticket.server_request.servers == 2
+    assert ticket.server_request.links == {"alpha": 1e9, "beta 2": 1e8}
     assert not ticket_of(seat, VARIABLES | {"PHALANX_TLS": "0"}).tls
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from phalanx.rules.ledger import lease_of
+from phalanx.policies.sample_assignment import lease_of
 from phalanx.sync.arena.clock import MonotonicClock
 from phalanx.train.engine.engine import Engine
 from phalanx.train.step.gradient_weight import NEXT_TO_NOTHING, GradientWeight

@@ -105,7 +105,7 @@ class RemoteLock(Lock):
 
 
 @dataclass(frozen=True)
-class RemoteCircle:
+class RemoteSubsetBarrier:
     arena: RemoteArena
     members: tuple[int, ...]
 
@@ -184,11 +184,11 @@ class RemoteArena:
     def barrier(self, gone: Gone | None = None) -> None:
         self.meet((), gone)
 
-    def circle(self, members: Sequence[int]) -> RemoteCircle:
+    def subset_barrier(self, members: Sequence[int]) -> RemoteSubsetBarrier:
         if self.rank not in members:
             raise ValueError(f"rank {self.rank} is not in the group {list(members)}")
         everyone = len(members) == self.workers
-        return RemoteCircle(self, () if everyone else tuple(sorted(members)))
+        return RemoteSubsetBarrier(self, () if everyone else tuple(sorted(members)))
 
     def meet(self, members: tuple[int, ...], gone: Gone | None) -> None:
         if members or self.direct is None or not self.in_step:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from phalanx.rules.collective_choice import MOST_DIRECT
+from phalanx.policies.collective_choice import MOST_DIRECT
 from phalanx.sync.collective.links import Links, raw
 from phalanx.sync.collective.parts import split
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from phalanx.rules.ledger import Applied
+from phalanx.policies.sample_assignment import Applied
 from phalanx.sync.arena.arena import Locks, shard_lock
 from phalanx.sync.codec.encoding import Sender
 from phalanx.sync.reduce.reducer import Reducer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.rules.fitting_shares import fitting_shares
+from phalanx.policies.fitting_shares import fitting_shares
 
 
 @settings(max_examples=25)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.rules.admission import AWAY, Clocks, Dynamic, Free, Rule, Stale, rejoin
+from phalanx.policies.admission import AWAY, Clocks, Dynamic, Free, Rule, Stale, rejoin
 
 durations = st.integers(1, 40).map(float)
 

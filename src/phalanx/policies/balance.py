@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from phalanx.rules.share_proposal import (
+from phalanx.policies.share_proposal import (
     RECENT,
     Proposal,
     Tick,

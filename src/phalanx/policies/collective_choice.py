@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.core.errors import InputError
-from phalanx.rules.collective_cost import ALL_REDUCE, COSTS, LinkSpeed
+from phalanx.policies.collective_cost import ALL_REDUCE, COSTS, LinkSpeed
 
 USUAL_LATENCY = 100e-6
 USUAL_BANDWIDTH = 125e6

@@ -14,7 +14,7 @@ OBJECTIVES = (TIME, ENERGY, COST)
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Objectives:
     objective: str = TIME
     deadline: float | None = None
     """Seconds of the whole run."""

@@ -8,7 +8,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.rules.straggler_policy import COOL_DOWN, StragglerPolicy, Verdict
+from phalanx.policies.straggler_policy import COOL_DOWN, StragglerPolicy, Verdict
 
 crews = st.lists(st.floats(10.0, 1e4), min_size=1, max_size=6)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.rules import admission
-from phalanx.rules.admission import AWAY, FEW, HORIZON, Clocks, Dynamic, Stale
+from phalanx.policies import admission
+from phalanx.policies.admission import AWAY, FEW, HORIZON, Clocks, Dynamic, Stale
 
 seconds = st.one_of(st.floats(1e-3, 50.0), st.sampled_from([0.1, 0.25, 1.0, 7.0]))
 

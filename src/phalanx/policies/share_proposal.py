@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from phalanx.rules.fitting_shares import fitting_shares
+from phalanx.policies.fitting_shares import fitting_shares
 
 WORTH_TRYING = 1.05
 """Shares are tried when the steps should become faster by this."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
-from phalanx.rules.switch_points import boundaries, segments
+from phalanx.policies.switch_points import boundaries, segments
 
 
 @given(st.floats(0.01, 0.99), st.integers(2, 9), st.integers(1, 500), st.integers(1, 64))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.rules.ledger import LANE_CELLS
+from phalanx.policies.sample_assignment import LANE_CELLS
 
 Range = tuple[int, int]
 """Rows ``start … end`` of the line."""

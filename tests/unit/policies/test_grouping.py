@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.rules.grouping import Team, by_machine, by_size, by_speed
+from phalanx.policies.grouping import Team, by_machine, by_size, by_speed
 
 speeds_of_workers = st.lists(st.one_of(st.just(0.0), st.floats(0.1, 1e6)), min_size=1, max_size=12)
 

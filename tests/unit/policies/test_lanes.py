@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.rules.lanes import Lanes, Range
+from phalanx.policies.lanes import Lanes, Range
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=12)
 

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.rules.ledger import Counter, Segment, claim, lockstep, split, split_among_all
+from phalanx.policies.sample_assignment import (
+    Counter,
+    Segment,
+    claim,
+    lockstep,
+    split,
+    split_among_all,
+)
 
 sizes = st.integers(1, 300)
 batches = st.integers(1, 64)

@@ -11,7 +11,7 @@ import math
 
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec, Until
-from phalanx.rules.ledger import Segment
+from phalanx.policies.sample_assignment import Segment
 
 Boundary = tuple[int, int]  # epoch, position in it
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.rules.balance import Balancer, ShareChange
-from phalanx.rules.fitting_shares import fitting_shares
-from phalanx.rules.share_proposal import Tick, faster, fixed_cost, propose
+from phalanx.policies.balance import Balancer, ShareChange
+from phalanx.policies.fitting_shares import fitting_shares
+from phalanx.policies.share_proposal import Tick, faster, fixed_cost, propose
 
 BATCH = 256.0
 EXCHANGE = 5.0

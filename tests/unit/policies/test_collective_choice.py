@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
-from phalanx.rules.collective_choice import choose
-from phalanx.rules.collective_cost import ALL_REDUCE, COSTS, LinkSpeed
+from phalanx.policies.collective_choice import choose
+from phalanx.policies.collective_cost import ALL_REDUCE, COSTS, LinkSpeed
 
 
 def seconds(name: str, size: int, count: float, link: LinkSpeed) -> float:

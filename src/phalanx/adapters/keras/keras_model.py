@@ -1,6 +1,6 @@
 """A Keras model as the engine sees it: a mirror in torch of its variables, and gradients for it.
 
-The engine exchanges and updates torch parameters. A guest has one for each trainable variable of
+The engine exchanges and updates torch parameters. It has one for each trainable variable of
 the model; the model's own ``train_step`` computes, and what it would hand to its optimizer becomes
 the gradient. On Keras' torch backend the mirror is the variables themselves.
 """
@@ -21,7 +21,7 @@ AVERAGED = {"moving_mean", "moving_variance"}
 """Statistics of batch normalisation, which the engine averages over workers."""
 
 
-class Guest:
+class KerasModel:
     """``load`` after each step, ``show`` before Keras itself uses the model."""
 
     shows_losses = False
