@@ -95,6 +95,7 @@ FIGURES = {
 }
 LONG = {
     "adopted": "benchmarks.adopted",
+    "unchanged": "benchmarks.unchanged",
     "views": "benchmarks.views",
     "accuracy": "benchmarks.accuracy",
     "straggler": "benchmarks.straggler",

@@ -27,16 +27,33 @@ optimizer = torch.optim.{optimizer}(model.parameters(), lr=0.01, foreach={foreac
 phalanx.fit(model, optimizer=optimizer, loss=nn.CrossEntropyLoss(), train=(x, y), epochs=3,
             batch=100)
 """
+ADOPTED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x, y = torch.randn(1000, 20).double(), torch.randint(0, 5, (1000,))
+x[{bad}] = float("nan")
+model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 5)).double().cuda()
+optimizer = torch.optim.{optimizer}(model.parameters(), lr=0.01, foreach={foreach})
+for epoch in range(3):
+    for a, b in DataLoader(TensorDataset(x, y), batch_size=100):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(a.cuda()), b.cuda()).backward()
+        optimizer.step()
+"""
 
 
+@pytest.mark.parametrize("text", [SCRIPT, ADOPTED], ids=["fit", "unchanged"])
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW"])
-def test_the_step_of_a_bad_batch_is_skipped(tmp_path: Path, optimizer: str) -> None:
+def test_the_step_of_a_bad_batch_is_skipped(tmp_path: Path, text: str, optimizer: str) -> None:
     pool = tmp_path / "pool.yaml"
     pool.write_text("machines:\n  here: {host: here, gpus: 1}\n")
     found = {}
     for foreach in ("True", "None"):  # asked by the host, and skipped on the GPU
         script = tmp_path / f"train_{foreach}.py"
-        script.write_text(SCRIPT.format(bad=[7], optimizer=optimizer, foreach=foreach))
+        script.write_text(text.format(bad=[7], optimizer=optimizer, foreach=foreach))
         words = ("run", str(script), "--pool", str(pool), "--workers", "1", "--json")
         ended = phalanx(*words, cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr

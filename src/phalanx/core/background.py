@@ -44,11 +44,16 @@ class BackgroundThread:
 
 def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
     while (task := tasks.get()) is not None:
-        future, function, given = task
+        (future, function, given), error = task, None
         try:
             function(*given)
-        except BaseException as error:
-            future.set_exception(error)
-        else:
+        except BaseException as raised:
+            error = raised
+        # Before anybody hears of it: they may be what keeps the owner, and who waits may end the
+        # process, in which no thread may be freeing tensors then.
+        del task, function, given
+        if error is None:
             future.set_result(None)
-        del task, future, function, given  # they may be what keeps the owner
+        else:
+            future.set_exception(error)
+        del future, error

@@ -21,6 +21,7 @@ from torch.optim import optimizer as hooks
 
 from phalanx.sync.state.fused_step import step_directly
 from phalanx.sync.state.gradients import get_grad
+from phalanx.sync.state.skip_dynamo_import import StepWithoutCompiler
 
 BLOCK = 8
 """Steps whose flags go to the host together."""
@@ -183,7 +184,8 @@ class DeviceSkips:
         optimizer: Any = self._optimizer
         optimizer.found_inf = found
         try:
-            optimizer.step()
+            with StepWithoutCompiler(optimizer):
+                optimizer.step()
         finally:
             del optimizer.found_inf
 

@@ -35,17 +35,44 @@ def step_without_compiler() -> None:
     compiler.
     """
     if COMPILER not in sys.modules:
-        stand_in: Any = ModuleType(COMPILER)
-        stand_in.graph_break = lambda *_, **__: None
-        stand_in.__getattr__ = _of_the_compiler
-        torch._dynamo = sys.modules[COMPILER] = stand_in
+        torch._dynamo = sys.modules[COMPILER] = _STAND_IN
+
+
+class StepWithoutCompiler:
+    """A context in which a step of one of torch's own optimizers does not import the compiler.
+
+    Only they ask for it, and only that it passes over them. Whatever else is done in a step, such
+    as a closure that compiles a model, gets the compiler itself.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._stands_in = type(optimizer).__module__.startswith("torch.optim")
+
+    def __enter__(self) -> None:
+        if self._stands_in:
+            step_without_compiler()
+
+    def __exit__(self, *_: object) -> None:
+        if sys.modules.get(COMPILER) is _STAND_IN:
+            _remove_stand_in()
+        else:
+            self._stands_in = False  # something has imported it
 
 
 def _of_the_compiler(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    del sys.modules[COMPILER], torch._dynamo
+    _remove_stand_in()
     return getattr(importlib.import_module(COMPILER), name)
+
+
+def _remove_stand_in() -> None:
+    del sys.modules[COMPILER], torch._dynamo
+
+
+_STAND_IN: Any = ModuleType(COMPILER)
+_STAND_IN.graph_break = lambda *_, **__: None
+_STAND_IN.__getattr__ = _of_the_compiler
 
 
 def _marked_when_needed(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ from phalanx.sync.state.optimizer_state import (
 )
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shard_optimizer import discover_slots, is_elementwise
+from phalanx.sync.state.skip_dynamo_import import StepWithoutCompiler
 from phalanx.sync.strategy import Timing
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Single:
 
     def __init__(self, optimizer: torch.optim.Optimizer, clock: Clock) -> None:
         self._optimizer, self._clock = optimizer, clock
+        self._without_compiler = StepWithoutCompiler(optimizer)
 
     def exchange(self, scale: float, clip: float | None = None) -> Timing:
         """Gradients are multiplied by ``scale`` first."""
@@ -43,7 +45,8 @@ class Single:
         if clip is not None and finite:
             torch.nn.utils.clip_grad_norm_(parameters, clip)
         if finite:
-            self._optimizer.step()
+            with self._without_compiler:
+                self._optimizer.step()
         _drop(parameters)
         return Timing(update=self._clock.now() - ready, refused=None if finite else (0,))
 

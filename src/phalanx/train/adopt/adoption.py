@@ -327,7 +327,8 @@ class Adoption:
         at different times, and one that the script has dropped must be gone on all of them.
         """
         if len(self._made) > self._settled:
-            if self._made[1:]:
+            new = any(ref() is not None for ref in self._made[self._settled :])
+            if new and self._made[1:]:
                 gc.collect()
             self._made = [ref for ref in self._made if ref() is not None]
             self._settled = len(self._made)

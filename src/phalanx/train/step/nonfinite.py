@@ -87,7 +87,7 @@ def skip_on_device(
 ) -> None:
     """Where the host need not know at once that a step was skipped, it does not wait for it."""
     chosen = environment.settings
-    asks = chosen.adopt or chosen.profile is not None or chosen.on_nonfinite == "stop"
+    asks = chosen.profile is not None or chosen.on_nonfinite == "stop"
     if environment.device.type == "cuda" and engine.workers == len(optimizers) == 1 and not asks:
         engine.exchange.skip_on_device(optimizers[0], say)
 

@@ -304,8 +304,4 @@ def _warm_up(script: _Script, engine: Engine) -> None:
     if not script.environment.launched:
         return
     weight = torch.ones(1, requires_grad=True)
-    (weight * 1.0).backward(torch.ones(1))
-    if engine.workers == 1 or any(
-        p.traits.local for p in script.spec.phases
-    ):  # the user's own optimizer steps
-        torch.optim.SGD([weight], lr=0.0).step()
+    (weight * 1.0).sum().backward()
