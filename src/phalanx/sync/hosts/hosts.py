@@ -12,7 +12,7 @@ from torch import Tensor
 from phalanx.core.errors import InputError
 from phalanx.sync.arena.arena import Arena, Droppable, Topology
 from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
-from phalanx.sync.collective.algorithms.torch_dist import KeyValue, TorchDist, gloo, nccl
+from phalanx.sync.collective.algorithms.torch_dist import TorchDist, gloo, nccl
 from phalanx.sync.collective.collective import Collective, measured_latency
 from phalanx.sync.collective.links import open_channels, open_links
 from phalanx.sync.connect.channel import Channel
@@ -34,9 +34,8 @@ class RemoteHosts:
         access: Credentials,
         servers: Servers,
         run: str,
-        words: KeyValue,
     ) -> None:
-        self._words, self._run = words, run
+        self._run = run
         self._rank, self._members, self._access, self._servers = rank, members, access, servers
         me = members[rank]
         self.machine = me.machine
@@ -73,13 +72,13 @@ class RemoteHosts:
         rank, size = leaders.index(self._rank), len(leaders)
         name = f"{self._trainings}.{tag}.{len(self._opened)}"
         if topology.through == "gloo":
-            return gloo(self._words, name, rank, size, self._access.address)
+            return gloo(self._servers.notes, name, rank, size, self._access.address)
         if topology.device is None or topology.device.type != "cuda":
             raise InputError(
                 "'through=nccl' needs a GPU for each machine's first worker",
                 "Remove it, to use Phalanx's own connections.",
             )
-        return nccl(self._words, name, rank, size, topology.device)
+        return nccl(self._servers.notes, name, rank, size, topology.device)
 
     def _ours(self, tag: str, leaders: list[int], topology: Topology) -> Collective:
         chosen, rank = [self._members[rank] for rank in leaders], leaders.index(self._rank)

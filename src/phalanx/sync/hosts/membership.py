@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from phalanx.agent.machine.facts import machine_id
-from phalanx.core.errors import MachineLost, PeerLost
+from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.arena import memfd
 from phalanx.sync.arena.remote.coordinator_messages import (
@@ -99,9 +97,7 @@ def become_worker(
     servers = Servers(
         welcome.rank, welcome.workers, welcome.servers, access, remote, request or ServerRequest()
     )
-    hosts = RemoteHosts(
-        welcome.rank, welcome.workers, access, servers, welcome.run, KeyValuesAtCoordinator(remote)
-    )
+    hosts = RemoteHosts(welcome.rank, welcome.workers, access, servers, welcome.run)
     remote.hosts = hosts
     remote.host = _host_arena(remote, hosts.here, key)
     if len(welcome.workers) <= MOST_WORKERS:
@@ -115,28 +111,6 @@ def become_worker(
         )
         remote.direct = DirectBarrier(channels, remote.check)
     return remote
-
-
-@dataclass(frozen=True)
-class KeyValuesAtCoordinator:
-    """What torch's process groups leave for each other, at the coordinator."""
-
-    remote: RemoteArena
-
-    def set(self, key: str, value: bytes) -> None:
-        self.remote.put(key, value)
-
-    def get(self, key: str, timeout: float) -> bytes:
-        end = time.monotonic() + timeout
-        try:
-            return self.remote.get(key, lambda: time.monotonic() > end)
-        except MachineLost:
-            raise
-        except PeerLost:
-            raise TimeoutError(f"no machine has set {key}") from None
-
-    def add(self, key: str, amount: int) -> int:
-        return self.remote.add(key, amount)
 
 
 def _host_arena(remote: RemoteArena, here: Sequence[int], key: RunKey) -> ShmArena:

@@ -257,15 +257,17 @@ class Words:
         self._table: dict[str, bytes] = {}
         self._changed = threading.Condition()
 
-    def set(self, key: str, value: bytes) -> None:
+    def put(self, key: str, value: bytes) -> None:
         with self._changed:
             self._table[key] = value
             self._changed.notify_all()
 
-    def get(self, key: str, timeout: float) -> bytes:
+    def get(self, key: str, gone: Callable[[], bool] | None = None) -> bytes:
         with self._changed:
-            if not self._changed.wait_for(lambda: key in self._table, timeout):
-                raise TimeoutError(f"nobody has set {key}")
+            while key not in self._table:
+                if gone is not None and gone():
+                    raise PeerLost(f"nobody has set {key}")
+                self._changed.wait(0.05)
             return self._table[key]
 
     def add(self, key: str, amount: int) -> int:

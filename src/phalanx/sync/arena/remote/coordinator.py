@@ -118,11 +118,9 @@ class Coordinator:
         self._meetings: defaultdict[tuple[int, ...], list[tuple[Client, m.Meet]]] = defaultdict(
             list
         )
-        self._regions: list[tuple[Client, m.Region]] = []
         self._locks = LockTable()
         self._values = KeyValues()
         self._handlers: dict[type, Callable[..., None]] = {
-            m.Region: self._region,
             m.Meet: self._meet,
             m.Acquire: self._acquire,
             m.Release: self._release,
@@ -132,7 +130,6 @@ class Coordinator:
             m.Put: self._put,
             m.Get: self._get,
             m.Add: self._add,
-            m.Time: self._time,
         }
         self._run = secrets.token_hex(8)
         self._over = False
@@ -185,9 +182,11 @@ class Coordinator:
                 else:
                     self._lose(client, request.ending, request.words)
                 return
-            self._take_changes(client, getattr(request, "runs", 0), size)
+            if isinstance(request, m.Hello):
+                raise ValueError("a process says hello once")
+            self._take_changes(client, request.runs, size)
             self._handlers[type(request)](client, request)
-        except (PeerLost, msgspec.MsgspecError, KeyError, ValueError, AttributeError):
+        except (PeerLost, msgspec.MsgspecError, KeyError, ValueError):
             self._lose(client)
 
     def _take_changes(self, client: Client, runs: int, size: int) -> None:
@@ -235,15 +234,12 @@ class Coordinator:
         self._values.forget(client)
         for arrived in self._meetings.values():
             arrived[:] = [a for a in arrived if a[0] is not client]
-        self._regions = [r for r in self._regions if r[0] is not client]
         self._over = not any(not c.hello.serves for c in self._clients)
 
     def _settle_without(self) -> None:
         """Waits no longer for processes that have left."""
         for members in list(self._meetings):
             self._complete(members)
-        if self._regions:
-            self._complete_regions()
 
     def _say(self, client: Client, reply: m.Reply, *changes: bytes) -> None:
         try:
@@ -251,29 +247,15 @@ class Coordinator:
         except PeerLost:
             self._lose(client)
 
-    def _tell(self, client: Client, seq: int, *, granted: bool = True) -> None:
+    def _tell(self, client: Client, seq: int, *, granted: bool = True, refused: str = "") -> None:
         """Answer, with all that is new."""
         runs, places, values = self._changes.news_for(client)
-        self._say(client, m.CoordinatorAnswer(seq, runs, granted), places, values)
+        answer = m.CoordinatorAnswer(seq, runs, granted, time=time.monotonic(), refused=refused)
+        self._say(client, answer, places, values)
         if self._changes.many:
             self._changes.forget(min((c.seen for c in self._workers.values()), default=0))
 
     # -- memory and barriers -----------------------------------------------------------------
-
-    def _region(self, client: Client, request: m.Region) -> None:
-        self._regions.append((client, request))
-        self._complete_regions()
-
-    def _complete_regions(self) -> None:
-        if len(self._regions) < len(self._workers):
-            return
-        arrived, self._regions = self._regions, []
-        if self._refuse([client for client, _ in arrived]):
-            return
-        same = len({request.digest for _, request in arrived}) == 1
-        for client, request in arrived:
-            refused = "" if same else "the workers built different models"
-            self._say(client, m.CoordinatorAnswer(request.seq, refused=refused))
 
     def _meet(self, client: Client, request: m.Meet) -> None:
         members = tuple(request.members)
@@ -290,10 +272,11 @@ class Coordinator:
         if self._refuse([client for client, _ in arrived], members):
             return
         forget = arrived[0][1].forget
+        same = len({request.digest for _, request in arrived}) == 1
         for client, request in arrived:
             if forget:
                 client.seen = self._changes.end
-            self._tell(client, request.seq)
+            self._tell(client, request.seq, refused="" if same else m.UNLIKE)
 
     def _refuse(self, clients: Sequence[Client], members: Sequence[int] = ()) -> bool:
         """A worker that has ended its script cannot be met."""
@@ -346,8 +329,5 @@ class Coordinator:
 
     def _add(self, client: Client, request: m.Add) -> None:
         total = int(self._values.known.get(request.key, b"0")) + request.amount
-        self._put(client, m.Put(request.key, str(total).encode()))
+        self._put(client, m.Put(key=request.key, value=str(total).encode()))
         self._say(client, m.CoordinatorAnswer(request.seq, value=str(total).encode()))
-
-    def _time(self, client: Client, request: m.Time) -> None:
-        self._say(client, m.CoordinatorAnswer(request.seq, value=repr(time.monotonic()).encode()))

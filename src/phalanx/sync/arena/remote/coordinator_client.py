@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from phalanx.core.errors import PeerLost
+from phalanx.core.errors import InputError, PeerLost
 from phalanx.sync.arena.arena import LEFT
 from phalanx.sync.arena.remote import coordinator_messages as m
 from phalanx.sync.connect.channel import Channel
@@ -24,8 +24,6 @@ Changes = tuple[int, bytes, bytes]
 """How many runs of memory have changed, their places, their bytes."""
 NOTHING: Changes = (0, b"", b"")
 Gone = Callable[[], bool]
-Request = Callable[[int, int], m.Request]
-"""Makes a request from its number and the number of runs that come with it."""
 
 
 class CoordinatorClient:
@@ -48,13 +46,13 @@ class CoordinatorClient:
         self.released = False
         """Whether something went to the coordinator since all last met there."""
 
-    def say(self, request: Request, *, bare: bool = False) -> None:
+    def say(self, request: m.Request, *, bare: bool = False) -> None:
         """Sends a message that has no answer; ``bare``: without changes."""
         self._send(request, everything=False, bare=bare, answered=False)
 
     def ask(
         self,
-        request: Request,
+        request: m.Request,
         *,
         everything: bool = False,
         bare: bool = False,
@@ -68,21 +66,26 @@ class CoordinatorClient:
         seq, looked = self._send(request, everything, bare, taken=changes), time.monotonic()
         while True:
             answer = self._hear(seq, None if gone is None else SLICE_SECONDS)
+            if answer is not None and answer.refused:
+                raise InputError(
+                    answer.refused,
+                    "Every worker has to build the same model, with the same optimizer.",
+                )
             if answer is not None:
                 return answer
             if gone is not None and time.monotonic() - looked >= SLICE_SECONDS:
                 looked = time.monotonic()
                 if gone():
                     raise PeerLost(*LEFT)
-                self.say(lambda seq, _: m.Peek(seq), bare=True)  # so that ``gone`` sees the newest
+                self.say(m.Peek(), bare=True)  # so that ``gone`` sees the newest
 
-    def ask_for_a_slice(self, request: Request) -> None:
+    def ask_for_a_slice(self, request: m.Request) -> None:
         """Wait for an answer or a while; either way all that is new is known afterwards."""
         seq = self._send(request, everything=False, bare=False)
         if self._hear(seq, SLICE_SECONDS) is None:
             with self._turn:
                 self._open.discard(seq)
-            self.ask(lambda seq, _: m.Peek(seq), bare=True)
+            self.ask(m.Peek(), bare=True)
 
     def check(self) -> None:
         """Hear what has come, without waiting: somebody may be gone."""
@@ -101,7 +104,7 @@ class CoordinatorClient:
 
     def _send(
         self,
-        request: Request,
+        request: m.Request,
         everything: bool,
         bare: bool,
         *,
@@ -114,7 +117,8 @@ class CoordinatorClient:
                 self._open.add(self._seq)
             runs, *changes = taken or (NOTHING if bare else self._take(everything))
             self.released |= runs > 0
-            self._channel.send(m.encode(request(self._seq, runs)), *changes)
+            numbered = msgspec.structs.replace(request, seq=self._seq, runs=runs)
+            self._channel.send(m.encode(numbered), *changes)
             return self._seq
 
     def _hear(self, seq: int, seconds: float | None) -> m.CoordinatorAnswer | None:

@@ -45,76 +45,60 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     """A word of this training's own."""
 
 
-class Region(msgspec.Struct, frozen=True, tag=True):
-    """A worker asks for memory: all have to ask for the same."""
+class _Numbered(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    seq: int = 0
+    """The number of the request, which its answer repeats."""
+    runs: int = 0
+    """How many pieces of memory have changed; the changes follow."""
 
-    seq: int
-    digest: bytes
 
-
-class Meet(msgspec.Struct, frozen=True, tag=True):
+class Meet(_Numbered, frozen=True, kw_only=True):
     """A barrier of ``members``; all workers when there are none."""
 
-    seq: int
-    runs: int
-    members: list[int]
+    members: list[int] = []
+    digest: bytes = b""
+    """Tells the memory that is asked for here: all have to ask for the same."""
     forget: bool = False
     """Whether to forget what was written before."""
 
 
-class Acquire(msgspec.Struct, frozen=True, tag=True):
-    seq: int
-    runs: int
+class Acquire(_Numbered, frozen=True, kw_only=True):
     lock: int
     blocking: bool
 
 
-class Release(msgspec.Struct, frozen=True, tag=True):
-    runs: int
+class Release(_Numbered, frozen=True, kw_only=True):
     lock: int
 
 
-class Await(msgspec.Struct, frozen=True, tag=True):
+class Await(_Numbered, frozen=True):
     """Answer at once if there is something new, or when somebody wakes."""
 
-    seq: int
-    runs: int
+
+class Wake(_Numbered, frozen=True):
+    """Something that others may wait for has changed."""
 
 
-class Wake(msgspec.Struct, frozen=True, tag=True):
-    runs: int
-
-
-class Peek(msgspec.Struct, frozen=True, tag=True):
+class Peek(_Numbered, frozen=True):
     """Answer at once with what is new."""
 
-    seq: int
 
-
-class Put(msgspec.Struct, frozen=True, tag=True):
+class Put(_Numbered, frozen=True, kw_only=True):
     key: str
     value: bytes
 
 
-class Get(msgspec.Struct, frozen=True, tag=True):
+class Get(_Numbered, frozen=True, kw_only=True):
     """Answered when there is such a key."""
 
-    seq: int
     key: str
 
 
-class Add(msgspec.Struct, frozen=True, tag=True):
+class Add(_Numbered, frozen=True, kw_only=True):
     """A counter; the answer is its new value."""
 
-    seq: int
     key: str
     amount: int
-
-
-class Time(msgspec.Struct, frozen=True, tag=True):
-    """Asks for the coordinator's time."""
-
-    seq: int
 
 
 class Ending(Enum):
@@ -128,10 +112,13 @@ class Ending(Enum):
     """The process left without a word."""
 
 
-class Bye(msgspec.Struct, frozen=True, tag=True):
+class Bye(_Numbered, frozen=True, kw_only=True):
     ending: Ending = Ending.FINISHED
     words: Annotated[str, msgspec.Meta(max_length=400)] = ""
     """The error, if something went wrong."""
+
+
+UNLIKE = "the workers built different models"
 
 
 class CoordinatorAnswer(msgspec.Struct, frozen=True, tag=True):
@@ -139,6 +126,8 @@ class CoordinatorAnswer(msgspec.Struct, frozen=True, tag=True):
     runs: int = 0
     granted: bool = True
     value: bytes = b""
+    time: float = 0.0
+    """The coordinator's time."""
     refused: str = ""
 
 
@@ -154,9 +143,7 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     """The lost process's own words, if it had any."""
 
 
-Request = (
-    Hello | Region | Meet | Acquire | Release | Await | Wake | Peek | Put | Get | Add | Time | Bye
-)
+Request = Meet | Acquire | Release | Await | Wake | Peek | Put | Get | Add | Bye
 Reply = Welcome | CoordinatorAnswer | Lost
 
 RUN_BYTES = 16
@@ -164,6 +151,6 @@ RUN_BYTES = 16
 MOST_RUNS = 1 << 20
 """Pieces of memory that one message may change."""
 
-request_decoder = msgspec.msgpack.Decoder(Request)
+request_decoder = msgspec.msgpack.Decoder(Hello | Request)
 reply_decoder = msgspec.msgpack.Decoder(Reply)
 encode = msgspec.msgpack.Encoder().encode

@@ -142,11 +142,7 @@ class RemoteArena:
     def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
         digest = hashlib.sha256(f"{name} {count} {dtype}".encode()).digest()
         self.training = True
-        answer = self._client.ask(lambda seq, _: m.Region(seq, digest), bare=True)
-        if answer.refused:
-            raise InputError(
-                answer.refused, "Every worker has to build the same model, with the same optimizer."
-            )
+        self._client.ask(m.Meet(digest=digest), bare=True)
         if count == 0:
             return torch.empty(0, dtype=dtype)
         size = count * dtype.itemsize
@@ -166,7 +162,7 @@ class RemoteArena:
 
     def _forget(self) -> None:
         """A barrier; what was written before it does not count any more."""
-        self._client.ask(lambda seq, _: m.Meet(seq, 0, [], forget=True), bare=True)
+        self._client.ask(m.Meet(forget=True), bare=True)
 
     def _changes(self, everything: bool) -> Changes:
         cold = self._cold.changes() if everything and self._cold.end else NOTHING
@@ -206,20 +202,15 @@ class RemoteArena:
 
     def _ask(self, gone: Gone | None) -> None:
         """Whether the others are waited for in vain; the coordinator knows."""
-        self._client.ask(lambda seq, _: m.Peek(seq), bare=True)
+        self._client.ask(m.Peek(), bare=True)
         if gone is not None and gone():
             raise PeerLost(*LEFT)
 
     def _meet_at_coordinator(
         self, members: tuple[int, ...], gone: Gone | None, changes: Changes | None = None
     ) -> None:
-        who = list(members)
-        self._client.ask(
-            lambda seq, runs: m.Meet(seq, runs, who),
-            everything=not members,
-            changes=changes,
-            gone=gone,
-        )
+        meet = m.Meet(members=list(members))
+        self._client.ask(meet, everything=not members, changes=changes, gone=gone)
         if not members:
             self._client.released = False
 
@@ -230,21 +221,21 @@ class RemoteArena:
         return self._locks.setdefault(index, RemoteLock(self, index))
 
     def acquire(self, index: int, blocking: bool) -> bool:
-        return self._client.ask(lambda seq, runs: m.Acquire(seq, runs, index, blocking)).granted
+        return self._client.ask(m.Acquire(lock=index, blocking=blocking)).granted
 
     def release(self, index: int) -> None:
-        self._client.say(lambda _, runs: m.Release(runs, index))
+        self._client.say(m.Release(lock=index))
 
     # -- waiting and waking ------------------------------------------------------------------
 
     def await_(self, ready: Callable[[], bool], gone: Gone | None = None) -> None:
         while not ready():
-            self._client.ask_for_a_slice(lambda seq, runs: m.Await(seq, runs))
+            self._client.ask_for_a_slice(m.Await())
             if gone is not None and gone() and not ready():
                 raise PeerLost(*LEFT)
 
     def wake(self) -> None:
-        self._client.say(lambda _, runs: m.Wake(runs))
+        self._client.say(m.Wake())
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -255,14 +246,14 @@ class RemoteArena:
     # -- values, by which processes find each other --------------------------------------------
 
     def put(self, key: str, value: bytes) -> None:
-        self._client.say(lambda *_: m.Put(key, value), bare=True)
+        self._client.say(m.Put(key=key, value=value), bare=True)
 
     def get(self, key: str, gone: Gone | None = None) -> bytes:
         """Waits until somebody has put it."""
-        return self._client.ask(lambda seq, _: m.Get(seq, key), bare=True, gone=gone).value
+        return self._client.ask(m.Get(key=key), bare=True, gone=gone).value
 
     def add(self, key: str, amount: int) -> int:
-        return int(self._client.ask(lambda seq, _: m.Add(seq, key, amount), bare=True).value)
+        return int(self._client.ask(m.Add(key=key, amount=amount), bare=True).value)
 
     def check(self) -> None:
         """Raise if a machine is gone without which this worker cannot go on."""
@@ -279,7 +270,7 @@ class RemoteArena:
         best = (float("inf"), 0.0)
         for _ in range(QUESTIONS):
             asked = time.monotonic()
-            theirs = float(self._client.ask(lambda seq, _: m.Time(seq), bare=True).value)
+            theirs = self._client.ask(m.Peek(), bare=True).time
             took = time.monotonic() - asked
             best = min(best, (took, theirs - asked - took / 2))
         took, ahead = best
@@ -293,7 +284,7 @@ class RemoteArena:
             self.direct.close()
         if ending is not m.Ending.VANISHED:
             with suppress(PeerLost):
-                self._client.say(lambda *_: m.Bye(ending, words[:400]), bare=True)
+                self._client.say(m.Bye(ending=ending, words=words[:400]), bare=True)
         self._client.close()
 
     def _hear_of(self, lost: m.Lost) -> None:

@@ -7,6 +7,7 @@ listens on every address. Gloo's own connections prove no key: that is said in t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from phalanx.core.errors import InputError, PeerLost
+from phalanx.core.errors import InputError, MachineLost, PeerLost
 from phalanx.sync.collective.algorithms import ring
 from phalanx.sync.collective.links import raw
 from phalanx.sync.connect.payloads import BLOCK, encode_header, make_room, rest_length
@@ -24,10 +25,10 @@ from phalanx.sync.connect.payloads import BLOCK, encode_header, make_room, rest_
 class KeyValue(Protocol):
     """Where participants leave words for each other."""
 
-    def set(self, key: str, value: bytes) -> None: ...
+    def put(self, key: str, value: bytes) -> None: ...
 
-    def get(self, key: str, timeout: float) -> bytes:
-        """Waits for the key; ``TimeoutError`` when it is not set in time."""
+    def get(self, key: str, gone: Callable[[], bool] | None = None) -> bytes:
+        """Waits for the key; gives up with :class:`PeerLost` when ``gone`` says so."""
         ...
 
     def add(self, key: str, amount: int) -> int: ...
@@ -44,10 +45,19 @@ class KeyValueStore(dist.Store):  # type: ignore[name-defined,misc]
 
     def set(self, key: str, value: str | bytes) -> None:
         data = value.encode() if isinstance(value, str) else bytes(value)
-        self._words.set(self._name + key, data)
+        self._words.put(self._name + key, data)
 
     def get(self, key: str) -> bytes:
-        return self._words.get(self._name + key, self._timeout)
+        return self._get(key, self._timeout)
+
+    def _get(self, key: str, seconds: float) -> bytes:
+        end = time.monotonic() + seconds
+        try:
+            return self._words.get(self._name + key, lambda: time.monotonic() > end)
+        except MachineLost:
+            raise
+        except PeerLost:
+            raise TimeoutError(f"no machine has set {key}") from None
 
     def add(self, key: str, amount: int) -> int:
         return self._words.add(self._name + key, amount)
@@ -55,7 +65,7 @@ class KeyValueStore(dist.Store):  # type: ignore[name-defined,misc]
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         seconds = self._timeout if timeout is None else timeout.total_seconds()
         for key in keys:
-            self._words.get(self._name + key, seconds)
+            self._get(key, seconds)
 
     def check(self, keys: Sequence[str]) -> bool:
         try:
