@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import LIMIT, as_threads, scripted
@@ -100,71 +99,6 @@ def test_whatever_ranks_do_they_all_end_and_it_repeats_exactly(
         assert times == sorted(times)
 
 
-def test_other_seeds_give_other_orders() -> None:
-    rounds = [Round([], [0, 1], "nothing", 1)] * 5
-    orders = {tuple(who for who, _, _ in _play(3, rounds, seed)) for seed in range(20)}
-    assert len(orders) == 20
-
-
-def test_the_earliest_runs_first_and_sleeping_takes_no_real_time() -> None:
-    trace: list[tuple[float, int]] = []
-
-    def work(rank: int, arena: ThreadArena) -> None:
-        for _ in range(20):
-            arena.sleep(1000.0 * (rank + 1))
-            trace.append((arena.pace.now(), rank))
-
-    scripted(3, work)
-    assert trace == sorted(trace, key=lambda entry: entry[0])
-    assert [at for at, rank in trace if rank == 2] == [3000.0 * n for n in range(1, 21)]
-
-
-def test_all_leave_a_barrier_at_the_time_of_the_last_arrival() -> None:
-    def work(rank: int, arena: ThreadArena) -> float:
-        arena.sleep(float(rank))
-        arena.barrier()
-        return arena.pace.now()
-
-    assert scripted(4, work) == [3.0] * 4
-
-
-def test_whoever_awaits_goes_on_at_the_time_of_the_waker() -> None:
-    said: list[int] = []
-
-    def work(rank: int, arena: ThreadArena) -> float:
-        if rank == 0:
-            for second in range(3):
-                arena.sleep(1.0)
-                said.append(second)
-                arena.wake()
-        else:
-            arena.await_(lambda: len(said) == rank)
-        return arena.pace.now()
-
-    assert scripted(4, work) == [3.0, 1.0, 2.0, 3.0]
-
-
-def test_a_lock_that_is_held_is_not_waited_for_unless_asked() -> None:
-    def work(rank: int, arena: ThreadArena) -> tuple[bool, float]:
-        lock = arena.lock(5)
-        if rank == 0:
-            lock.acquire()
-        arena.barrier()
-        got = rank == 1 and lock.acquire(blocking=False)
-        arena.barrier()
-        if rank == 0:
-            arena.sleep(2.0)
-            lock.release()
-        else:
-            with lock:
-                pass
-        return got, arena.pace.now()
-
-    (_, held), (got, waited) = scripted(2, work)
-    assert not got
-    assert held == waited >= 2.0
-
-
 def test_a_deadlock_is_told_to_everybody_with_what_each_waits_for() -> None:
     told: dict[int, str] = {}
 
@@ -227,23 +161,6 @@ def _wait(arena: ThreadArena, way: str, gone: Callable[[], bool]) -> None:
         arena.await_(lambda: False, gone)
 
 
-def test_whoever_waits_in_vain_is_told_while_the_other_still_polls() -> None:
-    state = {"left": False, "told": False}
-
-    def work(rank: int, arena: ThreadArena) -> None:
-        if rank == 0:
-            state["left"] = True
-            while not state["told"]:
-                arena.pause()
-            assert arena.pace.now() < 1.0
-            return
-        with pytest.raises(PeerLost):
-            arena.barrier(lambda: state["left"])
-        state["told"] = True
-
-    scripted(2, work)
-
-
 @pytest.mark.parametrize("way", ["barrier", "barrier", "await", "lock", "sleep"])
 def test_an_abort_frees_everybody(way: str) -> None:
     hub, told = Hub(3), []
@@ -295,25 +212,6 @@ def test_a_rank_that_fails_takes_the_others_with_it() -> None:
     assert sorted(told, key=str) == [KeyError, PeerLost]
 
 
-def test_an_abort_frees_those_who_wait_for_a_rank_that_never_comes() -> None:
-    hub, told = Hub(2), []
-
-    def live() -> None:
-        try:
-            with hub.turn(0):
-                told.append("ran")
-        except PeerLost:
-            told.append("lost")
-
-    thread = threading.Thread(target=live, daemon=True)
-    thread.start()
-    thread.join(0.05)
-    assert told == []
-    hub.abort()
-    thread.join(LIMIT)
-    assert told == ["lost"]
-
-
 def test_a_thread_that_waits_can_be_interrupted() -> None:
     hub, told, waiting = Hub(2), [], threading.Event()
     interrupted = threading.Event()
@@ -339,26 +237,6 @@ def test_a_thread_that_waits_can_be_interrupted() -> None:
     assert interrupted.is_set() and not starter.is_alive()
 
 
-def test_a_thread_without_turns_wakes_whoever_awaits() -> None:
-    state = {"ready": False}
-
-    def work(rank: int, arena: ThreadArena) -> None:
-        if rank == 0:
-            arena.await_(lambda: state["ready"])
-            return
-        arena.sleep(1.0)
-
-        def beside() -> None:
-            state["ready"] = True
-            arena.wake()
-
-        helper = threading.Thread(target=beside)
-        helper.start()
-        helper.join(LIMIT)
-
-    scripted(2, work)
-
-
 def test_a_thread_without_turns_is_excluded_by_locks_and_excludes() -> None:
     count = [0]
 
@@ -382,21 +260,3 @@ def test_a_thread_without_turns_is_excluded_by_locks_and_excludes() -> None:
 
     scripted(3, work)
     assert count == [1800]
-
-
-def test_only_a_rank_itself_waits_in_its_barrier() -> None:
-    with pytest.raises(RuntimeError, match="turn"):
-        Hub(2).arena(0).barrier()
-
-
-def test_what_one_rank_writes_into_a_region_the_others_read() -> None:
-    def work(rank: int, arena: ThreadArena) -> list[int]:
-        cells = arena.region("cells", 3, torch.int64)
-        cells[rank] = rank + 1
-        arena.barrier()
-        found: list[int] = cells.tolist()
-        arena.rewind()
-        assert not arena.region("again", 2, torch.float32).any()
-        return found
-
-    assert scripted(3, work) == [[1, 2, 3]] * 3

@@ -86,12 +86,6 @@ def test_a_listener_outlives_strangers(tls: bool) -> None:
     check(survive(300, 3, tls=tls), 300)
 
 
-@pytest.mark.slow
-@BOTH
-def test_a_listener_outlives_ten_thousand_tries(tls: bool) -> None:
-    check(survive(10_000, 4, tls=tls), 10_000)
-
-
 def test_a_crowd_of_silent_strangers_does_not_keep_a_member_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

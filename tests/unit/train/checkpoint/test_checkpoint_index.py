@@ -73,11 +73,6 @@ def test_half_written_and_half_deleted_ones_go_but_not_the_next(tmp_path: Path) 
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
-@given(st.integers(0, 10**15 - 1))
-def test_a_number_and_its_folder_name_each_other(number: int) -> None:
-    assert number_of(folder_name(number)) == number
-
-
 @pytest.mark.parametrize("name", ["3", "0000003", "00000x", ".000003.partial", "٠٠٠٠٠٣", ""])
 def test_other_names_are_no_checkpoints(name: str) -> None:
     assert number_of(name) is None

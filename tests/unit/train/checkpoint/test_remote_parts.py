@@ -80,24 +80,6 @@ def test_a_stranger_to_the_protocol_gets_nothing_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_checkpoint_of_near_and_far_workers_is_whole(
-    pair: tuple[Channel, Channel], tmp_path: Path
-) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    writers = [
-        Writer(here, 0, 3, 99, patience=GRACE, far={2: pair[1]}),
-        Writer(here, 1, 3, 99, patience=GRACE),
-        Writer(there, 2, 3, 99, patience=GRACE, far={0: pair[0]}),
-    ]
-    for number in (1, 2):
-        for rank, writer in enumerate(writers):
-            begin_write(writer, number, rank, 3)
-    assert all(writer.finish(GRACE) for writer in writers)
-    assert [writer.problem for writer in writers] == [None] * 3
-    assert newest(here) == 2
-    assert not there.exists()
-
-
 def test_a_lost_worker_has_nothing_of_its_own(tmp_path: Path) -> None:
     writer = Writer(tmp_path, 0, 2, 99, patience=GRACE, lost=lambda: {1})
     begin_write(writer, 1, 0, 2)

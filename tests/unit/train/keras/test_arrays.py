@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from keras_here import Alone, noting_model, numbered
 
@@ -34,17 +33,6 @@ def _drawn(source: ArraySource, epochs: int) -> list[list[int]]:
         orders.append(source.begin(Alone()))  # type: ignore[arg-type]
         source.end(Alone())  # type: ignore[arg-type]
     return [part.tolist() for order in orders for part in order.split(source.batch)]
-
-
-@pytest.mark.parametrize("options", CASES.values(), ids=list(CASES))
-def test_the_order_is_what_keras_draws(keras: Any, options: dict[str, Any]) -> None:
-    keras.utils.set_random_seed(3)
-    model = noting_model(keras)
-    model.fit(*numbered(SAMPLES), epochs=EPOCHS, verbose=0, **options)
-    keras.utils.set_random_seed(3)
-    source = _source(noting_model(keras), *numbered(SAMPLES), **options)
-    assert _drawn(source, EPOCHS) == model.seen
-    assert source.steps == options.get("steps_per_epoch", len(model.seen) // EPOCHS)
 
 
 def test_another_batch_size_may_be_asked_for(keras: Any) -> None:
