@@ -46,18 +46,6 @@ def test_another_batch_size_may_be_asked_for(keras: Any) -> None:
     assert _drawn(source, 1) == model.seen
 
 
-def test_what_is_held_out_is_not_drawn(keras: Any) -> None:
-    options = {"batch_size": 4, "validation_split": 0.25}
-    keras.utils.set_random_seed(3)
-    model = noting_model(keras)
-    model.fit(*numbered(SAMPLES), epochs=1, verbose=0, **options)
-    keras.utils.set_random_seed(3)
-    source = _source(noting_model(keras), *numbered(SAMPLES), **options)
-    found = _drawn(source, 1)
-    assert found == model.seen
-    assert sorted(number for batch in found for number in batch) == list(range(SAMPLES * 3 // 4))
-
-
 def test_rows_by_number(keras: Any) -> None:
     """Inputs may have names; what is not given stays away."""
     x, y = numbered(SAMPLES)
