@@ -10,7 +10,7 @@ from torch import Tensor
 
 from phalanx.data.augment import crop_and_flip
 from phalanx.data.gpu_copies import batches_ahead, copied_ahead
-from phalanx.data.placement import fits, placed
+from phalanx.data.placement import fits
 from phalanx.data.reader import TensorReader
 
 HOST = torch.device("cpu")
@@ -57,14 +57,6 @@ def test_every_batch_is_what_the_reader_would_fetch(ahead: int) -> None:
         assert torch.equal(x, reader.fetch(indices, 0)[0])
 
 
-def test_a_batch_without_samples_is_none() -> None:
-    reader = TensorReader([torch.arange(4)])
-    orders = [("a", torch.tensor([1, 2])), ("b", torch.tensor([], dtype=torch.int64))]
-    found = dict(batches_ahead(reader, orders, LateCopies(), 2, pin=False))
-    assert found["a"][0].tolist() == [1, 2]
-    assert found["b"] is None
-
-
 def test_a_batch_keeps_its_values_after_later_ones_were_read() -> None:
     reader = TensorReader([torch.arange(100)])
     batches = [
@@ -99,11 +91,6 @@ def test_long_rows_are_taken_in_parts(
     assert taken == [4 * parts, parts]
     for key, indices in _orders(5, 4):
         assert torch.equal(found[key][0], reader.tensors[0][indices])
-
-
-def test_data_stay_where_they_are_for_a_cpu() -> None:
-    reader = TensorReader([torch.arange(4)])
-    assert placed(reader, HOST, 1) is reader
 
 
 def test_a_moved_reader_has_the_same_batches() -> None:

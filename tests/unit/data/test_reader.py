@@ -252,11 +252,6 @@ def test_a_stream_that_is_left_early_ends_its_processes() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_a_reader_is_a_reader() -> None:
-    reader = as_reader((X, Y))
-    assert as_reader(reader) is reader
-
-
 def test_the_order_is_the_same_for_everyone_and_new_in_each_pass() -> None:
     assert order(50, 7, 3).tolist() == order(50, 7, 3).tolist()
     assert order(50, 7, 3).tolist() != order(50, 7, 4).tolist()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from cli_support import Shell
 
-from phalanx.launch.frameworks import Framework
 from phalanx.launch.frameworks import peer_environments as peers
 
 PEER = """
@@ -179,32 +177,6 @@ def test_mistakes_are_one_line_before_anything_starts(
     assert not shell.runs.exists()
 
 
-def test_an_environment_is_made_once_and_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv(peers.VARIABLE, raising=False)
-    monkeypatch.setitem(peers._MODULES, "tensorflow", ("a_module_that_nobody_has",))
-    called: list[list[str]] = []
-
-    def call(words: list[str]) -> None:
-        called.append(words)
-        if "venv" in words:
-            python = Path(words[-1]) / "bin" / "python"
-            python.parent.mkdir(parents=True)
-            python.symlink_to(sys.executable)
-
-    monkeypatch.setattr(peers, "_call", call)
-    wanted = Framework(name="tensorflow", system="tf-ps", requirements=["some-thing==1"])
-    said: list[str] = []
-    python = peers.environment_for(wanted, said.append)
-    assert len(called) == 2 and called[1][-1] == "some-thing==1" and len(said) == 1
-    assert peers.environment_for(wanted, said.append) == python == peers.python_of(wanted)
-    assert len(called) == 2, "offline when it is there"
-    other = Framework(name="tensorflow", system="tf-ps", requirements=["some-thing==2"])
-    assert peers.python_of(other) != python
-
-
 def test_spark_is_one_of_the_systems_and_its_master_not_the_others(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,9 +194,3 @@ def test_spark_is_one_of_the_systems_and_its_master_not_the_others(
         line.rpartition(", ")[2] for line in answer.out.splitlines() if ": 2 workers, " in line
     ]
     assert found == ["local", "local", "spark"] * 2
-
-
-def test_only_the_launcher_of_a_cluster_takes_an_address(shell: Shell) -> None:
-    answer = shell("run", shell.script(), "--launcher", "local:local[2]")
-    assert answer.code == 2
-    assert "error: the launcher 'local' takes nothing after ':'" in answer.err

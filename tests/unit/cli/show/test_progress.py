@@ -76,24 +76,6 @@ def state_after(*events: Event) -> ProgressState:
     return state
 
 
-def test_a_worker_s_figures_are_those_of_its_steps() -> None:
-    state = state_after(joined(1), planned(0), steps(1, 10.0))
-    worker = state.workers[1]
-
-    assert worker.rate == pytest.approx(10.0)
-    assert worker.waiting == pytest.approx(0.25)
-    assert worker.staleness == pytest.approx(1.0)
-    assert worker.loss == 0.5
-
-
-def test_figures_forget_what_is_long_past() -> None:
-    slow, fast = steps(0, 10.0, samples=1), steps(0, 40.0, samples=100)
-    state = state_after(joined(0), slow, fast)
-
-    assert state.workers[0].rate == pytest.approx(100.0)
-    assert state.workers[0].samples == 10 + 1000
-
-
 def test_the_share_done_and_the_time_to_go() -> None:
     state = state_after(
         joined(0), joined(1), planned(0), planned(1), steps(0, 10.0), steps(1, 10.0)
@@ -102,13 +84,6 @@ def test_the_share_done_and_the_time_to_go() -> None:
     assert state.share == pytest.approx(200 / 800)
     assert state.elapsed == pytest.approx(10.0)
     assert state.remaining == pytest.approx(30.0)
-
-
-def test_without_a_number_of_epochs_there_is_no_time_to_go() -> None:
-    state = state_after(joined(0), planned(0, epochs=None), steps(0, 10.0))
-
-    assert state.share is None
-    assert state.remaining is None
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 4))
@@ -136,17 +111,6 @@ def test_an_epoch_is_told_once_when_everyone_is_done() -> None:
     assert (line.accuracy, line.accuracy_name) == (0.9, "test accuracy")
     assert line.rate == pytest.approx(40.0)
     assert state.finished_epochs() == []
-
-
-def test_an_epoch_is_not_told_while_a_workers_part_is_missing() -> None:
-    """Events come in batches: one worker's may be epochs ahead of another's."""
-    state = state_after(joined(0), joined(1), planned(0))
-    for epoch in range(3):
-        state.take(logged(epoch, test_accuracy=0.9))
-        state.take(epoch_done(0, epoch))
-
-    assert state.finished_epochs() == []
-    assert [line.epoch for line in state.finished_epochs(ended=True)] == [1, 2, 3]
 
 
 def test_a_worker_that_lags_may_be_the_one_that_evaluates() -> None:
@@ -268,10 +232,6 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
     assert max(map(len, shown.splitlines())) <= width
     assert len(shown.splitlines()) <= 24
-
-
-def test_before_the_workers_join_it_says_what_it_waits_for() -> None:
-    assert "starting workers" in screen()
 
 
 @pytest.mark.parametrize("live", [False, True])

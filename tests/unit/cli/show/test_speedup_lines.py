@@ -95,17 +95,6 @@ def test_shares_that_have_just_changed_are_waited_for() -> None:
     assert len(said(live, iter(rest))) == 2
 
 
-def test_the_first_line_stands_alone_when_the_rest_is_too_noisy() -> None:
-    told = Worth(
-        machines={f"m{i}": Contribution(samples_per_second=10.0, share=0.1) for i in range(10)},
-        samples_per_second=100.0,
-        waiting=WaitedFor(name="m9", share=0.4, slower=2.0),
-        predicted=[],
-    )
-    (line,) = lines(told)
-    assert line.endswith("4 others together 40 %; the others wait 40 % of the time for m9")
-
-
 def test_of_many_machines_the_few_that_matter_are_named() -> None:
     rates = {f"m{i}": 100.0 for i in range(1, 17)} | {"m7": 5.0, "m12": 400.0, "m3": 60.0}
     whole = sum(rates.values())

@@ -74,8 +74,3 @@ def test_a_failed_machine_weighs_more_than_wrong_input() -> None:
     error = as_one({"m1": InputError("m1 has no key", "Add it."), "m2": MachineError("m2 is down")})
     assert isinstance(error, MachineError) and error.exit_code == 3
     assert error.remedy == "m1: Add it."
-
-
-def test_a_cause_that_several_have_is_said_once() -> None:
-    down = MachineError("jump is down", "Up?")
-    assert str(as_one({"m1": down, "m2": down})) == "jump is down\nUp?"

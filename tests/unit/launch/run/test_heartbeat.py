@@ -111,16 +111,6 @@ def test_what_one_worker_needs_does_not_hide_the_silence_of_another() -> None:
     assert [text[:8] for text in silence.news()] == ["worker 0", "worker 1"]
 
 
-def test_a_silence_is_told_before_15_seconds_have_passed() -> None:
-    clock = Clock()
-    silence = Silence(clock)
-    silence.take(_joined())
-    clock.now = 5.0
-    silence.take(Alive(rank=0))  # the last sign of life before it was stopped
-    clock.now += 14.0
-    assert len(list(silence.news())) == 1
-
-
 def test_a_machine_that_is_away_does_not_respond_again() -> None:
     clock = Clock()
     silence = Silence(clock)
@@ -132,15 +122,6 @@ def test_a_machine_that_is_away_does_not_respond_again() -> None:
     clock.now += LIMIT - 1
     silence.take(Alive(rank=0))
     assert list(silence.news()) == []
-
-
-def test_workers_whose_machine_is_away_are_not_named_too() -> None:
-    clock = Clock()
-    silence = Silence(clock)
-    silence.take(_joined())
-    for clock.now in (5.0, 10.0, 15.0, 20.0):
-        silence.excuse([0])
-        assert list(silence.news()) == []
 
 
 def test_a_standstill_is_longer_than_any_pause_of_the_run() -> None:

@@ -127,10 +127,6 @@ def test_what_is_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert listed(root) == ["deep/runs/x.py"]
 
 
-def test_a_folder_called_runs_that_holds_none_is_sent(tmp_path: Path) -> None:
-    assert listed(write_all(tmp_path / "p", {"runs/x.py": ""})) == ["runs/x.py"]
-
-
 def test_an_ignored_script_is_sent_all_the_same(tmp_path: Path) -> None:
     root = write_all(tmp_path / "p", {".gitignore": "*.py", "train.py": "1", "setup.py": ""})
     _, manifest = project_manifest(root / "train.py")
