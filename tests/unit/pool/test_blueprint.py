@@ -160,21 +160,10 @@ def test_references_are_read_from_any_file(tmp_path: Path, reference: str) -> No
     assert pool.warnings == ()
 
 
-def test_aliases_are_read(tmp_path: Path) -> None:
-    text = "machines: {a: {host: a.example, user: &who ml}, b: {host: b.example, user: *who}}"
-    assert [m.user for m in read_blueprint(write(tmp_path, text)).machines] == ["ml", "ml"]
-
-
 def test_one_host_with_two_ports_is_two_machines(tmp_path: Path) -> None:
     text = "machines: {a: {host: x.example, port: 2201}, b: {host: x.example, port: 2202}}"
     pool = read_blueprint(write(tmp_path, text))
     assert [m.endpoint for m in pool.machines] == ["x.example:2201", "x.example:2202"]
-
-
-def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "bom.yaml"
-    path.write_bytes(b"\xef\xbb\xbfmachines: {a: {host: a.example}}")
-    assert [m.name for m in read_blueprint(path).machines] == ["a"]
 
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "blueprint.md"

@@ -10,7 +10,7 @@ from made_runs import write_run, write_study
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.resources import network_bytes, use_together
+from phalanx.observe.machines.resources import network_bytes
 from phalanx.observe.summary.summary import Summary, summarise
 from phalanx.report.findings import findings
 from phalanx.report.load import load_study
@@ -67,16 +67,6 @@ def test_a_row_per_machine_and_only_columns_that_somebody_fills(made: Section) -
     assert made.lines[0].startswith("Worth it?")
 
 
-def test_one_row_of_panels_per_machine_and_one_column_per_figure(made: Section) -> None:
-    figure = made.plots[0].figure
-    assert len(figure.axes) == len(FIVE) * 6
-    first = figure.axes[:6]
-    assert [axes.get_title(loc="left") for axes in first] == [
-        "CPU, %", "memory, GB", "network, MB/s", "disk, MB/s", "GPU, %", "power, W",
-    ]  # fmt: skip
-    assert not first[4].axison  # alpha has no GPU
-
-
 def test_machines_beyond_the_eighth_are_in_the_table_alone(tmp_path: Path) -> None:
     many = tuple(f"m{number}" for number in range(10))
     write_run(tmp_path, "a", machines=many, workers=10, epochs=1)
@@ -102,10 +92,3 @@ def test_a_counter_that_begins_anew_does_not_count_backwards() -> None:
     readings = [sample(network_sent=value, network_received=0) for value in sent]
     assert network_bytes(readings) == 50 + 20
     assert network_bytes([sample(), sample()]) is None
-
-
-def test_percentages_are_means_over_machines_and_watts_are_sums() -> None:
-    use = use_together({"a": [sample(watts=100.0, gpu_percent=20.0)], "b": [sample(watts=50.0)]})
-    assert use.watts.avg == 150.0
-    assert use.gpu_percent.avg == 20.0
-    assert use.cpu_percent.avg == 50.0

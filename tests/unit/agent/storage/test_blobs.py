@@ -58,16 +58,6 @@ def test_what_is_wrong_is_discarded(tmp_path: Path) -> None:
     assert store.trouble() is None
 
 
-def test_two_runs_may_send_the_same_at_once(tmp_path: Path) -> None:
-    one, other = BlobStore(tmp_path), BlobStore(tmp_path)
-    feed(one, 0, 2000)
-    feed(other, 0, 3000)
-    feed(one, 2000, 5000)
-    feed(other, 3000, 5000)
-    assert names(tmp_path) == [DIGEST]
-    assert one.path(DIGEST).read_bytes() == CONTENT
-
-
 def test_a_blob_that_lost_a_piece_is_asked_for_again(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
     feed(store, 0, 5000)

@@ -132,11 +132,6 @@ def test_of_workers_apart_the_last_one_at_the_rounds_is_blamed(tmp_path: Path) -
     assert 0.0 < late.cost < 1.0
 
 
-def test_a_step_of_a_second_optimizer_is_no_round() -> None:
-    assert step(0, 0.0, samples=0, compute=0.0).is_round
-    assert not step(0, 0.0, samples=0, compute=0.2).is_round
-
-
 def phase_of(
     waiting: WaitRule, *ranks: list[WorkerStep], teams: tuple[int, ...] = ()
 ) -> PhaseSteps:

@@ -27,11 +27,6 @@ def test_a_reading_counts_for_the_time_it_tells_of() -> None:
     assert (use.min, use.max) == (10.0, 90.0)
 
 
-def test_one_reading_and_none() -> None:
-    assert use_of([sample(0.2, 90.0)]).cpu_percent.avg == 90.0
-    assert use_of([]).cpu_percent.avg is None
-
-
 def test_workers_that_use_all_of_a_quota_leave_nothing_to_others() -> None:
     """A fifth of a core, of which the machine's own percentages are."""
     busy = {"workers_cpu_percent": 20.0, "cores": 0.2}
@@ -85,12 +80,6 @@ def test_a_machine_counts_while_it_is_there() -> None:
         {"a": series(0.0, [1] * 30, [10] * 30), "b": series(60.0, [1] * 30, [10] * 30)}
     )
     assert one_after_another.memory_bytes == use_of(series(0.0, [1] * 9, [10] * 9)).memory_bytes
-
-
-def test_machines_that_begin_and_end_a_moment_apart_are_one_cluster() -> None:
-    use = use_together({"a": series(0.0, [10] * 9, [7] * 9), "b": series(2.5, [30] * 9, [5] * 9)})
-    assert (use.memory_bytes.min, use.memory_bytes.max) == (12, 12)
-    assert (use.cpu_percent.min, use.cpu_percent.max) == (20.0, 20.0)
 
 
 def test_a_cluster_of_one_is_that_machine_and_what_no_machine_counts_is_unknown() -> None:

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from phalanx.observe.events.event_types import Joined, WorkerLost
-from phalanx.observe.events.step_intervals import Lap, RankWindow, _laps, windows_of
+from phalanx.observe.events.step_intervals import Lap, RankWindow, windows_of
 from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule
 from phalanx.observe.events.timeline import RankLog, WorkerStep
 from phalanx.observe.speedup.from_events import judge
@@ -160,25 +160,6 @@ def test_two_workers_of_one_machine_are_named_as_workers() -> None:
     assert "leave it out (--workers 1:" in (advise(found) or "")
 
 
-def test_balanced_machines_that_help_all_pay() -> None:
-    ranks = lockstep([1e-3, 1e-3, 2e-3], [0.4, 0.4, 0.2], wobble=0.0)
-    found = judged(ranks, balanced=True)
-    assert advise(found) == "all 3 machines help: without m3 it would be about 1.2 times slower"
-    assert not [one for one in found.predicted if one.kind == BALANCE]
-
-
-def test_where_the_wire_costs_all_the_gain_one_machine_is_enough() -> None:
-    assert advise(judged(lockstep([1e-3] * 3, link=0.3, wobble=0.0))) == (
-        "communication costs more time than the additional machines save: leave m2 and m3 out "
-        "(--machines m1: about 2.8 times faster)"
-    )
-
-
-def test_as_fast_alone_is_said_without_a_recommendation() -> None:
-    advice = advise(judged(lockstep([1e-3, 1e-3], link=0.06, wobble=0.0)))
-    assert advice == "m1 alone would be about as fast (--machines m1)"
-
-
 def test_asynchronous_speeds_add_up_and_nobody_is_waited_for() -> None:
     found = judged(free([1e-3, 4e-3]), WaitRule.NOBODY)
     assert found.waiting is None
@@ -232,15 +213,6 @@ def test_nothing_is_said_before_there_is_enough() -> None:
     assert "about 2.0 times faster" in found.advice
 
 
-def test_many_short_steps_are_as_good_as_few_long_ones() -> None:
-    fast = [step(0, i, compute=0.001, wait=0.003, reduce=0.0, update=0.0) for i in range(600)]
-    slow = [step(1, i, compute=0.004, reduce=0.0, update=0.0) for i in range(600)]
-    ranks = [RankLog(0, steps=in_a_row(fast)), RankLog(1, steps=in_a_row(slow))]
-    found = judge(ranks, "allreduce", balance=False)
-    assert found is not None
-    assert found.samples_per_second == pytest.approx(2 * 60 / 0.004)
-
-
 def test_the_work_between_two_rounds_is_one_lap() -> None:
     steps = [[step(0, i) for i in range(9)]]
     met = [step(0, 6, samples=0, compute=0.0)._replace(began=5.5, wait=0.5)]
@@ -277,16 +249,6 @@ def test_whatever_the_machines_tell_it_never_fails(data: st.DataObject, strategy
     found = judge(ranks, strategy, balance=data.draw(st.booleans()))
     if found is not None:
         assert all(option.samples_per_second >= 0.0 for option in found.predicted)
-
-
-def test_what_a_script_does_between_its_steps_is_its_own_work() -> None:
-    def step(epoch: int, number: int, began: float) -> WorkerStep:
-        return WorkerStep(0, epoch, number, began, 8, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0, None)
-
-    laps = _laps([step(0, 1, 1.0), step(0, 2, 1.6), step(1, 3, 9.0)], [])
-    assert [round(lap.busy, 6) for lap in laps] == [0.1, 0.6, 0.1]
-    assert [round(lap.seconds, 6) for lap in laps] == [0.1, 0.6, 0.1]
-    assert _laps([], []) == []
 
 
 def apart(rank: int, waits: Sequence[float], lost: float | None = None) -> RankLog:

@@ -169,16 +169,6 @@ def test_running_means_that_the_very_controller_lives(tmp_path: Path) -> None:
     assert summarise(paths).status == "lost"
 
 
-def test_a_later_process_of_the_same_number_is_not_the_controller(tmp_path: Path) -> None:
-    paths = write_run(tmp_path, "run", status=None)
-    created = psutil.Process().create_time()
-    with claim.hold(paths), paths.controller.open("r+b") as file:
-        file.write(msgspec.json.encode({"pid": os.getpid(), "created": created - 3600.0}))
-        file.truncate()
-        file.flush()
-        assert summarise(paths).status == "lost"
-
-
 def test_what_a_summary_said_is_kept_when_it_is_made_again(tmp_path: Path) -> None:
     paths = write_run(tmp_path, "run", status=None)
     first = summarise(paths, status="failed", exit_codes=[1, -9])

@@ -30,21 +30,6 @@ def _choose(
 EQUAL = job({"a": 0.01, "b": 0.01})
 
 
-def test_two_equal_machines_on_a_fast_link_are_both_taken() -> None:
-    found = _choose(EQUAL, machines("ab"), probe("ab", FAST))
-    assert found.chosen.machines == ["a", "b"]
-    assert found.chosen.strategy == "allreduce"
-    assert found.reasons[0].startswith("a and b with allreduce")
-
-
-def test_a_slow_link_is_a_reason_not_to_distribute() -> None:
-    found = _choose(EQUAL, machines("ab"), probe("ab", 1 * MBIT))
-    assert found.chosen.strategy == "single"
-    assert len(found.chosen.machines) == 1
-    assert found.reasons[0].startswith("do not distribute this")
-    assert "the links" in found.reasons[0]
-
-
 def test_a_gain_that_is_not_certain_goes_to_fewer() -> None:
     """Twice as fast by the figures, but the link is a guess."""
     near = job({"a": 0.01, "b": 0.01}, gradient_bytes=30_000_000)
@@ -72,13 +57,6 @@ def test_compression_is_faster_with_unknown_accuracy_on_a_slow_link() -> None:
     assert coded
     assert not coded[0].same_mathematics
     assert any("accuracy unknown" in reason for reason in found.reasons)
-
-
-def test_compression_is_not_worth_it_for_a_small_model_on_a_fast_link() -> None:
-    small = job({"a": 0.01, "b": 0.01}, gradient_bytes=1_000_000)
-    found = _choose(small, machines("ab"), probe("ab", 1000 * MBIT))
-    assert found.chosen.strategy == "allreduce"
-    assert not [p for p in found.unknown if "+" in p.strategy]
 
 
 def _pairs(loss: float, count: int) -> Losses:

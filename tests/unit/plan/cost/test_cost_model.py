@@ -23,15 +23,6 @@ def _steps(found: Prediction) -> float:
     return found.step.value
 
 
-def test_two_equal_machines_without_a_limit_are_twice_as_fast() -> None:
-    alone = predict(EQUAL, machines("ab"), None, "single")
-    both = predict(EQUAL, machines("ab"), probe("ab", FAST), "allreduce")
-    assert _steps(alone) == pytest.approx(0.64)
-    assert _steps(both) == pytest.approx(0.32, rel=0.01)
-    assert both.shares == pytest.approx([0.5, 0.5])
-    assert both.limit in ("computing on a", "computing on b")
-
-
 def test_the_exchange_is_as_long_as_the_bytes_are_on_the_link() -> None:
     both = predict(EQUAL, machines("ab"), probe("ab", 4e6), "allreduce")  # a second of 4 MB
     assert _steps(both) == pytest.approx(1.32, rel=0.01)
@@ -70,10 +61,6 @@ def test_a_fourfold_slower_machine_gets_a_fifth_of_the_batch() -> None:
     both = predict(job({"a": 0.01, "b": 0.04}), machines("ab"), probe("ab", FAST), "allreduce")
     assert both.shares == pytest.approx([0.8, 0.2], rel=0.01)
     assert _steps(both) == pytest.approx(0.64 * 0.8, rel=0.01)
-
-
-def test_single_takes_the_quickest_machine() -> None:
-    assert predict(job({"a": 0.02, "b": 0.01}), machines("ab"), None, "single").machines == ["b"]
 
 
 def test_workers_of_this_machine_share_memory_and_need_no_link() -> None:
