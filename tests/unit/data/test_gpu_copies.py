@@ -10,11 +10,9 @@ from torch import Tensor
 
 from phalanx.data.augment import crop_and_flip
 from phalanx.data.gpu_copies import batches_ahead, copied_ahead
-from phalanx.data.placement import fits
 from phalanx.data.reader import TensorReader
 
 HOST = torch.device("cpu")
-GB = 1 << 30
 
 
 class LateCopies:
@@ -99,20 +97,7 @@ def test_a_moved_reader_has_the_same_batches() -> None:
     assert torch.equal(moved.fetch(indices, 2)[0], reader.fetch(indices, 2)[0])
 
 
-def test_a_gpu_without_a_number_may_be_any() -> None:
-    reader = TensorReader([torch.empty(4, device="meta")])
-    assert reader.is_on(torch.device("meta")) and not reader.is_on(HOST)
-    mixed = TensorReader([torch.empty(4, device="meta"), torch.empty(4)])
-    assert not mixed.is_on(HOST)
-
-
 def test_only_known_augmentation_moves() -> None:
     x = torch.randn(4, 3, 8, 8)
     assert TensorReader([x], augment=crop_and_flip()).moves
     assert not TensorReader([x], augment=lambda batch, draws: batch).moves
-
-
-def test_much_of_the_gpu_is_left_for_the_model() -> None:
-    assert fits(2 * GB, free=20 * GB, total=24 * GB)
-    assert not fits(6 * GB, free=20 * GB, total=24 * GB)
-    assert not fits(2 * GB, free=3 * GB, total=24 * GB)

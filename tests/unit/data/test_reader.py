@@ -94,13 +94,6 @@ def test_tensors_are_gathered(data: Any) -> None:
     assert torch.equal(x, X[PICK]) and torch.equal(y, PICK)
 
 
-def test_a_batch_may_be_changed_without_changing_the_data() -> None:
-    reader = as_reader((X.clone(), Y))
-    before = reader.fetch(torch.arange(10), 0)[0].clone()
-    reader.fetch(torch.arange(10), 0)[0].zero_()
-    assert torch.equal(reader.fetch(torch.arange(10), 0)[0], before)
-
-
 def test_a_single_tensor_and_a_subset() -> None:
     assert torch.equal(as_reader(X).fetch(PICK, 0), X[PICK])
     subset = as_reader(Subset(TensorDataset(X, Y), [9, 8, 7]))

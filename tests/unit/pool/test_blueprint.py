@@ -110,12 +110,6 @@ def test_original_form(tmp_path: Path, name: str) -> None:
     assert secret is not None and secret.get_secret_value() == "first-secret"
 
 
-def test_original_form_without_names_for_ipv6(tmp_path: Path) -> None:
-    text = json.dumps({"connections": [{"IP": "2001:db8::4"}, {"IP": "::1"}]})
-    pool = read_blueprint(write(tmp_path, text, "v6.json"))
-    assert [m.name for m in pool.machines] == ["2001-db8--4", "1"]
-
-
 @pytest.mark.parametrize(
     ("written", "meant"),
     [("yes", True), ("No", False), ("true", True), ("FALSE", False), ('"on"', True), ("0", False)],
@@ -158,12 +152,6 @@ def test_references_are_read_from_any_file(tmp_path: Path, reference: str) -> No
     assert str(pool.machines[0].password) == reference
     assert pool.machines[0].inline_password is None
     assert pool.warnings == ()
-
-
-def test_one_host_with_two_ports_is_two_machines(tmp_path: Path) -> None:
-    text = "machines: {a: {host: x.example, port: 2201}, b: {host: x.example, port: 2202}}"
-    pool = read_blueprint(write(tmp_path, text))
-    assert [m.endpoint for m in pool.machines] == ["x.example:2201", "x.example:2202"]
 
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "blueprint.md"

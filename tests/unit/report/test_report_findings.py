@@ -88,16 +88,6 @@ def test_balance_says_what_it_changed() -> None:
     )
 
 
-def test_balance_says_what_it_took_back() -> None:
-    balance = BalanceSummary(
-        changes=0, refused=1, first_epoch=0, last_epoch=0, rate_before=7984.0, rate_after=2359.0
-    )
-    assert balance_sentence(Summary(run="r", status="done", balance=balance)) == (
-        "Balance: equal shares; other shares were tried once and reverted, because they were not "
-        "clearly faster (2,359 samples/s in steps instead of 7,984)."
-    )
-
-
 def many_switches(count: int) -> list[SwitchSummary]:
     names = ("allreduce", "async")
     return [

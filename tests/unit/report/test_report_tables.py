@@ -55,13 +55,6 @@ def test_it_fits_eighty_columns_and_loses_nothing(tmp_path: Path) -> None:
             assert cell.text in text and cell.note in text
 
 
-def test_repeats_are_one_group_with_their_range(tmp_path: Path) -> None:
-    study = load_study(make_study(tmp_path, repeat=3))
-    assert [len(group.runs) for group in study.groups] == [3, 3, 3, 3]
-    lines = {line.name: line for line in table_lines(study)}
-    assert all(" to " in cell.note for cell in lines["training time"].cells)
-
-
 def test_labels_name_the_batch_only_where_it_varies(tmp_path: Path) -> None:
     for name, strategy, batch in (
         ("a", "allreduce", 128), ("b", "allreduce", 256), ("c", "async", 128),

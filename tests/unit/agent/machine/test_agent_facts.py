@@ -186,11 +186,6 @@ def test_energy_counters_that_begin_anew(tmp_path: Path) -> None:
     assert energy.Joules(str(tmp_path / "none")).read() is None
 
 
-def test_busy_time_of_some_cores() -> None:
-    text = "cpu 1 1 1 1 1 1 1 1\ncpu0 100 0 50 800 40 5 5 0 9 9\ncpu1 7 7 7 7 7 7 7 7\nintr 5\n"
-    assert counters.busy_seconds(text, {"cpu0"}) == 160 / counters.TICKS
-
-
 def agent(**fields: Any) -> Any:
     return SimpleNamespace(folder=Path.home() / ".cache" / "phalanx", **fields)
 

@@ -132,20 +132,6 @@ def test_a_worker_that_lags_may_be_the_one_that_evaluates() -> None:
     assert [line.accuracy for line in state.finished_epochs()] == [0.95]
 
 
-def test_a_second_training_counts_on() -> None:
-    state = state_after(joined(0, 1), planned(0, epochs=2, samples=100))
-    for epoch in range(2):
-        state.take(steps(0, 10.0 + 10 * epoch, epoch=epoch))
-        state.take(epoch_done(0, epoch))
-    state.take(finished(0))
-    state.take(joined(0, 1))
-    state.take(planned(0, epochs=3, samples=100))
-
-    assert state.epochs == 5
-    assert state.share == pytest.approx(200 / 500)
-    assert state.workers[0].finished == ""
-
-
 @pytest.mark.parametrize("evaluator", [0, 1])
 def test_an_evaluation_is_waited_for_whoever_does_it(evaluator: int) -> None:
     """Under asynchrony the others go on meanwhile, epochs ahead."""

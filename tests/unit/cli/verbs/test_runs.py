@@ -124,11 +124,6 @@ def test_the_listing_can_be_cut_short(house: Shell) -> None:
     assert "2 older" in answer.err
 
 
-def test_without_runs_it_says_how_to_start(shell: Shell) -> None:
-    assert "phalanx demo" in shell("runs").out
-    assert shell("runs", "--json").json == {"runs": []}
-
-
 def test_logs_are_shown_as_they_are(house: Shell) -> None:
     assert house("logs").out == "async 0\n[bold] kept\nno newline\n"
     assert house("logs", OLD, "--rank", "1").out.startswith("allreduce 1\n")
@@ -142,10 +137,6 @@ def test_logs_as_json_keep_stdout_for_the_object(house: Shell) -> None:
     assert answer.json["lines"] == 3
     assert Path(answer.json["log"]).read_text().startswith("async 0")
     assert "[bold] kept" in answer.err
-
-
-def test_following_the_log_of_an_ended_run_ends(house: Shell) -> None:
-    assert house("logs", "--follow").out.endswith("no newline\n")
 
 
 def test_a_folder_that_is_no_run(house: Shell) -> None:

@@ -163,15 +163,6 @@ def test_workers_that_were_asked_for_compute_and_chief_and_server_come_on_top(
     assert len({(process.address, process.port) for process in places.processes}) == sum(slots) + 2
 
 
-def test_roles_that_were_asked_for_are_taken_as_they_are() -> None:
-    framework = Framework(
-        name="tensorflow", system="tf-ps", roles=read_roles("worker=2, ps=2, chief=1")
-    )
-    plan = plan_of(2, 2, 1)
-    assert seat(plan, framework, 5) is plan
-    assert roles_by_rank(framework, 5) == ["chief", "worker", "worker", "ps", "ps"]
-
-
 NINE = [Machine(name=f"m{n}", host=f"192.0.2.{n}", cores=4) for n in range(1, 10)]
 
 

@@ -157,14 +157,6 @@ def test_nobody_waits_for_a_sign_of_those_who_are_done_or_lost(
     assert list(silence.news()) == []
 
 
-def test_processes_of_other_systems_give_no_signs_of_life() -> None:
-    clock = Clock()
-    silence = Silence(clock)
-    silence.take(msgspec.structs.replace(_joined(), pid=0))
-    clock.now = 2 * LIMIT
-    assert list(silence.news()) == []
-
-
 class Waker(Recorder):
     """Lets a stopped worker go on as soon as it is told of it."""
 

@@ -141,10 +141,6 @@ def python(version: str = "3.11.7", **packages: str | None) -> Inspection:
     return Inspection("/usr/bin/python3", version, {n: v for n, v in found.items() if v})
 
 
-def test_alike_is_silent() -> None:
-    assert check_versions({"m1": python(), "m2": python(torch="2.13.0+cu130")}) == []
-
-
 def test_small_differences_are_told() -> None:
     found = {"m1": python(), "m2": python("3.12.1", torch="2.13.1"), "m3": python()}
     assert check_versions(found) == [
@@ -201,15 +197,6 @@ def test_no_python_there_is_a_clear_line(tmp_path: Path, python: str) -> None:
     with pytest.raises(MachineError, match=f"m1: cannot run '{python}': ") as caught:
         asyncio.run(inspect(NearLink(tmp_path), python))
     assert "blueprint" in caught.value.remedy
-
-
-def test_a_named_python_is_used_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("einops")
-    link = NearLink(tmp_path / "there")
-    link.machine = Machine(name="m1", host="192.0.2.1", python=sys.executable)
-    found = asyncio.run(choose_python(link, tmp_path))
-    assert found.executable(link) == sys.executable
-    assert not (tmp_path / "there/environments").exists()
 
 
 def make_wheel(folder: Path, name: str, version: str) -> None:

@@ -59,18 +59,6 @@ def test_extremes_of_a_cluster_are_those_of_its_sum_or_mean(late: float) -> None
     assert memory.avg == pytest.approx((60 + 60 + 60 + 70) / 4)
 
 
-def test_peaks_at_different_times_are_not_added() -> None:
-    quiet, peak = [0] * 9, [0, 0, 90, 0, 0, 0, 0, 0, 0]
-    use = use_together(
-        {
-            "a": series(0.0, quiet, peak),
-            "b": series(0.0, quiet, peak[::-1]),
-            "c": series(0.0, quiet, [5] * 9),
-        }
-    )
-    assert (use.memory_bytes.min, use.memory_bytes.max) == (5, 95)
-
-
 def test_a_machine_counts_while_it_is_there() -> None:
     always, guest = [10] * 60, [100] * 20
     use = use_together({"a": series(0.0, [50] * 60, always), "b": series(20.0, [100] * 20, guest)})

@@ -38,18 +38,6 @@ def test_a_gain_that_is_not_certain_goes_to_fewer() -> None:
     assert len(_choose(near, machines("ab"), probe("ab", 1250e6)).chosen.machines) == 2
 
 
-def test_a_fourfold_slower_machine_is_balanced_or_left_out() -> None:
-    work = job({"a": 0.01, "b": 0.04})
-    taken = _choose(work, machines("ab"), probe("ab", FAST)).chosen
-    assert taken.shares == pytest.approx([0.8, 0.2], rel=0.01)
-    left = _choose(work, machines("ab"), probe("ab", 400 * MBIT)).chosen
-    assert left.machines == ["a"]
-    three = job({"a": 0.01, "b": 0.01, "c": 0.5})
-    found = _choose(three, machines("abc"), probe("abc", FAST))
-    assert found.chosen.machines == ["a", "b"]
-    assert any(reason.startswith("left out: c") for reason in found.reasons)
-
-
 def test_compression_is_faster_with_unknown_accuracy_on_a_slow_link() -> None:
     large = job({"a": 0.5, "b": 0.5}, gradient_bytes=100_000_000)
     found = _choose(large, machines("ab"), probe("ab", 50 * MBIT))
@@ -73,16 +61,6 @@ def test_three_pairs_of_runs_are_evidence(evidence: Losses | None, taken: bool) 
         large, machines("ab"), probe("ab", 50 * MBIT), evidence, max_accuracy_loss=0.003
     )
     assert (found.chosen.strategy == "allreduce+int8") == taken
-
-
-def test_the_energy_objective_takes_the_frugal_machine_and_says_what_time_that_costs() -> None:
-    pool = [*machines("a", watts=200.0), *machines("b", watts=10.0)]
-    work, links = job({"a": 0.01, "b": 0.02}), probe("ab", FAST)
-    quick = _choose(work, pool, links)
-    frugal = _choose(work, pool, links, objective="energy")
-    assert quick.chosen.machines == ["a", "b"]
-    assert frugal.chosen.machines == ["b"]
-    assert any("costs time" in reason and "times as long" in reason for reason in frugal.reasons)
 
 
 def test_the_cost_objective_takes_the_cheap_machine() -> None:

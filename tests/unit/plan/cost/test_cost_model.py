@@ -127,11 +127,6 @@ def test_through_the_store_a_gradient_goes_there_and_parameters_come_back() -> N
     assert _steps(two) == pytest.approx(0.32 + 1.0, rel=0.01)
 
 
-def test_meeting_every_eighth_batch_costs_an_eighth() -> None:
-    found = predict(EQUAL, machines("ab"), probe("ab", 4e6), "localsgd:every=8")
-    assert _steps(found) == pytest.approx(0.32 + 1.0 / 8, rel=0.01)
-
-
 def test_free_workers_go_at_their_own_pace() -> None:
     uneven = job({"a": 0.01, "b": 0.03})
     found = predict(uneven, machines("ab"), probe("ab", FAST), "async")
@@ -152,19 +147,6 @@ def test_the_link_of_a_server_can_be_full() -> None:
     assert found.step.value == pytest.approx(6.0, rel=0.01)
     floor = model.predict(machines("abcd"), "ssp:bound=3:servers=1", exact=False)
     assert floor.step.value == pytest.approx(3.0, rel=0.01)
-
-
-def test_the_worker_beside_a_server_crosses_no_link() -> None:
-    found = predict(EQUAL, machines("ab"), probe("ab", 4e3), "async")  # 2000 s there and back
-    assert found.step.value == pytest.approx(2 * (0.32 + PUSH), rel=0.01)
-
-
-def test_phases_add_up() -> None:
-    parts = [
-        predict(EQUAL, machines("ab"), probe("ab", 4e6), s).step.value
-        for s in ("allreduce", "localsgd:every=8", "allreduce@0.25/localsgd:every=8")
-    ]
-    assert parts[2] == pytest.approx(0.25 * parts[0] + 0.75 * parts[1])
 
 
 def test_the_total_has_start_evaluation_and_checkpoints() -> None:

@@ -87,12 +87,6 @@ def test_fair_rates() -> None:
     assert len(fair_rates(links[:0], capacity)) == 0
 
 
-def test_a_server_is_busy_with_one_push_at_a_time() -> None:
-    found = run_free(alike(10, update=0.05, latency=0.0), Free(), 40, seed=0)
-    assert found.seconds == pytest.approx(0.1 + 400 * 0.05)
-    assert found.mean_staleness == pytest.approx(9.0, abs=0.2)
-
-
 def test_bounded_workers_wait_for_the_slowest() -> None:
     unlike = replace(NO_LIMIT, compute=[0.1, 0.4], latency=0.0)
     assert run_free(unlike, Free(), 20, seed=0).waited == pytest.approx([0.0, 0.0])

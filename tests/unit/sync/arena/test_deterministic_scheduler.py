@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import LIMIT, as_threads, scripted
+from scripted import LIMIT, scripted
 
-from phalanx.core.errors import PeerLost, RunStopped
 from phalanx.sync.arena.deterministic_scheduler import DeadlockError
-from phalanx.sync.arena.memory_arena import Hub, ThreadArena
+from phalanx.sync.arena.memory_arena import ThreadArena
 
 Event = tuple[int, str, float]
 
@@ -129,112 +126,6 @@ def test_locks_taken_crosswise_are_a_deadlock() -> None:
 
     with pytest.raises(DeadlockError, match=r"rank 0 waits for lock 1, rank 1 waits for lock 0"):
         scripted(2, work)
-
-
-@pytest.mark.parametrize("way", ["barrier", "barrier", "await"])
-def test_whoever_waits_in_vain_is_told_when_the_other_has_left(way: str) -> None:
-    left: list[int] = []
-
-    def work(rank: int, arena: ThreadArena) -> str:
-        if rank == 0:
-            arena.sleep(1.0)
-            left.append(rank)
-            return "left"
-        try:
-            _wait(arena, way, lambda: bool(left))
-        except PeerLost as error:
-            return error.cause
-        return "went on"
-
-    assert scripted(2, work) == [
-        "left",
-        "another worker has left the training while this one was waiting for it",
-    ]
-
-
-def _wait(arena: ThreadArena, way: str, gone: Callable[[], bool]) -> None:
-    if way == "barrier":
-        arena.barrier(gone)
-    elif way == "barrier":
-        arena.subset_barrier([0, 1]).wait(gone)
-    else:
-        arena.await_(lambda: False, gone)
-
-
-@pytest.mark.parametrize("way", ["barrier", "barrier", "await", "lock", "sleep"])
-def test_an_abort_frees_everybody(way: str) -> None:
-    hub, told = Hub(3), []
-
-    def work(rank: int) -> None:
-        arena = hub.arena(rank)
-        if rank == 0:
-            arena.lock(1).acquire()
-        arena.barrier()
-        if rank == 0:
-            arena.sleep(1.0)
-            hub.abort()
-            return
-        with pytest.raises(PeerLost):
-            _wait_for_ever(arena, way)
-        told.append(rank)
-
-    as_threads(hub, work)
-    assert sorted(told) == [1, 2]
-
-
-def _wait_for_ever(arena: ThreadArena, way: str) -> None:
-    if way == "lock":
-        arena.lock(1).acquire()
-    while way == "sleep":
-        arena.pause()
-    if way == "barrier":
-        arena.subset_barrier([0, 1, 2]).wait()
-    _wait(arena, way, lambda: False)
-
-
-def test_a_rank_that_fails_takes_the_others_with_it() -> None:
-    hub, told = Hub(2), []
-
-    def live(rank: int) -> None:
-        try:
-            with hub.turn(rank):
-                if rank == 0:
-                    raise KeyError("lost")
-                hub.arena(rank).barrier()
-        except (KeyError, PeerLost) as error:
-            told.append(type(error))
-
-    threads = [threading.Thread(target=live, args=(r,), daemon=True) for r in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-    assert sorted(told, key=str) == [KeyError, PeerLost]
-
-
-def test_a_thread_that_waits_can_be_interrupted() -> None:
-    hub, told, waiting = Hub(2), [], threading.Event()
-    interrupted = threading.Event()
-
-    def work(rank: int) -> None:
-        if rank == 0:
-            told.append(threading.get_ident())
-            with pytest.raises(RunStopped):
-                hub.arena(rank).barrier()
-            interrupted.set()
-            return
-        while not told:
-            hub.arena(rank).pause()
-        waiting.set()
-        assert interrupted.wait(LIMIT)  # in real time, so rank 0 never gets its turn
-
-    starter = threading.Thread(target=lambda: as_threads(hub, work), daemon=True)
-    starter.start()
-    assert waiting.wait(LIMIT)
-    thread = ctypes.c_ulong(told[0])
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(RunStopped))
-    starter.join(LIMIT)
-    assert interrupted.is_set() and not starter.is_alive()
 
 
 def test_a_thread_without_turns_is_excluded_by_locks_and_excludes() -> None:

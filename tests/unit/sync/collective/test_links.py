@@ -122,24 +122,6 @@ def test_only_plain_memory_can_be_sent() -> None:
 
 
 @pytest.mark.parametrize("house", [3], indirect=True)
-def test_groups_opened_in_another_order_find_their_own_channels(house: House) -> None:
-    def act(rank: int) -> list[float]:
-        tags = ["all", "team", "third"]
-        order = tags[rank:] + tags[:rank]
-        with ThreadPoolExecutor(3) as pool:
-            links = pool.map(lambda tag: house.open(rank, tag), order)
-            opened = dict(zip(order, links, strict=True))
-        sums = []
-        for position, tag in enumerate(tags):
-            flat = torch.full((4,), float(rank + 10 * position))
-            ring.all_reduce(opened[tag], flat)
-            sums.append(float(flat[0]))
-        return sums
-
-    assert house.together(act) == [[3.0, 33.0, 63.0]] * 3
-
-
-@pytest.mark.parametrize("house", [3], indirect=True)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_participant_lost_on_the_way_is_named(house: House, name: str) -> None:
     def act(rank: int) -> str:

@@ -290,19 +290,3 @@ def test_a_peer_that_lets_much_wait_is_not_taken_for_dead() -> None:
             exchange([(near, [bytes(64 * MEGABYTE)])], [], timeout=0.1)
         assert near.share().getsockopt(*limit) == 0
         assert far.share().getsockopt(*limit) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_a_busy_reader_gets_everything_in_the_end(tls: bool) -> None:
-    with channel_pair(tls=tls) as (near, far):
-        data = os.urandom(32 * MEGABYTE)
-        got = bytearray(len(data))
-
-        def read_late() -> None:
-            threading.Event().wait(12)
-            far.receive()
-            far.receive_into(memoryview(got))
-
-        together(lambda: near.send(b"late", data), read_late)
-        assert got == data

@@ -43,19 +43,6 @@ class Backward:
         return gradient
 
 
-def test_what_went_in_vain_does_until_a_step() -> None:
-    backward = Backward(3, 4, 5)
-    backward.run()
-    backward.gradient(2).add_(1.0)
-    assert backward.early.settle()[1]
-    backward.flat[7:] = backward.gradient(2)  # whoever offers it copies it there
-    assert backward.early.settle() == (set(), True)
-    backward.early.renew()
-    assert backward.early.settle() == (set(), False)
-    backward.run()
-    assert backward.early.settle() == (set(), False), "it rests"
-
-
 def test_memory_that_others_wrote_to_proves_nothing() -> None:
     backward = Backward(3, 4, 5)
     backward.early.distrust()

@@ -39,15 +39,6 @@ def test_a_part_is_the_file_that_its_worker_would_have_written(
     assert (tmp_path / "came").read_bytes() == (tmp_path / "written").read_bytes()
 
 
-def test_parts_of_checkpoints_that_came_to_nothing_are_thrown_away(
-    pair: tuple[Channel, Channel], tmp_path: Path
-) -> None:
-    for number in (1, 2, 3):
-        parcels.send(pair[0], number, private_of(number, 1))
-    wanted = write_tensors(tmp_path / "written", private_of(3, 1))
-    assert parcels.receive(pair[1], 3, tmp_path / "came", _soon()) == wanted
-
-
 def test_a_disk_that_fails_does_not_confuse_the_next_part(
     pair: tuple[Channel, Channel], tmp_path: Path
 ) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from descriptors import many_open
 from torch import Tensor
 from wire_bytes import push_and_pull_bytes
 
@@ -180,33 +179,6 @@ def _fill(worker: Worker, reference: torch.optim.Optimizer) -> Masks:
                 place.view(flat).copy_(parameter.grad)
         masks.append(bytes(p.grad is not None for p in parameters))
     return masks
-
-
-def test_every_push_counts_exactly_once(made: Any) -> None:
-    """Whole numbers, so that the sum is exact whatever the order."""
-    workers = [made(_sgd(), rank=rank) for rank in range(3)]
-    workers[0].load()
-    start = [flat.clone() for flat in workers[0].flats]
-
-    def train(worker: Worker, value: float) -> None:
-        worker.gradients[0].fill_(value)
-        for _ in range(20):
-            worker.push(rate_factor=0.5)
-
-    start[0].mul_(0.0)
-    for worker in workers:
-        worker.flats[0].zero_()
-    workers[0].load()
-    threads = [
-        threading.Thread(target=train, args=(worker, 2.0 * 10**rank))
-        for rank, worker in enumerate(workers)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60.0)
-    workers[0].client.pull(workers[0].flats)
-    assert workers[0].flats[0].eq(-20.0 * 111).all()
 
 
 def test_workers_of_a_host_share_connections(made: Any) -> None:
@@ -464,11 +436,6 @@ def test_a_request_that_a_dead_worker_left_behind_is_noticed(made: Any) -> None:
     )
     with pytest.raises(PeerLost, match="middle of a message"):
         other.pull(worker.flats)
-
-
-def test_a_server_of_a_process_with_more_than_1023_descriptors(key: RunKey) -> None:
-    with many_open(), ServerProcess(key, LOOPBACK) as server:
-        connect(LOOPBACK, server.port, key, TO_STORE).close()
 
 
 def test_nothing_of_a_fenced_worker_is_applied_and_what_was_is_told(made: Any) -> None:
