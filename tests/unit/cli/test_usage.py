@@ -222,7 +222,6 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     process.stdout.close()
     _, errors = process.communicate(timeout=60)
     assert errors == ""

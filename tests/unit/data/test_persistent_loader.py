@@ -134,7 +134,6 @@ class Opened(Drawn):
 
 def _open(_: int) -> None:
     info = get_worker_info()
-    assert info is not None
     info.dataset.opened = True
 
 

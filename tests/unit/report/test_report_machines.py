@@ -43,9 +43,7 @@ def test_each_machine_has_its_own_figures(run: RunPaths) -> None:
 
 def test_what_they_are_worth_is_in_the_summary_and_the_findings(run: RunPaths) -> None:
     summary = summarise(run)
-    assert summary.worth is not None
     assert list(summary.worth.machines) == list(FIVE)
-    assert summary.worth.waiting is not None
     assert summary.worth.waiting.name == "epsilon"
     told = next(sentence for sentence in findings(summary) if sentence.startswith("Worth it?"))
     assert told.startswith("Worth it? epsilon is 4.")
@@ -74,7 +72,6 @@ def test_machines_beyond_the_eighth_are_in_the_table_alone(tmp_path: Path) -> No
     study = load_study(write_study(tmp_path, "s", ["a", "b"]))
     assert machine_names(study) == list(many)
     found = section(study)
-    assert found is not None
     assert "The first 8 of 10 machines." in found.plots[0].caption
     assert len(found.plots[0].figure.axes) == 8 * 4
     assert [row[:2] for row in found.grids[0].rows[-2:]] == [("async", "m0"), ("async", "m1")]

@@ -65,7 +65,6 @@ with hold(paths):
     words = [sys.executable, "-c", code, str(paths.folder)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE)
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         yield process
     finally:

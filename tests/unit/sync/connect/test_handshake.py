@@ -53,7 +53,6 @@ def test_a_recorded_handshake_is_worth_nothing() -> None:
         recorded = _answer_to(_hello(opened := _open(listener.port)), key, listener.port)
         opened.sendall(recorded)
         accepted = listener.accept(WAIT_SECONDS)
-        assert accepted is not None
         assert accepted.introduction == Introduction("some purpose", 3, 4)
         assert len(opened.recv(128)) == 96
         again = _open(listener.port)

@@ -393,7 +393,6 @@ def test_half_a_push_is_no_push(made: Any, servers: list[ServerProcess], key: Ru
     child = subprocess.Popen(
         [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE
     )
-    assert child.stdout is not None
     assert child.stdout.readline() == b"half\n"
     child.kill()
     child.wait(10.0)
