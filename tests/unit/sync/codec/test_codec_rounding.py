@@ -9,8 +9,9 @@ from codec_cases import make, normal, seen
 MESSAGES = 3000
 
 
-@pytest.mark.parametrize(("name", "levels"), [("int8", 127), ("int4", 7)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("name", "levels", "dtype"), [("int8", 127, torch.float32), ("int4", 7, torch.float64)]
+)
 def test_rounding_is_unbiased(name: str, levels: int, dtype: torch.dtype) -> None:
     flat = normal(200, dtype=dtype)
     codec = make(name)

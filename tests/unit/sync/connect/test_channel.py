@@ -12,6 +12,7 @@ import pytest
 from channel_pairs import WAIT_SECONDS, channel_pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from threads_at_once import at_once
 
 from phalanx.core.errors import PeerLost
 from phalanx.sync.connect.channel import MAX_HEADER, Channel
@@ -35,23 +36,7 @@ def own_pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 def together(*actions: Callable[[], object]) -> None:
-    """Do all at once; an error in one is an error of the test."""
-    errors: list[BaseException] = []
-
-    def run(action: Callable[[], object]) -> None:
-        try:
-            action()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(action,), daemon=True) for action in actions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_SECONDS)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
+    at_once(actions, WAIT_SECONDS)
 
 
 @settings(
