@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from phalanx.sync.arena.arena import Arena
+from phalanx.sync.state.skip_dynamo_import import step_without_compiler
 from phalanx.train.proof.child import Child, ends_if_it_fails
 from phalanx.train.proof.differing_modules import why_parts_differ
 from phalanx.train.whole.plain_pass import begun
@@ -195,6 +196,7 @@ def try_views(
         child = Child(PATIENCE)
         if child.id == 0:
             with ends_if_it_fails():
+                step_without_compiler()
                 return ViewTrial(child, models, loader, begun(loader, plain))
         parameters = sum(p.numel() for model in models for p in model.parameters())
         times = _times_of(child)
