@@ -49,10 +49,10 @@ class SampleLeases:
         """The next leases are of a pass whose data come in blocks, or are not."""
 
     def end_lanes(self, ticket: int) -> None:
-        """A stretch is over."""
+        """A segment is over."""
 
     def complete(self, ticket: int) -> bool:
-        """After all leases of a stretch, whether it is over: no worker has any of it in hand.
+        """After all leases of a segment, whether it is over: no worker has any of it in hand.
 
         If not, there are samples of a worker that was lost meanwhile: ask for leases again.
         """

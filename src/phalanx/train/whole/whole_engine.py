@@ -8,7 +8,7 @@ stop, save, or find that one of them has diverged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,9 +37,6 @@ from phalanx.train.engine.sample_leases import EngineListener, claims_for
 from phalanx.train.proof.check_plan import CheckPlan
 from phalanx.train.whole.calls import SharedCalls, share_calls
 from phalanx.train.whole.row_plan import rows_in
-
-if TYPE_CHECKING:
-    pass
 
 
 class _WholeControl(Control):
