@@ -59,10 +59,10 @@ class SampleLeases:
         return True
 
     def let_go(self) -> None:
-        """The script has left the stretch before its end."""
+        """The script has left the segment before its end."""
 
     def waits(self, rank: int) -> bool:
-        """Whether that worker waits at the end of a stretch until no other has any of it."""
+        """Whether that worker waits at the end of a segment until no other has any of it."""
         return False
 
 
