@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from devices import AWAY
-from plain_compare import assert_near, hold
-from plain_scripts import CLASSES, MOMENTUM, Script, data_of, linear
+from plain_compare import assert_near
+from plain_scripts import CLASSES, Script, data_of, linear
 from plain_worlds import as_workers, first_pass
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -106,10 +105,6 @@ def test_a_mean_is_not_taken_for_a_sum(tmp_path: Path, name: str) -> None:
     wanted = _trained_plainly(MEANS[name])
     for found in as_workers(2, tmp_path, _trained_with(MEANS[name])):
         assert_near(found, wanted, "weights")
-
-
-def test_a_penalty_of_the_parameters_is_no_sum_over_the_batch(tmp_path: Path) -> None:
-    hold(replace(MOMENTUM, penalty=True), 2, tmp_path)
 
 
 def test_fit_refuses_a_sum_or_trains_with_it_as_one_process(tmp_path: Path) -> None:

@@ -74,6 +74,13 @@ RIGHT = {
         "if step % 2:\n    optimizer.step()\n    optimizer.zero_grad()"
     ),
     "noise": Pieces(batch="x = x + 0.1 * torch.randn_like(x)"),
+    "sharpness": Pieces(  # steps up the gradient, and back again after a second look
+        backward="optimizer.zero_grad()\nloss.backward()\n"
+        "old = [p.data.clone() for p in model.parameters()]\n"
+        "for p in model.parameters():\n    p.data = p.data + 0.05 * p.grad / p.grad.norm()\n"
+        "optimizer.zero_grad()\nF.cross_entropy(model(x), y).backward()\n"
+        "for p, value in zip(model.parameters(), old):\n    p.data = value\noptimizer.step()"
+    ),
 }
 PLANTED = {
     "hinge late": Pieces(_late("F.relu(1 - out.std(0)).mean()")),
@@ -118,6 +125,10 @@ PLANTED = {
     "contrastive": Pieces(
         f"{_UNIT}loss = F.cross_entropy(h @ h.roll(1, 1).T, torch.arange(len(out)))"
     ),
+    "padded to the longest": Pieces(
+        batch="x = F.pad(x[:, : 3 + int(y.max())], (0, 3 - int(y.max()))) - y.max()"
+    ),
+    "sum of rows": Pieces("loss = sum((o - t).square().mean() for o, t in zip(out, y))"),
     "mixed inside the batch": Pieces(batch="x = 0.8 * x + 0.2 * x.roll(1, 0)"),
     "smoothed by frequency": Pieces(
         "t = 0.9 * F.one_hot(y, 3) + 0.1 * torch.bincount(y, minlength=3) / len(y)\n"

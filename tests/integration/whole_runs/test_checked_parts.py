@@ -58,11 +58,19 @@ def test_a_check_that_fails_is_said(tmp_path: Path) -> None:
     assert "none could go on alone" in said
 
 
-@pytest.mark.slow
-def test_nothing_is_checked_if_that_was_asked_for(tmp_path: Path) -> None:
-    code, said = _run(tmp_path, PLANTED["statistics by hand"], "--check", "off")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        pytest.param(("--check", "off"), "", marks=pytest.mark.slow),
+        (("--strategy", "async"), "not checked against one process: under async"),
+    ],
+)
+def test_nothing_is_checked_if_that_was_asked_for(
+    tmp_path: Path, options: tuple[str, str], words: str
+) -> None:
+    code, said = _run(tmp_path, PLANTED["statistics by hand"], *options)
     assert code == 0, said
-    assert "one process" not in said
+    assert words in said and ("one process" in said) == bool(words)
 
 
 def test_an_evaluation_inside_a_pass_with_a_generator_of_its_own(tmp_path: Path) -> None:
