@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from lab_machines import MakeLab, lab
 from made_mnist import IMAGES, make_mnist
-from ssh_runs import Bench, Running, kill_in, nothing_left, processes, told
+from ssh_runs import Bench, Running, nothing_left, told
 
 from phalanx.lab.lab import Lab
 from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW, Framework
@@ -44,12 +44,6 @@ def foreign(bench: Bench, example: str, framework: str, names: str, *words: str)
     return bench.start("run", example, "--framework", framework, *common, *words)
 
 
-def kill_a_worker(bench: Bench, machine: str, script: str) -> None:
-    found = [pid for pid, args in processes(bench.lab, machine).items() if script in args]
-    assert found
-    kill_in(bench.lab, machine, found[-1])
-
-
 @pytest.mark.machines
 def test_plain_ddp_with_one_and_two_workers(bench: Bench) -> None:
     ended = foreign(bench, "plain_ddp.py", "torch", "m1,m2", "--workers", "3").end(LONG)
@@ -59,17 +53,6 @@ def test_plain_ddp_with_one_and_two_workers(bench: Bench) -> None:
     summary = bench.summary()
     assert summary["exit_codes"] == [0, 0, 0]
     assert (summary["system"], summary["workers"]) == ("torch", 3)
-
-
-def test_plain_ddp_of_which_a_worker_is_killed(bench: Bench) -> None:
-    running = foreign(bench, "plain_ddp.py", "torch", "m1,m2", "--workers", "3")
-    running.until(r"epoch 1", LONG)
-    kill_a_worker(bench, "m2", "plain_ddp.py")
-    ended = running.end(LONG)
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
-    assert ended.code == 1
-    assert "worker 2 on m2 was killed by SIGKILL" in ended.words
-    assert bench.summary()["exit_codes"][2] == -9
 
 
 def test_plain_ddp_on_a_machine_that_is_cut_off(
