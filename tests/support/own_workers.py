@@ -52,8 +52,6 @@ def start_own(
             "PHALANX_MEET": f"{lab.machine(on[0]).address}:{PORT}",
             "PHALANX_ADDRESS": lab.machine(machine).address,
             "PHALANX_KEY": key,
-            "PHALANX_LOCAL": str(list(on[:rank]).count(machine)),
-            "PHALANX_LOCALS": str(list(on).count(machine)),
             "PHALANX_GRACE": "20",
             "OMP_NUM_THREADS": "1",
         }

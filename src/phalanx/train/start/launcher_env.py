@@ -21,13 +21,18 @@ from phalanx.core.registry import did_you_mean
 from phalanx.core.run_folder.run_paths import slug
 from phalanx.core.settings import PRECISIONS, Precision, RunSettings
 from phalanx.core.spec import parse_spec
-from phalanx.train.start.seat_parts import Variables, locals_of, meeting_of, numbers_of, run_word
+from phalanx.train.start.seat_parts import (
+    MOST_PROCESSES,
+    Variables,
+    meeting_of,
+    numbers_of,
+    run_word,
+)
 
 LauncherName = Literal["torchrun", "mpirun", "srun", "by hand", "phalanx"]
 MOST_SEED = 2**32
 _FIRST_PORT, _PORTS = 15000, 15000
 """Below the ports that Linux hands out by itself (from 32768)."""
-_MOST_NODES = 1 << 16
 _COUNT = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 
 
@@ -39,8 +44,6 @@ class Seat:
     process: int
     """Its number among all, from 0."""
     processes: int
-    local: int | None
-    """Its number on its machine; ``None`` is unknown."""
     locals: int | None
     """How many are on its machine; ``None`` is unknown."""
     meet_at: str
@@ -122,15 +125,15 @@ def _by_our_variables(
 ) -> Seat:
     """``wanted``: what ``PHALANX_MEET`` should have been."""
     meeting = address, port = meeting_of(found, "", None, wanted)
-    here = locals_of(found, hosts.LOCAL, hosts.LOCALS, numbers[1])
-    return Seat(launcher, *numbers, *here, *meeting, run_word(found, f"{address}-{port}"), machine)
+    here = found.number(hosts.LOCALS, least=1, most=numbers[1])
+    return Seat(launcher, *numbers, here, *meeting, run_word(found, f"{address}-{port}"), machine)
 
 
 def _torchrun(found: Variables, machine: str) -> Seat | None:
     numbers = numbers_of(found, "RANK", "WORLD_SIZE")
     if numbers[1] == 1:
         return None
-    here = locals_of(found, "LOCAL_RANK", "LOCAL_WORLD_SIZE", numbers[1])
+    here = found.number("LOCAL_WORLD_SIZE", least=1, most=numbers[1])
     taken = found.number("MASTER_PORT", least=1, most=65535)
     # torchrun itself listens on MASTER_PORT.
     beside = None if taken is None else taken + 1 if taken < 65535 else taken - 1
@@ -142,22 +145,21 @@ def _torchrun(found: Variables, machine: str) -> Seat | None:
     run = given if given not in ("", "none") else f"{address}-{taken or port}"
     again = found.number("TORCHELASTIC_RESTART_COUNT")
     run = run_word(found, f"{run}-again-{again}" if again else run)
-    return Seat("torchrun", *numbers, *here, *meeting, run, machine)
+    return Seat("torchrun", *numbers, here, *meeting, run, machine)
 
 
 def _mpirun(found: Variables, machine: str) -> Seat | None:
     numbers = numbers_of(found, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
     if numbers[1] == 1:
         return None
-    names = "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
-    here = locals_of(found, *names, numbers[1])
+    here = found.number("OMPI_COMM_WORLD_LOCAL_SIZE", least=1, most=numbers[1])
     # Open MPI names the machine of mpirun itself, where process 0 need not be.
     meeting = address, port = meeting_of(
         found, "", None, f"mpirun -x {hosts.MEET}=10.0.0.1:9900, the machine of process 0"
     )
     job = found.text("PMIX_NAMESPACE") or found.text("OMPI_MCA_ess_base_jobid")
     run = run_word(found, job or f"{address}-{port}")
-    return Seat("mpirun", *numbers, *here, *meeting, run, machine)
+    return Seat("mpirun", *numbers, here, *meeting, run, machine)
 
 
 def _srun(found: Variables, machine: str) -> Seat | None:
@@ -176,10 +178,9 @@ def _srun(found: Variables, machine: str) -> Seat | None:
     again = found.number("SLURM_RESTART_COUNT")
     run = f"{job}.{step or 0}" if job else f"{address}-{port}"
     run = run_word(found, f"{run}-again-{again}" if again else run)
-    local = found.number("SLURM_LOCALID", most=numbers[1] - 1)
     node = found.text("SLURMD_NODENAME")
-    here = local, _on_this_node(found, local)
-    return Seat("srun", *numbers, *here, *meeting, run, slug(node) if node else machine)
+    here = _on_this_node(found)
+    return Seat("srun", *numbers, here, *meeting, run, slug(node) if node else machine)
 
 
 # In this order: a torchrun that srun started has the variables of both, and its own count.
@@ -192,7 +193,7 @@ _LAUNCHERS = (
 )
 
 
-def _on_this_node(found: Variables, local: int | None) -> int | None:
+def _on_this_node(found: Variables) -> int | None:
     name = "SLURM_STEP_TASKS_PER_NODE"
     text = found.text(name)
     if not text:
@@ -204,11 +205,6 @@ def _on_this_node(found: Variables, local: int | None) -> int | None:
     if node >= len(counts):
         raise InputError(
             f"SLURM_NODEID is {node}, but {name} ('{text}') has {len(counts)} nodes",
-            f"Start it by srun; or set {hosts.PROCESS}, {hosts.PROCESSES}.",
-        )
-    if local is not None and local >= counts[node]:
-        raise InputError(
-            f"SLURM_LOCALID is {local}, but {name} ('{text}') gives this node {counts[node]}",
             f"Start it by srun; or set {hosts.PROCESS}, {hosts.PROCESSES}.",
         )
     return counts[node]
@@ -229,7 +225,7 @@ def tasks_by_node(name: str, text: str) -> list[int]:
     for part in text.split(","):
         found = _COUNT.fullmatch(part.strip())
         times = int(found[2] or 1) if found else 0
-        if found is None or len(counts) + times > _MOST_NODES:
+        if found is None or len(counts) + times > MOST_PROCESSES:
             raise InputError(f"{name} cannot be read: '{text[:40]}'", "Slurm writes it so: 2(x3),1")
         counts += [int(found[1])] * times
     return counts

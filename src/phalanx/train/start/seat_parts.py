@@ -65,20 +65,6 @@ def numbers_of(found: Variables, process: str, processes: str) -> tuple[int, int
     return number, count
 
 
-def locals_of(
-    found: Variables, local: str, count: str, processes: int
-) -> tuple[int | None, int | None]:
-    """The number on this machine and how many there are, as far as they are known."""
-    number = found.number(local, most=processes - 1)
-    among = found.number(count, least=1, most=processes)
-    if number is not None and among is not None and number >= among:
-        raise InputError(
-            f"{local} is {number}, but {count} is {among}",
-            f"Count the processes of a machine from 0 to {among - 1}.",
-        )
-    return number, among
-
-
 def meeting_of(found: Variables, address: str, port: int | None, wanted: str) -> tuple[str, int]:
     """Where process 0 is met: ``PHALANX_MEET`` and ``PHALANX_PORT`` win over the launcher."""
     told = found.text(hosts.MEET)
