@@ -144,8 +144,7 @@ class KerasTrainee:
     def __init__(self, request: WorkerRequest) -> None:
         from phalanx.adapters.keras.optimizers import read_state, rule_of
         from phalanx.adapters.keras.torch_backend import TorchKerasModel
-        from phalanx.train.keras.seeds import KerasSeeds
-        from phalanx.train.keras.setup import check_clipping, check_options
+        from phalanx.train.keras.setup import KerasSeeds, check_clipping, check_options
         from phalanx.train.start.environment import detect
         from phalanx.train.worker.build_worker import build_worker
 

@@ -19,10 +19,9 @@ from torch.utils.hooks import RemovableHandle
 from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.reader import Reader
-from phalanx.train.adopt.alone_pass import AlonePass
 from phalanx.train.adopt.found_models import parameters_of
 from phalanx.train.adopt.kept_objects import OrderState, advice_on_skipped, keepers_of
-from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, read_by_number
+from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, alone_pass, read_by_number
 from phalanx.train.adopt.script_length import (
     has_left_a_loop,
     may_have_failed,
@@ -32,7 +31,7 @@ from phalanx.train.checkpoint.kept_state import ORDER, unpack
 from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.proof.checks import Checks
-from phalanx.train.start.random_streams import Streams
+from phalanx.train.start.seed import Streams
 from phalanx.train.whole.own_batches import OwnBatches
 from phalanx.train.whole.plain_pass import PlainPass
 
@@ -60,7 +59,7 @@ class AdoptedTraining:
         checks: Checks,
     ) -> None:
         self.parts, self.models, self._streams, self._checks = parts, models, streams, checks
-        self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
+        self._loop, self.optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
         self._checked = weakref.WeakSet[DataLoader[Any]]()
         """Loaders whose data are those of all workers; a script may make one in each epoch."""
         self._loader: weakref.ref[DataLoader[Any]] | None = None
@@ -108,14 +107,10 @@ class AdoptedTraining:
         cpu = environment.device.type == "cpu" and not torch.cuda.is_initialized()
         return cpu and not environment.thread
 
-    @property
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        return self._optimizers
-
     def parameter_names(self) -> list[str]:
         """Of what the optimizers were given, in their order."""
         known = {id(p): n for m in self.models for n, p in m.named_parameters()}
-        return [known.get(id(p), "a parameter") for p in parameters_of(self._optimizers)]
+        return [known.get(id(p), "a parameter") for p in parameters_of(self.optimizers)]
 
     def is_checked(self) -> bool:
         """Whether some of its steps are done by one process as well."""
@@ -130,7 +125,7 @@ class AdoptedTraining:
         if isinstance(drawn, PlainPass):
             return drawn.rest()
         reader = read_by_number(loader, self._seed, alone=True)
-        return AlonePass(reader, drawn, self._passes - 1, given, self._checks, self._streams)
+        return alone_pass(reader, drawn, self._passes - 1, given, self._checks, self._streams)
 
     def alone_again(self, loader: DataLoader[Any], drawn: Drawn) -> Iterator[Any]:
         """In a child: another pass."""
@@ -153,10 +148,10 @@ class AdoptedTraining:
         return begun is not None and begun.untrained
 
     def knows(self, optimizer: torch.optim.Optimizer) -> bool:
-        return any(known is optimizer for known in self._optimizers)
+        return any(known is optimizer for known in self.optimizers)
 
     def is_of(self, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-        same = len(optimizers) == len(self._optimizers) and all(map(self.knows, optimizers))
+        same = len(optimizers) == len(self.optimizers) and all(map(self.knows, optimizers))
         return same and not self.parts.lifecycle.over
 
     def through(self, loader: DataLoader[Any], drawn: Drawn) -> Iterator[Any]:

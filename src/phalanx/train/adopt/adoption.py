@@ -39,11 +39,10 @@ from phalanx.train.adopt.loader_pass import LoaderDraws, is_ours
 from phalanx.train.adopt.script_length import loop_may_train, passes_of
 from phalanx.train.files.calling_code import is_peek, script_frame
 from phalanx.train.proof.checks import Checks
-from phalanx.train.start.random_streams import Streams
+from phalanx.train.start.seed import Streams
 from phalanx.train.whole.calls import share_calls
 from phalanx.train.whole.plain_pass import PlainPass
-from phalanx.train.whole.view_choice import ViewChoice
-from phalanx.train.whole.view_trial import ViewTrial
+from phalanx.train.whole.view_trial import ViewChoice, ViewTrial
 from phalanx.train.whole.whole_engine import WholeEngine
 from phalanx.train.worker.build_worker import build_worker
 

@@ -12,7 +12,7 @@ from typing import Any
 from phalanx.adapters.torch_models import save_state, state_of
 from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
 from phalanx.train.figures.evaluation import Evaluator, Question
-from phalanx.train.figures.metrics import is_classification, logits_of
+from phalanx.train.figures.model_calls import is_classification, logits_of
 from phalanx.train.figures.training_events import TrainingEvents
 from phalanx.train.samples.epoch_batches import Pass
 from phalanx.train.start.environment import Environment

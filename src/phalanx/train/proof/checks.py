@@ -17,9 +17,8 @@ from phalanx.core.settings import RunSettings
 from phalanx.core.spec import parse_spec
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.loop.segments import WorkerParts
-from phalanx.train.proof.check_plan import CheckPlan
+from phalanx.train.proof.check_plan import CheckPlan, why_parts_differ
 from phalanx.train.proof.child import connections
-from phalanx.train.proof.differing_modules import why_parts_differ
 from phalanx.train.proof.proof import FAILED, SECONDS, Proof, Verdict
 
 MOST = 50_000_000

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from operator import length_hint
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,9 +21,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from phalanx.core.context import suggest_option
+from phalanx.core.settings import RunSettings
 from phalanx.sync.arena.arena import Arena
+from phalanx.train.checkpoint.checkpoint_manifest import read_manifest
+from phalanx.train.checkpoint.kept_state import ORDER, WHOLE
+from phalanx.train.proof.check_plan import why_parts_differ
+from phalanx.train.proof.checks import trains_as_one
 from phalanx.train.proof.child import Child, ends_if_it_fails
-from phalanx.train.proof.differing_modules import why_parts_differ
+from phalanx.train.start.environment import Environment, detect
 from phalanx.train.whole.plain_pass import begun
 
 BATCHES, SECONDS = 5, 3.0
@@ -220,3 +227,55 @@ def _barrier_seconds(arena: Arena) -> float:
         arena.barrier()
         found.append(time.perf_counter() - began)
     return min(found)
+
+
+class ViewChoice:
+    def __init__(self, chosen: RunSettings, workers: int) -> None:
+        self._open = chosen.view == "auto"
+        asked = chosen.adopt and chosen.view != "parts" and chosen.loss is None
+        self.whole = asked and workers > 1 and trains_as_one(chosen)
+        """Each worker runs the script on whole batches, and only calls of models are shared out."""
+        self.slower: float | None = None
+        """How many times as long a step would take in view ``whole``, if that decided it."""
+        self.trial: ViewTrial | None = None
+        """In the child that tries which view suits the script."""
+        self._environment: Environment | None = None
+        if self.whole and self._open and chosen.resume is not None:
+            self._open = False
+            self.whole = _was_whole(Path(chosen.resume))
+
+    def environment(self) -> Environment:
+        """Where this worker runs: found out once for each training."""
+        found, self._environment = self._environment or detect(), None
+        return found
+
+    def choose(
+        self,
+        loader: DataLoader[Any],
+        plain: Callable[[], Iterator[Any]],
+        models: Sequence[nn.Module],
+        *,
+        forkable: bool,
+    ) -> Iterator[Any] | None:
+        """Collective, before the first training: in a child of a worker its trial. ``forkable``:
+        this worker can have a child."""
+        if not self.whole or not self._open or not can_be_tried(models, loader):
+            return None
+        self._open = False
+        self._environment = detect()
+        if self._environment.arena is None or self._environment.thread:
+            return None
+        found = try_views(self._environment.arena, models, loader, plain, forkable=forkable)
+        if isinstance(found, ViewTrial):
+            self.trial = found
+            return iter(found)
+        self.slower, self.whole = found, found is None
+        if found is not None:
+            suggest_option("--view whole")
+        return None
+
+
+def _was_whole(checkpoint: Path) -> bool:
+    """As the run that is resumed was."""
+    kept = read_manifest(checkpoint).other.get("state", {}).get(ORDER, {})
+    return bool(kept.get(WHOLE, True))
