@@ -157,9 +157,8 @@ class KerasTrainee:
         self._rule = rule_of(self.model.optimizer, mirror.variables, mirror.parameters)
         read_state(self.model.optimizer, mirror.variables, mirror.parameters, self._rule)
         parts, loop = build_worker(
-            environment, mirror.module, self._rule, buffers="auto", loss="mean", trial=None,
-            seeds=KerasSeeds(self.model),
-        )  # fmt: skip
+            environment, mirror.module, self._rule, seeds=KerasSeeds(self.model)
+        )
         self.run, self._steps = Run(parts, loop), parts.steps
         self.run.keep(keras=self)
         self._checked = environment.workers == 1

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
@@ -51,15 +50,13 @@ class AdoptedTraining:
         self,
         parts: WorkerParts,
         loop: TrainingLoop,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
         passes: int | None,
-        seed: int,
         streams: Streams,
         checks: Checks,
     ) -> None:
-        self.parts, self.models, self._streams, self._checks = parts, models, streams, checks
-        self._loop, self.optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
+        self.parts, self._streams, self._checks = parts, streams, checks
+        self.models, self.optimizers = parts.trained.models, list(parts.trained.optimizers)
+        self._loop, self._left, self._seed = loop, passes, parts.environment.settings.seed
         self._checked = weakref.WeakSet[DataLoader[Any]]()
         """Loaders whose data are those of all workers; a script may make one in each epoch."""
         self._loader: weakref.ref[DataLoader[Any]] | None = None
@@ -71,11 +68,11 @@ class AdoptedTraining:
         self._unmet: RemovableHandle | None = None
         """What makes this worker meet the others, who have left a pass early as it has."""
         engine = parts.trained.engine
-        self.own = OwnBatches(parts, loop, models) if engine.workers == 1 else None
+        self.own = OwnBatches(parts, loop) if engine.workers == 1 else None
         """Steps outside of any pass, where they can be counted."""
         self.order = OrderState(whole=self.is_whole)
         self.order.left.update(self._saved_order().get("left", {}))
-        parts.trained.keepers.update(keepers_of(optimizers))
+        parts.trained.keepers.update(keepers_of(self.optimizers))
         parts.trained.keepers[ORDER] = self.order
         if parts.resumed is not None:
             be_advised_by(lambda error: "" if parts.steps.losses else advice_on_skipped(error))
@@ -114,7 +111,7 @@ class AdoptedTraining:
 
     def is_checked(self) -> bool:
         """Whether some of its steps are done by one process as well."""
-        return self._checks.begin(self.parts, self.models, self.optimizers, self)
+        return self._checks.begin(self.parts, self)
 
     def go_alone(self) -> None:
         """In a child: the pass in hand is never ended, as far as the workers' team goes."""

@@ -356,8 +356,8 @@ class Adoption:
             environment = dataclasses.replace(self._view.environment(), device=device)
             whole = self._view.whole
             parts, loop = build_worker(
-                environment, models, optimizers, buffers="auto", loss=_DECLARED[self._chosen.loss],
-                trial=None, seeds=self.streams,
+                environment, models, optimizers, loss=_DECLARED[self._chosen.loss],
+                seeds=self.streams,
                 notes=describe(
                     models, optimizers, data, batch, passes, self._workers,
                     whole=whole, slower=self._view.slower,
@@ -372,8 +372,7 @@ class Adoption:
             if isinstance(engine, WholeEngine):
                 engine.go_on_from((parts.resumed.private or {}) if parts.resumed else {})
                 share_calls(engine.shared_calls(parts.figures.say_once))
-            own = self._chosen.seed, self.streams, self._checks
-            return AdoptedTraining(parts, loop, models, optimizers, known, *own)
+            return AdoptedTraining(parts, loop, known, self.streams, self._checks)
         finally:
             self._joining = False
 

@@ -99,8 +99,8 @@ class SharedFit:
 
     def _join(self, environment: Environment) -> tuple[WorkerParts, TrainingLoop]:
         parts, loop = build_worker(
-            environment, self._mirror.module, self._rule, buffers="auto", loss="mean", trial=None,
-            seeds=self._seeds, notes=notes_of(self._mirror, self._source, environment.workers),
+            environment, self._mirror.module, self._rule, seeds=self._seeds,
+            notes=notes_of(self._mirror, self._source, environment.workers),
         )  # fmt: skip
         loop.adopt(max(self._epochs - self._asked.initial_epoch, 0))
         parts.steps.keeps_gradients = False

@@ -187,30 +187,6 @@ class ViewTrial:
         os._exit(0)
 
 
-def try_views(
-    arena: Arena,
-    models: Sequence[nn.Module],
-    loader: DataLoader[Any],
-    plain: Callable[[], Iterator[Any]],
-    *,
-    forkable: bool,
-) -> ViewTrial | float | None:
-    """Collective. In the child its trial. In the workers how many times as long view
-    ``whole`` would take as ``parts``; ``None``, if it is to be used."""
-    told, barrier = arena.region("view", 1, torch.float64), _barrier_seconds(arena)
-    if arena.rank == 1 and forkable:
-        child = Child(PATIENCE)
-        if child.id == 0:
-            with ends_if_it_fails():
-                return ViewTrial(child, models, loader, begun(loader, plain))
-        parameters = sum(p.numel() for model in models for p in model.parameters())
-        times = _times_of(child)
-        ratio = None if times is None else slower_whole(times, arena.workers, parameters, barrier)
-        told[0] = ratio or 0.0
-    arena.barrier()
-    return float(told[0]) or None
-
-
 def _times_of(child: Child) -> BatchTimes | None:
     """``None`` if the child could not tell: it failed, or took too long."""
     told = child.answer(PATIENCE)
@@ -242,7 +218,8 @@ class ViewChoice:
         self._environment: Environment | None = None
         if self.whole and self._open and chosen.resume is not None:
             self._open = False
-            self.whole = _was_whole(Path(chosen.resume))
+            kept = read_manifest(Path(chosen.resume)).other.get("state", {}).get(ORDER, {})
+            self.whole = bool(kept.get(WHOLE, True))
 
     def environment(self) -> Environment:
         """Where this worker runs: found out once for each training."""
@@ -263,19 +240,22 @@ class ViewChoice:
             return None
         self._open = False
         self._environment = detect()
-        if self._environment.arena is None or self._environment.thread:
+        arena = self._environment.arena
+        if arena is None or self._environment.thread:
             return None
-        found = try_views(self._environment.arena, models, loader, plain, forkable=forkable)
-        if isinstance(found, ViewTrial):
-            self.trial = found
-            return iter(found)
-        self.slower, self.whole = found, found is None
-        if found is not None:
+        told, barrier = arena.region("view", 1, torch.float64), _barrier_seconds(arena)
+        if arena.rank == 1 and forkable:
+            child = Child(PATIENCE)
+            if child.id == 0:
+                with ends_if_it_fails():
+                    self.trial = ViewTrial(child, models, loader, begun(loader, plain))
+                    return iter(self.trial)
+            parameters = sum(p.numel() for model in models for p in model.parameters())
+            if (times := _times_of(child)) is not None:
+                told[0] = slower_whole(times, arena.workers, parameters, barrier) or 0.0
+        arena.barrier()
+        self.slower = float(told[0]) or None
+        self.whole = self.slower is None
+        if self.slower is not None:
             suggest_option("--view whole")
         return None
-
-
-def _was_whole(checkpoint: Path) -> bool:
-    """As the run that is resumed was."""
-    kept = read_manifest(checkpoint).other.get("state", {}).get(ORDER, {})
-    return bool(kept.get(WHOLE, True))
