@@ -239,7 +239,7 @@ def test_export_never_overwrites_unasked(shell: Shell, paths: RunPaths) -> None:
 def test_export_again_when_the_run_has_removed_the_checkpoint_meanwhile(
     shell: Shell, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from phalanx.train.checkpoint import named_tensors as export
+    from phalanx.train.checkpoint import tensor_files as export
 
     whole = export.state_dict
 

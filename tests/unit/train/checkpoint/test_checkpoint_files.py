@@ -29,9 +29,6 @@ from phalanx.train.checkpoint import (
     checkpoint_index as shelf,
 )
 from phalanx.train.checkpoint import (
-    named_tensors as export,
-)
-from phalanx.train.checkpoint import (
     tensor_files as files,
 )
 from phalanx.train.checkpoint.checkpoint_manifest import (
@@ -151,7 +148,7 @@ def saved(model: nn.Module, folder: Path) -> tuple[Path, CheckpointManifest]:
         for place, (_, parameter) in zip(layout.places, own, strict=True):
             place.view(flat).copy_(parameter.detach())
         shared[f"o0.parameters.{j}"] = flat
-        layouts.append(export.describe(layout, [names[id(p)] for _, p in own]))
+        layouts.append(files.describe(layout, [names[id(p)] for _, p in own]))
     shared |= {f"buffer.{n}": b for n, b in model.named_buffers()}
     shared |= {f"frozen.{n}": p for n, p in model.named_parameters() if not p.requires_grad}
     shared["o0.momentum.0"] = torch.zeros(3)
@@ -167,7 +164,7 @@ def saved(model: nn.Module, folder: Path) -> tuple[Path, CheckpointManifest]:
 def test_export_is_the_plain_state_of_the_model(tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = Net().to(memory_format=torch.channels_last)
-    state = export.state_dict(*saved(model, tmp_path))
+    state = files.state_dict(*saved(model, tmp_path))
     assert_same(state, {name: value.detach() for name, value in model.state_dict().items()})
     assert all(value.is_contiguous() for value in state.values())
     save_file(state, tmp_path / "plain.safetensors")  # refuses tensors that share memory
@@ -193,7 +190,7 @@ def test_a_place_that_lies_is_refused(place: PlaceRecord) -> None:
     manifest = manifest_of(1, 1)
     manifest.optimizers[:] = [OptimizerLayout("SGD", [FlatLayout("float32", 8, [place])])]
     with pytest.raises(InputError, match="is damaged"):
-        export.named_parameters(manifest, {"o0.parameters.0": torch.zeros(8)})
+        files.named_parameters(manifest, {"o0.parameters.0": torch.zeros(8)})
 
 
 @pytest.mark.parametrize(
@@ -207,4 +204,4 @@ def test_a_place_that_lies_is_refused(place: PlaceRecord) -> None:
 )
 def test_a_buffer_that_does_not_fit_its_layout_is_refused(shared: dict[str, Tensor]) -> None:
     with pytest.raises(InputError, match=r"o0\.parameters\.0"):
-        export.named_parameters(manifest_of(1, 1), shared)
+        files.named_parameters(manifest_of(1, 1), shared)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.core.spec import parse_spec
 from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
-from phalanx.train.control.directives import Directive, Leave, Return
+from phalanx.train.control.directives import Directive, Kind
 
 
 def test_a_verdict_that_was_lost_to_another_command_is_given_again() -> None:
@@ -23,9 +23,9 @@ def test_a_verdict_that_was_lost_to_another_command_is_given_again() -> None:
         return None
 
     assert verdict(100.0) is None
-    assert verdict(20.0) == Leave()
+    assert verdict(20.0) == Directive(Kind.LEAVE)
     watch.follow(phase, spec)  # a checkpoint came first: training is where it was
-    assert verdict(20.0) == Leave()
+    assert verdict(20.0) == Directive(Kind.LEAVE)
     watch.enter(spec.phases[1], spec, False)
     assert verdict(20.0) is None
-    assert verdict(100.0) == Return()
+    assert verdict(100.0) == Directive(Kind.RETURN)

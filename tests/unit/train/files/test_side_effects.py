@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 from phalanx.core.context import WorkerContext, enter, leave
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.train.files import side_effects
-from phalanx.train.files.private_files import PrivateFiles
+from phalanx.train.files.script_files import PrivateFiles
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.train.files import open_files
 from phalanx.train.proof import child
 from phalanx.train.proof.child import Child
 
@@ -82,7 +81,7 @@ def test_a_child_reads_open_files_at_places_of_its_own(tmp_path: Path) -> None:
         file.seek(50)
         forked = os.fork()
         if forked == 0:
-            open_files.open_files_anew()
+            child.open_files_anew()
             os._exit(0 if file.read(10) == bytes(range(50, 60)) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
         assert file.tell() == 50

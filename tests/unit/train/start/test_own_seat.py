@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,8 +20,6 @@ VARIABLES = {
     "PHALANX_MACHINE": "beta 2",
     "PHALANX_MEET": "127.0.0.1:9900",
     "PHALANX_ADDRESS": "127.0.0.1",
-    "PHALANX_LOCAL": "0",
-    "PHALANX_LOCALS": "1",
     "PHALANX_KEY": "ab" * 32,
     "PHALANX_TLS": "1",
     "PHALANX_SERVERS": "2",
@@ -85,8 +82,7 @@ def test_the_launcher_names_the_addresses_of_all_machines() -> None:
     assert seat is not None
     assert ticket_of(seat, VARIABLES).members == ()
     meeting = MeetingPoint("127.0.0.1", 9900, RunKey.new(), False, {}, ["127.0.0.1", "::1"])
-    machine, slot = SimpleNamespace(slots=[0]), 0
-    given = meeting_variables(meeting, "127.0.0.1", machine, slot)  # type: ignore[arg-type]
+    given = meeting_variables(meeting, "127.0.0.1")
     assert ticket_of(seat, VARIABLES | given).members == ("127.0.0.1", "::1")
 
 
