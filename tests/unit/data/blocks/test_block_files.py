@@ -248,3 +248,19 @@ def test_hdfs_without_its_library_names_the_other_way() -> None:
     with pytest.raises(InputError, match="cannot read hdfs:") as caught:
         find_files("hdfs://127.0.0.1:1/x", (".rec",))
     assert caught.value.remedy.startswith("Use webhdfs://HOST:PORT/PATH")
+
+
+def test_a_kind_of_url_that_is_not_known_is_an_error() -> None:
+    with pytest.raises(InputError, match="nonsense"):
+        find_files("nonsense://bucket/a", (".rec",))
+
+
+def test_waits_double_and_are_jittered(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(files, "FIRST_WAIT", 0.2)
+    monkeypatch.setattr(files.time, "sleep", waits.append)
+    _use(_Flaky(*[TimeoutError()] * 5), monkeypatch)
+    read_range("s3://bucket/a", 10, 20)
+    assert len(waits) == 5
+    for number, wait in enumerate(waits):
+        assert 0.1 * 2**number <= wait <= 0.2 * 2**number
