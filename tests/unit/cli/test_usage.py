@@ -1,4 +1,4 @@
-"""What is typed wrong is answered in one or two lines, with exit code 2 and no traceback."""
+"""What is typed wrong is answered in one or two lines, with exit code 2; the page of verbs is right."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_reference import example_of, verbs
+from cli_reference import PAGE, example_of, options_of, page, verbs
 from cli_support import Shell
 
 from phalanx.cli.main import ORDER
@@ -209,3 +209,13 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     process.stdout.close()
     _, errors = process.communicate(timeout=60)
     assert errors == ""
+
+
+def test_the_page_is_what_the_program_says() -> None:
+    written = PAGE.read_text(encoding="utf-8")
+    assert written == page(), "run: python tests/unit/cli/cli_reference.py"
+
+
+def test_no_verb_has_more_than_25_options() -> None:
+    counts = {name: len(options_of(command)) + 1 for name, command in verbs()}  # and --help
+    assert {name: count for name, count in counts.items() if count > 25} == {}
