@@ -1,4 +1,4 @@
-"""What is typed wrong is answered in one or two lines, with exit code 2; the page of verbs is right."""
+"""What is typed wrong is answered in one or two lines, with exit code 2, and verbs are documented."""
 
 from __future__ import annotations
 
