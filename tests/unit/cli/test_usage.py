@@ -1,4 +1,4 @@
-"""What is typed wrong is answered in one or two lines, with exit code 2, and verbs are documented."""
+"""What is typed wrong is answered in one or two lines, with exit code 2; verbs are documented."""
 
 from __future__ import annotations
 
