@@ -195,20 +195,6 @@ def test_random_transforms_belong_to_the_sample(order: list[int], cut: int, epoc
     assert not torch.equal(reader.fetch(torch.arange(10), epoch + 1)[0], whole)
 
 
-def test_reading_leaves_the_generators_of_the_training_alone() -> None:
-    def draw() -> list[float]:
-        return [random.random(), float(np.random.rand()), float(torch.rand(()))]
-
-    def seed() -> None:
-        random.seed(1), np.random.seed(1), torch.manual_seed(1)
-
-    seed()
-    expected = draw()
-    seed()
-    as_reader(Noisy()).fetch(PICK, 0)
-    assert draw() == expected
-
-
 def test_streams_keep_keys_order_and_empty_orders() -> None:
     orders = [("a", PICK), ("b", PICK[:0]), ("c", PICK + 1)]
     for data in ((X, Y), Squares(), DataLoader(Squares(), batch_size=2, num_workers=1)):

@@ -35,35 +35,24 @@ def slots(plan: Plan) -> list[Slot]:
     return [slot for machine in plan.machines for slot in machine.slots]
 
 
-def test_one_machine_without_gpus_has_one_worker_with_everything() -> None:
-    made = plan(here(4, ids=(1, 3, 5, 7)))
-    assert made.workers == 1
-    assert slots(made) == [Slot(rank=0, cpus=[1, 3, 5, 7], threads=4, device="cpu")]
-    assert made.remote == []
-    assert made.predicted == {"seconds": None}
-
-
-def test_cores_are_divided() -> None:
-    made = plan(here(4, ids=(0, 2, 1, 3)), workers=2)
-    assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 2], 2), ([1, 3], 2)]
-    assert made.reasons == ["2 workers, as requested"]
-
-
-def test_shares_are_equal_and_the_rest_is_said() -> None:
-    made = plan(here(5), workers=2)
-    assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 1], 2), ([2, 3], 2)]
-    assert "here: 1 core unused, because all workers get the same number" in made.reasons
-
-
-def test_more_workers_than_cores_are_not_pinned() -> None:
-    made = plan(here(2), workers=3)
-    assert [(s.cpus, s.threads) for s in slots(made)] == [([], 1)] * 3
-    assert "here: 3 workers on 2 cores, so one thread each, not pinned" in made.reasons
-
-
-def test_under_a_quota_threads_follow_the_quota_and_cores_the_machine() -> None:
-    made = plan(here(2, ids=(0, 1, 2, 3)), workers=2)
-    assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 1], 1), ([2, 3], 1)]
+@pytest.mark.parametrize(
+    ("machine", "workers", "places", "reason"),
+    [
+        (here(4, ids=(1, 3, 5, 7)), None, [([1, 3, 5, 7], 4)], None),
+        (here(4, ids=(0, 2, 1, 3)), 2, [([0, 2], 2), ([1, 3], 2)], "2 workers, as requested"),
+        (here(5), 2, [([0, 1], 2), ([2, 3], 2)], "here: 1 core unused, because all workers get"),
+        (here(2), 3, [([], 1)] * 3, "3 workers on 2 cores, so one thread each, not pinned"),
+        (here(2, ids=(0, 1, 2, 3)), 2, [([0, 1], 1), ([2, 3], 1)], None),  # under a quota
+        (remote("a"), 2, [([], 1)] * 2, "the number of cores is unknown"),
+    ],
+)
+def test_cores_are_divided_and_what_is_left_is_said(
+    machine: Machine, workers: int | None, places: list[tuple[list[int], int]], reason: str | None
+) -> None:
+    made = plan(machine, workers=workers)
+    assert [(slot.cpus, slot.threads) for slot in slots(made)] == places
+    assert made.workers == len(places) and made.predicted == {"seconds": None}
+    assert reason is None or any(reason in each for each in made.reasons)
 
 
 def test_one_worker_per_gpu_and_round_robin_beyond() -> None:
@@ -87,13 +76,6 @@ def test_a_machine_without_a_worker_is_left_out_and_said() -> None:
     made = plan(here(2), remote("b", cores=1), workers=1)
     assert [m.name for m in made.machines] == ["here"]
     assert "b gets no worker: all of them are on the other machines" in made.reasons
-
-
-def test_unknown_cores() -> None:
-    made = plan(remote("a"), workers=2)
-    assert [(s.cpus, s.threads) for s in slots(made)] == [([], 1)] * 2
-    assert made.machines[0].cores is None
-    assert any("the number of cores is unknown" in r for r in made.reasons)
 
 
 def test_single_has_one_worker() -> None:

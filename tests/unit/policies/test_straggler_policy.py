@@ -79,13 +79,6 @@ def test_a_slowdown_right_after_a_return_waits_for_the_cool_down() -> None:
     assert first(watch.verdicts(20, 0.25)) == COOL_DOWN + 1
 
 
-def test_a_short_hiccup_is_nothing() -> None:
-    watch = Watch([100.0, 100.0])
-    watch.verdicts(10)
-    for _ in range(10):
-        assert set(watch.verdicts(2, 0.1) + watch.verdicts(1)) == {None}
-
-
 def test_a_worker_that_is_always_slow_is_no_straggler() -> None:
     watch = Watch([10.0, 1000.0])
     assert set(watch.verdicts(100)) == {None}

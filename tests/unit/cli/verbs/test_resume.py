@@ -83,17 +83,6 @@ def test_another_strategy_workers_epochs_and_checkpoint(shell: Shell, paths: Run
     assert [run.name for run in shell.runs.iterdir()] == [RUN]
 
 
-def test_as_many_checkpoints_as_asked_for_are_kept_at_the_same_times(
-    shell: Shell, paths: RunPaths
-) -> None:
-    (found,) = shell("resume", "--checkpoint-every", "keep=9", "--dry-run", "--json").json[
-        "launches"
-    ]
-    before = Launch.from_json(paths.launch.read_bytes()).settings
-    assert found["settings"]["keep"] == 9
-    assert found["settings"]["checkpoint_epochs"] == before.checkpoint_epochs
-
-
 def test_a_cluster_stays_unless_another_launcher_is_asked_for(
     shell: Shell, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:

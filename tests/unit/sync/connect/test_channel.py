@@ -17,7 +17,6 @@ from threads_at_once import at_once
 from phalanx.core.errors import PeerLost
 from phalanx.sync.connect.channel import MAX_HEADER, Channel
 from phalanx.sync.connect.duplex import exchange
-from phalanx.sync.connect.tls import TlsChannel
 
 MEGABYTE = 1 << 20
 Pair = tuple[Channel, Channel]
@@ -233,20 +232,6 @@ def test_what_was_not_announced_is_not_read(own_pair: Pair) -> None:
         far.receive_into(memoryview(bytearray(4)))
     with pytest.raises(PeerLost, match="3 bytes of its last message were not expected"):
         far.receive()
-
-
-def test_too_big_a_header_is_the_senders_mistake(own_pair: Pair) -> None:
-    with pytest.raises(ValueError, match="beyond the limits"):
-        own_pair[0].send(bytes(MAX_HEADER + 1))
-
-
-def test_only_a_plain_channel_shares_its_socket(own_pair: Pair) -> None:
-    near, _ = own_pair
-    if isinstance(near, TlsChannel):
-        with pytest.raises(ValueError, match="no raw socket"):
-            near.share()
-    else:
-        assert near.share().fileno() == near.fileno()
 
 
 def test_tls_hides_what_is_sent() -> None:

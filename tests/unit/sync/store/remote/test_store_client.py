@@ -309,17 +309,6 @@ def _contribute_all(
     at_once([partial(contribute, rank) for rank in range(len(workers))])
 
 
-def test_who_waits_for_a_lost_contributor_is_told(made: Any) -> None:
-    stays, leaves = made(_sgd(), rank=0), made(_sgd(), rank=1)
-    stays.load()
-    timer = threading.Timer(0.3, leaves.close)
-    timer.start()
-    with pytest.raises(PeerLost, match="worker 1 on machine 1"):
-        share = Share(0, [0, 1], 0, 1.0, [None])
-        stays.client.contribute(share, stays.gradients, Timing(), stays.flats)
-    timer.join()
-
-
 def test_another_model_is_refused(made: Any) -> None:
     made(_sgd())
     with pytest.raises(InputError, match="not the one that the store was opened with"):
