@@ -36,7 +36,6 @@ CASES = {
     "broken YAML": ("machines:\n  a: {host: [}\n", "pool.yaml:2:14: broken YAML", "Correct"),
     "a tab": ("machines:\n\ta: 1\n", "pool.yaml:2:1: broken YAML", "Correct"),
     "misspelt field": (machine("gpu: 1"), "pool.yaml:4:5: machine 'a' has no field 'gpu'", "gpus"),
-    "field in capitals": (machine("GPUS: 1"), "4:5: machine 'a' has no field 'GPUS'", "'gpus'"),
     "misspelt default": (
         "defaults: {usr: x}\nmachines: {a: {host: a.example}}",
         "pool.yaml:1:12: the defaults has no field 'usr'",
@@ -52,19 +51,14 @@ CASES = {
         "pool.yaml:2:3: machine 'a' has no 'host'",
         "an address, a host name, or 'here'",
     ),
-    "nothing said": ("machines:\n  a:\n", "pool.yaml:2:3: machine 'a' has no 'host'", "here"),
     "no whole number": (
         machine("gpus: two"),
         "pool.yaml:4:11: machine 'a': gpus must be a whole number, 0 or more, not 'two'",
         "",
     ),
-    "a half GPU": (machine("gpus: 0.5"), "gpus must be a whole number", ""),
-    "a boolean number": (machine("gpus: true"), "gpus must be a whole number", ""),
     "negative": (machine("cores: -1"), "4:12: machine 'a': cores must be a whole number, 1", ""),
-    "no cores": (machine("cores: 0"), "cores must be a whole number, 1 or more, not '0'", ""),
     "port": (machine("port: 70000"), "port must be a port number, 1 to 65535", ""),
     "infinite": (machine("watts: 1e999"), "watts must be a number, 0 or more", ""),
-    "not a number": (machine("price_per_hour: nan"), "price_per_hour must be a number", ""),
     "speed zero": (machine("speed: 0"), "speed must be a number above 0", ""),
     "size without unit": (machine("memory: 16"), "memory must be a size with its unit", ""),
     "neither yes nor no": (
@@ -74,9 +68,7 @@ CASES = {
     ),
     "fingerprint": (machine("host_key: MD5:00"), "host_key must be a fingerprint", ""),
     "host as option": ("machines: {a: {host: -oProxyCommand=x}}", "host must be an address", ""),
-    "host with a space": ("machines: {a: {host: a b}}", "host must be an address", ""),
     "user as option": (machine("user: -l"), "user must be a user's name", ""),
-    "path as option": (machine("python: -c"), "python must be the path or name", ""),
     "list for value": (machine("gpus: [1]"), "4:11: machine 'a': gpus must be a single value", ""),
     "no value": (machine("gpus:"), "machine 'a': gpus has no value", "remove it"),
     "wrong default": (
@@ -95,17 +87,8 @@ CASES = {
         "pool.yaml:3:3: 'a' and 'b' are the same machine (X.example, port 22)",
         "Remove one",
     ),
-    "here twice": (
-        "machines:\n  a: {host: here}\n  b: {host: here, port: 99}",
-        "pool.yaml:3:3: 'a' and 'b' are both this machine",
-        "--workers",
-    ),
     "empty file": ("", "pool.yaml: the blueprint has no machines", "For example"),
-    "comment only": ("# nothing\n", "the blueprint has no machines", "For example"),
     "no machines": ("machines: {}", "pool.yaml:1:1: the blueprint has no machines", "For example"),
-    "null machines": ("machines:\n", "pool.yaml:1:1: the blueprint has no machines", ""),
-    "defaults only": ("defaults: {user: x}", "the blueprint has no machines", ""),
-    "no connections": ('{"connections": []}', "the blueprint has no machines", ""),
     "list of machines": ("machines: [a]", "1:11: machines must be a mapping", "For example"),
     "a word": ("hello", "pool.yaml:1:1: the blueprint must be a mapping", "For example"),
     "name with a slash": ("machines: {../a: {host: a}}", "'../a' is not a machine name", "letters"),
@@ -130,8 +113,6 @@ CASES = {
         "username",
     ),
     "original: no IP": ("connections: [{GPUS: 1}]", "1:15: connection 1 has no 'host'", ""),
-    "original: IP twice": ("connections: [{IP: a}, {IP: a}]", "machine 'a' is given twice", ""),
-    "two documents": ("machines: {}\n---\nmachines: {}", "pool.yaml:2:1: broken YAML", ""),
     "merge": (machine("<<: {gpus: 1}"), "4:5: merge keys (<<) are not supported", "defaults"),
     "object tag": (machine("user: !!python/object:os.system x"), "user has a YAML tag", "quotes"),
     "deep": ("{a: " * 2_000, "pool.yaml: is nested too deeply", ""),
@@ -148,13 +129,11 @@ def test_mistake(tmp_path: Path, case: str) -> None:
 
 JSON_CASES = {
     "comma": ('{"machines":\n  {"a": 1,,}}', "pool.json:2:11: broken JSON"),
-    "cut off": ('{"machines": {"a": {"host": "h"}', "pool.json:1:33: broken JSON"),
     "YAML in a JSON file": ("machines: {a: {host: b}}", "pool.json:1:1: broken JSON"),
     "duplicate": (
         '{"machines": {"a": {"host": "x"},\n\t"a": {"host": "y"}}}',
         "pool.json:2:2: 'a' is in machines twice",
     ),
-    "type": ('{"machines": {"a": {"host": "x", "gpus": {}}}}', "1:42: machine 'a': gpus must be"),
     "deep": ("[" * 100_000, "pool.json: is nested too deeply"),
     "empty": ("", "pool.json: the blueprint has no machines"),
 }
