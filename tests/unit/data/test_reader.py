@@ -29,7 +29,6 @@ from torch.utils.data import (
 
 from phalanx.core.errors import InputError
 from phalanx.data.augment import Draws, crop_and_flip
-from phalanx.data.lazy import LazyReader
 from phalanx.data.prefetch import prefetch
 from phalanx.data.reader import Reader, TensorReader, as_reader, order
 
@@ -101,15 +100,6 @@ def test_a_single_tensor_and_a_subset() -> None:
     assert subset.fetch(torch.tensor([2, 0]), 0)[1].tolist() == [7, 9]
     lazy = as_reader(Subset(Squares(), [9, 8, 7]))
     assert lazy.fetch(torch.tensor([2, 0]), 0)[1].tolist() == [7, 9]
-
-
-@pytest.mark.parametrize("data", [Squares(), DataLoader(Squares(), batch_size=4, shuffle=True)])
-def test_lazy_datasets_are_collated(data: Any) -> None:
-    reader = as_reader(data)
-    assert isinstance(reader, LazyReader) and isinstance(reader, Reader) and len(reader) == 10
-    assert not reader.background  # as a DataLoader without processes: in the caller's thread
-    x, y = reader.fetch(PICK, epoch=0)
-    assert x.tolist() == [[49.0], [0.0], [9.0]] and torch.equal(y, PICK)
 
 
 def test_a_loader_keeps_its_collate_function_and_facts() -> None:
