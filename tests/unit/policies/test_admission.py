@@ -107,7 +107,7 @@ def arrays(clocks: Clocks) -> Clocks:
     )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(random_clocks(), st.integers(0, 4), st.integers(0, 20), st.floats(0.0, 120.0), st.data())
 def test_they_are_decided_as_by_the_plain_rule(
     clocks: Clocks, low: int, width: int, now: float, data: st.DataObject
