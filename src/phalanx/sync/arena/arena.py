@@ -13,7 +13,6 @@ from torch import Tensor
 from phalanx.sync.arena.clock import Clock
 
 if TYPE_CHECKING:
-    from phalanx.sync.collective.algorithms.torch_dist import TorchDist
     from phalanx.sync.collective.collective import Collective
     from phalanx.sync.connect.channel import Channel
 
@@ -74,17 +73,6 @@ class LostWorker:
     address: str
 
 
-@dataclass(frozen=True)
-class Topology:
-    """Which way sums go between hosts, as the strategy's options say; ``None`` is the default."""
-
-    kind: str | None = None
-    through: str | None = None
-    """``links`` (our own connections), ``gloo`` or ``nccl``."""
-    device: torch.device | None = None
-    """The GPU that NCCL uses."""
-
-
 class Droppable(Protocol):
     def drop(self) -> None:
         """The servers forget this store."""
@@ -110,9 +98,10 @@ class Hosts(Protocol):
         """The first of ``ranks`` on each host that has some of them."""
 
     def collective(
-        self, tag: str, ranks: Iterable[int], topology: Topology | None = None
-    ) -> Collective | TorchDist | None:
-        """The exchange of the leaders among ``ranks``; ``None`` if this worker is the only one."""
+        self, tag: str, ranks: Iterable[int], topology: str | None = None
+    ) -> Collective | None:
+        """The exchange of the leaders among ``ranks``; ``None`` if this worker is the only one.
+        Without a ``topology`` the cheapest is chosen."""
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Sends from the first host to all others; only leaders call it."""

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.sync.arena.arena import Topology
 from phalanx.sync.arena.team import subset_barrier_of
 from phalanx.sync.state.gradient_values import are_sound, clip_factor, squares
 from phalanx.sync.state.gradients import get_grad
@@ -48,7 +47,7 @@ class Reducer:
         context: StrategyContext,
         *,
         across: bool = True,
-        topology: Topology | None = None,
+        topology: str | None = None,
         starts: bool = False,
     ) -> None:
         self._replica, self._shared = context.replica, context.shared
@@ -95,7 +94,7 @@ class Reducer:
         self.refused: tuple[int, ...] | None = None
         """Workers whose gradients were not finite, if the sum is not: see ``Timing``."""
 
-    def _sum_between_hosts(self, context: StrategyContext, topology: Topology | None) -> Summing:
+    def _sum_between_hosts(self, context: StrategyContext, topology: str | None) -> Summing:
         from phalanx.sync.reduce.between_hosts import Summing
 
         return Summing(context, self.sums, leads=self.leads, topology=topology)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from phalanx.plan.timing import gate
 from phalanx.plan.timing.flows import run_flows
 from phalanx.plan.timing.heap import run_heap
-from phalanx.plan.timing.windows import run_windows
 from phalanx.plan.timing.work import FreeCluster, Outcome, StepDraws, Work
 from phalanx.policies.admission import Dynamic, Free, Rule, Stale
 
@@ -40,10 +39,6 @@ class Case:
 
     def by_heap(self, rule: Rule) -> Outcome:
         return run_heap(self.work(), rule, self.latency, self.update)
-
-    def by_windows(self, rule: Rule) -> Outcome:
-        bound = rule.bound if isinstance(rule, Stale) else None
-        return run_windows(self.work(), bound, self.latency, self.update)
 
     def by_flows(self, rule: Rule, speed: float = math.inf, homes: int = 99) -> Outcome:
         machines = self.workers + self.servers
@@ -96,14 +91,8 @@ def examples(count: int) -> Any:
     return settings(max_examples=count, deadline=None, derandomize=True)
 
 
-@examples(150)
-@example(Case(3, 1, 0.0, 0.0, 1, True, [(2, 0)], 1), Stale(0))
-@given(cases(), RULES)
-def test_windows_are_the_heap(case: Case, rule: Rule) -> None:
-    assert_equal(case.by_windows(rule), case.by_heap(rule))
-
-
 @examples(120)
+@example(Case(3, 1, 0.0, 0.0, 1, True, [(2, 0)], 1), Stale(0))
 @given(cases(), RULES | RANGES)
 def test_flows_over_links_without_a_limit_are_the_heap(case: Case, rule: Rule) -> None:
     assert_equal(case.by_flows(rule), case.by_heap(rule))

@@ -113,7 +113,7 @@ def test_by_samples_fast_workers_do_more() -> None:
 def _engine(monkeypatch: pytest.MonkeyPatch, cluster: FreeCluster, rule: Rule) -> str:
     asked: list[str] = []
     nothing = Outcome(0.0, np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
-    for name in ("run_heap", "run_windows", "run_flows"):
+    for name in ("run_heap", "run_flows"):
         monkeypatch.setattr(free, name, lambda *_, name=name: asked.append(name) or nothing)
     run_free(cluster, rule, 3, seed=0)
     return asked[0]
@@ -124,12 +124,8 @@ def _engine(monkeypatch: pytest.MonkeyPatch, cluster: FreeCluster, rule: Rule) -
     [
         (NO_LIMIT, Free(), "run_heap"),
         (SLOW_LINKS, Free(), "run_flows"),
-        (alike(64), Free(), "run_windows"),
-        (alike(64, variation=0.1), Stale(3), "run_heap"),
-        (alike(1000), Stale(3), "run_windows"),
         (alike(1000), Dynamic(2, 8), "run_heap"),
-        (alike(1000, compute=[1e-6] + [0.1] * 999), Free(), "run_heap"),
-        (alike(1000, receiving=[1e9] * 1001), Free(), "run_windows"),
+        (alike(1000, receiving=[1e9] * 1001), Free(), "run_heap"),
     ],
 )
 def test_the_engine_suits_the_cluster(

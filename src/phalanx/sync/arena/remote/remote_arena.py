@@ -252,9 +252,6 @@ class RemoteArena:
         """Waits until somebody has put it."""
         return self._client.ask(m.Get(key=key), bare=True, gone=gone).value
 
-    def add(self, key: str, amount: int) -> int:
-        return int(self._client.ask(m.Add(key=key, amount=amount), bare=True).value)
-
     def check(self) -> None:
         """Raise if a machine is gone without which this worker cannot go on."""
         self._client.check()
