@@ -18,13 +18,8 @@ NAMES = (
     "all_reduce.ring",
     "all_reduce.butterfly",
     "all_reduce.tree",
-    "broadcast",
-    "reduce",
-    "scatter",
-    "gather",
-    "all_to_all",
 )
-"""Collectives that training waits for come first: large ones may find no time left."""
+"""What training waits for."""
 PAIRS_SHARE = 0.4
 """Largest part of the budget that pairs get; the rest is for collectives."""
 LONGEST_PAIR = 1.0

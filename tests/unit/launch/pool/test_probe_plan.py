@@ -75,11 +75,13 @@ def test_those_of_the_same_size_keep_a_repetition_each() -> None:
 
 def test_what_was_slow_is_expected_to_be() -> None:
     schedule = Schedule(2, LinkSpeed.measured(1e-4, 1e8))
-    before = schedule.expected("reduce", 4096)
-    schedule.learn("reduce", 64, schedule.predicted("reduce", 64) + 0.5)
-    assert schedule.expected("reduce", 4096) == pytest.approx(before + 0.5)
-    schedule.learn("reduce", 4096, 0.0)
-    assert schedule.expected("reduce", 1 << 20) == schedule.predicted("reduce", 1 << 20)
+    before = schedule.expected("all_reduce.ring", 4096)
+    schedule.learn("all_reduce.ring", 64, schedule.predicted("all_reduce.ring", 64) + 0.5)
+    assert schedule.expected("all_reduce.ring", 4096) == pytest.approx(before + 0.5)
+    schedule.learn("all_reduce.ring", 4096, 0.0)
+    assert schedule.expected("all_reduce.ring", 1 << 20) == schedule.predicted(
+        "all_reduce.ring", 1 << 20
+    )
 
 
 def test_every_collective_has_a_formula_and_few_names_need_few_machines() -> None:
@@ -90,7 +92,7 @@ def test_every_collective_has_a_formula_and_few_names_need_few_machines() -> Non
 @given(latencies, bandwidths)
 def test_one_small_message_costs_half_a_round_trip(latency: float, bandwidth: float) -> None:
     link = LinkSpeed.measured(latency, bandwidth)
-    assert COSTS["broadcast"](2, 0).seconds(link) == pytest.approx(latency)
+    assert COSTS["all_reduce.direct"](2, 0).seconds(link) == pytest.approx(latency)
 
 
 def test_handling_is_what_latency_and_bytes_do_not_explain() -> None:

@@ -15,8 +15,7 @@ from torch import Tensor
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
-from phalanx.sync.collective.algorithms.gather import all_gather_ring
-from phalanx.sync.collective.collective import Collective
+from phalanx.sync.collective.collective import Collective, all_gather_ring
 from phalanx.sync.collective.links import ChannelLinks, open_links, raw
 from phalanx.sync.connect import dispatcher as dispatchers
 from phalanx.sync.connect.connecting import connect

@@ -121,13 +121,6 @@ def test_every_collective_is_timed_by_everybody(size: int, count: int) -> None:
         assert all(one >= 0 for each in seconds for one in each)
 
 
-@pytest.mark.parametrize(("count", "size"), [(64, 3), (1 << 20, 7), (1, 2)])
-def test_messages_divide_equally(count: int, size: int) -> None:
-    elements = probing.elements_for(count, size)
-    assert elements % size == 0
-    assert count <= 4 * elements < count + 4 * size
-
-
 def test_a_slow_message_among_others_does_not_count() -> None:
     assert probing.upper_quartile([5.0]) == 5.0
     assert probing.upper_quartile([95.0, 60.0]) == 95.0
