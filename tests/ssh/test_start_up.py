@@ -89,7 +89,7 @@ class Processors:
     """What all machines have used so far, read some times a second."""
 
     def __init__(self, lab: Lab) -> None:
-        files = [group / "cpuacct.usage" for m in lab.machines for group in m.cgroups]
+        files = [group / "cpuacct.usage" for m in lab.machines for group in m.folders]
         self._files = [file for file in files if file.exists()]
         self.readings: list[tuple[float, float]] = []
         self._over = threading.Event()

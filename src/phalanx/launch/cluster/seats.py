@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +23,8 @@ from phalanx.launch.launcher import (
     Launch,
     Launcher,
     WorkerCommand,
-    log_name,
-    process_variables,
     with_own_threads,
-    worker_variables,
+    worker_command,
 )
 from phalanx.observe.events.collect import LineTail
 from phalanx.observe.events.event_types import MachineSample
@@ -141,19 +138,7 @@ def commands(job: Job, paths: RunPaths) -> list[WorkerCommand]:
     for machine, planned in job.plan.seats:
         unsaid = msgspec.structs.replace(planned, threads=int(_AS_NODE))
         slot = with_own_threads(unsaid, os.environ)
-        said = worker_variables(job, str(paths.folder.absolute()), machine, slot)
-        bootstrap = [sys.executable, "-P", "-m", "phalanx.launch.worker.bootstrap"]
-        found.append(
-            WorkerCommand(
-                rank=slot.rank,
-                machine=machine.name,
-                argv=[*bootstrap, str(job.script), *job.arguments],
-                env={**said, **process_variables(job, slot)},
-                cpus=[],
-                threads=slot.threads,
-                log=log_name(paths, slot.rank),
-            )
-        )
+        found.append(worker_command(job, str(paths.folder.absolute()), machine, slot))
     return found
 
 
@@ -266,9 +251,6 @@ class ClusterLauncher(Launcher):
         taken = self._news[:]
         self._news.clear()  # not another list: others add to this one
         return taken
-
-    def processes(self) -> list[int]:
-        return []
 
     def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
         return [NodeSamples(paths)]

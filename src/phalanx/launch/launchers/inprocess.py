@@ -42,7 +42,6 @@ from phalanx.launch.worker.script_runner import (
     run_script,
 )
 from phalanx.observe.machines.monitor import MachineSamples
-from phalanx.plan.plan import PlannedMachine, Slot
 
 if TYPE_CHECKING:
     from phalanx.sync.arena.memory_arena import Hub
@@ -62,7 +61,18 @@ class InProcessLauncher(Launcher):
         self._before: tuple[list[str], list[str], int] | None = None
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
-        workers = [_command(job, paths, machine, slot) for machine, slot in job.plan.seats]
+        workers = [
+            WorkerCommand(
+                rank=slot.rank,
+                machine=machine.name,
+                argv=[str(job.script), *job.arguments],
+                env=worker_variables(job, str(paths.folder.absolute()), machine, slot),
+                cpus=[],
+                threads=1,
+                log=log_name(slot.rank),
+            )
+            for machine, slot in job.plan.seats
+        ]
         return describe_launch(job, paths, workers)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
@@ -149,18 +159,6 @@ class InProcessLauncher(Launcher):
 
     def _running(self) -> list[threading.Thread]:
         return [thread for thread in self._threads.values() if thread.is_alive()]
-
-
-def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:
-    return WorkerCommand(
-        rank=slot.rank,
-        machine=machine.name,
-        argv=[str(job.script), *job.arguments],
-        env=worker_variables(job, str(paths.folder.absolute()), machine, slot),
-        cpus=[],
-        threads=1,
-        log=log_name(paths, slot.rank),
-    )
 
 
 class RankStreams:

@@ -74,7 +74,8 @@ class SshLauncher(Launcher):
         self._paths = paths
         if self._job.fleet.detach:  # first: if we are killed, the workers can still be found
             paths.detached.touch()
-        self._launching = self._loop.submit(self._run.launch(self._job, paths, launch))
+        run = self._run
+        self._launching = self._loop.submit(run.keep_error(run.launch(self._job, paths, launch)))
 
     def poll(self) -> dict[int, int]:
         run = self._run
@@ -137,7 +138,7 @@ class SshLauncher(Launcher):
         loop.submit(run.stop(grace))
         await_end(run.all_ended, grace, hurry)
         if not run.all_ended():
-            loop.submit(run.kill())
+            loop.submit(run.stop(0.0))
             await_end(run.all_ended, _AFTER_KILL, never)
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
@@ -160,9 +161,6 @@ class SshLauncher(Launcher):
             if paths is not None:
                 paths.detached.unlink(missing_ok=True)
             self._say_news(say)
-
-    def processes(self) -> list[int]:
-        return []  # agents read what their workers use
 
     def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
         assert self._run is not None

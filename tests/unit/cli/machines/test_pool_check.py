@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from phalanx.cli.machines.pool import pool_app
+from phalanx.cli.main import pool_app
 from phalanx.core.errors import InputError
 
 POOL = """\
