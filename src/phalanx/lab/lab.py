@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from phalanx.agent.machine.control_groups import memory_used
 from phalanx.core.errors import InputError, MachineError
 from phalanx.core.registry import did_you_mean
 from phalanx.lab import blueprint, cgroups, ending, limits, network, starting
@@ -120,7 +121,9 @@ class Lab:
     def usage(self, name: str) -> tuple[int, int | None]:
         """Processes in the machine, and the bytes of memory that they use."""
         folders = self.machine(name).folders
-        return len(cgroups.processes(folders[0])), cgroups.memory_used(folders)
+        used = (memory_used(str(folder)) for folder in folders)
+        memory = next((each for each in used if each is not None), None)
+        return len(cgroups.processes(folders[0])), memory
 
     def slow(self, name: str, percent: float) -> None:
         """Give a machine ``percent`` of one core from now on."""

@@ -27,7 +27,7 @@ from phalanx.core.settings import OURS, SPARK_SYSTEM, RunSettings
 from phalanx.core.terminal import Say
 from phalanx.launch.frameworks import Framework, deciding, roles_by_rank
 from phalanx.launch.shipping.requirements import DISTRIBUTION, installed
-from phalanx.observe.machines.monitor import MachineSamples, Monitor
+from phalanx.observe.machines.monitor import Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 from phalanx.pool.machine import Machine
 
@@ -206,8 +206,8 @@ class Launcher(Protocol):
         """The process ids of the workers that run on this machine now."""
         return []
 
-    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
-        """The readers of the machines."""
+    def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:
+        """The readers of this machine, for as long as the run goes on."""
         names = dict.fromkeys(worker.machine for worker in launch.workers)
         return [Monitor(name, paths.machine(name), self.processes) for name in names]
 

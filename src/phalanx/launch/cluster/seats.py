@@ -26,9 +26,7 @@ from phalanx.launch.launcher import (
     with_own_threads,
     worker_command,
 )
-from phalanx.observe.events.collect import LineTail
-from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.monitor import MachineSamples
+from phalanx.observe.machines.monitor import Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 
 _Record = TypeVar("_Record")
@@ -252,24 +250,5 @@ class ClusterLauncher(Launcher):
         self._news.clear()  # not another list: others add to this one
         return taken
 
-    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
-        return [NodeSamples(paths)]
-
-
-class NodeSamples(MachineSamples):
-    """The readings that the nodes write into the run's folder, whichever nodes those are."""
-
-    def __init__(self, paths: RunPaths) -> None:
-        super().__init__()
-        self._folder = paths.machines
-        self._tails: dict[Path, LineTail] = {}
-
-    def take(self) -> list[MachineSample]:
-        for path in self._folder.glob("*.jsonl"):
-            tail = self._tails.setdefault(path, LineTail(path))
-            for line in tail.poll():
-                try:
-                    self._fresh.append(msgspec.json.decode(line, type=MachineSample))
-                except msgspec.MsgspecError:
-                    continue  # cut short by a node that was lost
-        return super().take()
+    def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:
+        return []  # nodes read themselves

@@ -58,7 +58,7 @@ class AttachedLauncher(SshLauncher):
         try:
             self._loop.wait(self._run.connect(), self._saying(say, asked))
         except BaseException:
-            self._let_go()
+            self._close(leave=True)
             raise
         return replace(job, fleet=replace(job.fleet, detach=False))
 

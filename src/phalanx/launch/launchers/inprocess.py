@@ -41,7 +41,7 @@ from phalanx.launch.worker.script_runner import (
     main_module,
     run_script,
 )
-from phalanx.observe.machines.monitor import MachineSamples
+from phalanx.observe.machines.monitor import Monitor
 
 if TYPE_CHECKING:
     from phalanx.sync.arena.memory_arena import Hub
@@ -124,9 +124,9 @@ class InProcessLauncher(Launcher):
     def processes(self) -> list[int]:
         return [os.getpid()] if self._running() else []
 
-    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
+    def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:
         # What this machine does says nothing about machines that are not there.
-        return [] if launch.settings.virtual else super().samples(launch, paths)
+        return [] if launch.settings.virtual else super().monitors(launch, paths)
 
     def _work(self, worker: WorkerCommand, launch: Launch, paths: RunPaths, hub: Hub) -> None:
         """The life of one thread."""

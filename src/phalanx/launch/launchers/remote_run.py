@@ -114,7 +114,10 @@ class RemoteRun:
 
     async def prepare(self, job: Job) -> list[WorkerCommand]:
         """What will be started on every machine, from where; nothing is sent there yet."""
-        self.members = await self._dismiss({machine.name for machine in job.plan.machines})
+        planned = {machine.name for machine in job.plan.machines}
+        for member in [m for m in self.members if m.name not in planned]:  # without a worker
+            await member.close()
+            self.members.remove(member)
         equipment = self._equipment = await pack_up(job, self.say)
         await first_failure({member.name: member.settle(equipment) for member in self.members})
         return await commands_for(job, find_root(job.script), self.members)
@@ -157,13 +160,6 @@ class RemoteRun:
         for member in self.members:
             if member.alive and member.samples is not None:
                 member.samples.clock_to_run = member.link.clock_offset - first
-
-    async def _dismiss(self, planned: set[str]) -> list[MachineSession]:
-        """Closes the sessions of machines without a worker, and returns the others."""
-        for member in self.members:
-            if member.name not in planned:
-                await member.close()
-        return [member for member in self.members if member.name in planned]
 
     # -- while it runs -----------------------------------------------------------------------
 

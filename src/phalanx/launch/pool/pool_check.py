@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -93,12 +92,9 @@ async def see(link: AgentLink, visit: Visit) -> None:
 
 async def _inspect(link: AgentLink, visit: Visit) -> None:
     machine = visit.machine
-    own = machine.is_here and "python" not in machine.model_fields_set
-    python = sys.executable if own else machine.python
+    asked = {"python": machine.interpreter, "packages": list(PACKAGES)}
     try:
-        found = await link.ask(
-            "inspect", python=python, packages=list(PACKAGES), timeout=ANSWER_SECONDS
-        )
+        found = await link.ask("inspect", timeout=ANSWER_SECONDS, **asked)
         visit.python = str(found["version"])[:40]
         torch = found["packages"].get("torch")
         visit.torch = None if torch is None else str(torch)[:40]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -274,8 +273,7 @@ async def _why_it_ended(worker: RunningCommand) -> MachineError:
 async def _worker_command(machine: Machine, code: Code, module: str) -> Sequence[str]:
     """What starts ``module`` there, once the machine has our code."""
     if machine.is_here:
-        own = "python" not in machine.model_fields_set
-        return [sys.executable if own else machine.python, "-m", module]
+        return [machine.interpreter, "-m", module]
     root, manifest = code
     async with await open_agent(machine, run=None) as link:
         folder = await ship(link, manifest, root, "code", ignore_progress)

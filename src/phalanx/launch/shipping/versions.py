@@ -24,8 +24,6 @@ class Inspection(msgspec.Struct, frozen=True):
     packages: dict[str, Words]
     platform: Words = ""
     libc: tuple[Words, Words] = ("", "")
-    soabi: Words = ""
-    implementation: Words = "cpython"
 
     @property
     def minor(self) -> tuple[int, ...]:

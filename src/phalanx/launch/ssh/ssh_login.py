@@ -63,12 +63,12 @@ def _with_password(machine: Machine) -> Machine:
     if machine.via is not None:
         update["via"] = _with_password(machine.via)
     if credential is not None and credential.kind == "prompt" and not machine.is_here:
-        update["password"] = _typed(machine.label)
+        update["password"] = typed(machine.label)
     return machine.model_copy(update=update) if update else machine
 
 
 @functools.cache
-def _typed(label: str) -> Credential:
+def typed(label: str) -> Credential:
     """Asked for once, however many runs a command has."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:  # a run counts Ctrl-C instead, which would leave the user in front of the question

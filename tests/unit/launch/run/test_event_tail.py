@@ -22,7 +22,7 @@ def _finished(status: str = "done") -> Finished:
 
 def test_a_rank_that_joins_again_has_not_finished(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run").make()
-    relay = Relay(paths, [0], [], Recorder())
+    relay = Relay(paths, [0], Recorder())
 
     def after(event: Event) -> set[int]:
         with paths.events_of(0).open("ab") as file:
