@@ -145,7 +145,7 @@ def test_a_failed_script_with_an_endless_thread_still_ends(tmp_path: Path) -> No
     text = """
 import sys, threading, time
 threading.Thread(target=time.sleep, args=(1000,)).start()
-sys._getframe(2).f_globals["_LAST_WORDS"] = 0.2  # main() of the bootstrap
+sys._getframe(1).f_globals["_LAST_WORDS"] = 0.2  # the runner of the script
 raise ValueError("and a thread that never ends")
 """
     done, paths = bootstrap(tmp_path, text)
