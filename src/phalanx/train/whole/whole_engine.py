@@ -75,7 +75,6 @@ class WholeEngine(ArenaEngine):
         self._active = ActivePhase(
             spec.phases[0], everyone(arena), self.directives.rendezvous, strategies=[]
         )
-        arena.in_step = True
         self.directives.enter(self._active, spec, regroup=False)
         self.collective = WorkerCollective(arena, clock, self.directives.rendezvous.someone_left)
         self._calls: SharedCalls | None = None
