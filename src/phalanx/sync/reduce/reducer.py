@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from phalanx.sync.arena.team import subset_barrier_of
-from phalanx.sync.state.gradient_values import are_sound, clip_factor, squares
+from phalanx.sync.state.gradient_values import are_sound, clip_factor, squared_norm, squares
 from phalanx.sync.state.gradients import get_grad
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import NOBODY, Masks
@@ -217,7 +217,7 @@ class Reducer:
                 at_once = factor if clip <= 0.0 else 1.0
                 self.bytes_sent = self._summing.sum(at_once, coded=coded)
                 if clip > 0.0:
-                    shared.norms[self._row] = _squares(self.sums)
+                    shared.norms[self._row] = squared_norm(self.sums)
             if self._early is not None:
                 self._early.renew()
             self._barrier.wait()
@@ -234,7 +234,7 @@ class Reducer:
     def check(self, clip: float = 0.0) -> None:
         """Whether what the members have reduced is finite, all of it; limit its norm."""
         slices, self.refused = [out for own in self.reduced for out in own], None
-        found = _squares(slices) if clip > 0.0 else squares(slices)
+        found = squared_norm(slices) if clip > 0.0 else squares(slices)
         self._shared.totals[self._row] = found
         self._barrier.wait()
         found = float(self._shared.totals[self._local].sum())
@@ -284,10 +284,6 @@ class Reducer:
     def wait_here(self) -> None:
         """Waits for the members on this host."""
         self._barrier.wait()
-
-
-def _squares(tensors: list[Tensor]) -> float:
-    return sum(float(torch.linalg.vector_norm(tensor)) ** 2 for tensor in tensors)
 
 
 def adding(out: Tensor, others: Sequence[Tensor]) -> Add:
