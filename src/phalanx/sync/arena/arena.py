@@ -107,16 +107,13 @@ class Hosts(Protocol):
         """Sends from the first host to all others; only leaders call it."""
 
     def channels_to_servers(self, count: int | None) -> list[Channel]:
-        """Connections to the parameter servers, which this host's workers share. Collective."""
+        """This worker's connections to the parameter servers. Collective."""
 
     def check(self) -> None:
         """Raise if a machine is known to be gone without which this worker cannot go on."""
 
     def channels_with_first(self) -> dict[int, Channel]:
         """Between the first worker and each on another machine, by rank. Collective."""
-
-    def midway(self, host: Arena, servers: int) -> Tensor:
-        """Whether a message is under way on each connection to a server; shared by all stores."""
 
     def new_name(self) -> str:
         """A name for something that all workers make together, in the same order."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from phalanx.sync.arena.arena import Arena, Droppable
+from phalanx.sync.arena.arena import Droppable
 from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
 from phalanx.sync.collective.collective import Collective, measured_latency
 from phalanx.sync.collective.links import open_channels, open_links
@@ -42,7 +42,6 @@ class RemoteHosts:
         self._names = (f"{run}.{number}" for number in itertools.count())
         self._opened: list[Collective] = []
         self._everyone: Collective | None = None
-        self._midway: dict[int, Tensor] = {}
         self.stores: list[Droppable] = []
 
     def local(self, ranks: Iterable[int]) -> list[int]:
@@ -96,18 +95,13 @@ class RemoteHosts:
         tag = f"first.{self.new_name()}"
         return _channels_with_first(self._rank, self._members, self._access, tag)
 
-    def midway(self, host: Arena, servers: int) -> Tensor:
-        if servers not in self._midway:
-            self._midway[servers] = host.region(f"midway.{servers}", servers, torch.uint8)
-        return self._midway[servers]
-
     def new_name(self) -> str:
         return next(self._names)
 
     def forget(self) -> None:
         for collective in self._opened:
             collective.close()
-        self._opened, self._everyone, self._midway = [], None, {}
+        self._opened, self._everyone = [], None
         if self._rank == 0:
             for store in self.stores:
                 store.drop()

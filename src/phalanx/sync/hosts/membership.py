@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 from collections.abc import Sequence
 
@@ -17,7 +18,6 @@ from phalanx.sync.arena.remote.coordinator_messages import (
     reply_decoder,
 )
 from phalanx.sync.arena.remote.remote_arena import RemoteArena
-from phalanx.sync.arena.remote.sharing import hand_out, take
 from phalanx.sync.arena.shm_arena import ShmArena
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
@@ -102,13 +102,15 @@ def become_worker(
 
 
 def _host_arena(remote: RemoteArena, here: Sequence[int], key: RunKey) -> ShmArena:
-    """Memory of this machine's workers. It has no name: the leader hands out its descriptor."""
+    """Memory of this machine's workers. It has no name: the others open that of the leader's
+    process, which the kernel allows the same user alone, and look whether it is this run's."""
     name, local = f"memory.{here[0]}", here.index(remote.rank)
+    proof = hmac.digest(key.secret(), f"phalanx {name}".encode(), "sha256")
     if local == 0:
-        descriptor = memfd.create(len(here))
-        hand_out(descriptor, name, here[1:], remote, key)
+        descriptor = memfd.create(len(here), proof)
+        remote.put(name, f"{os.getpid()} {descriptor}".encode())
     else:
-        descriptor = memfd.checked(take(name, remote.rank, remote, key))
+        descriptor = memfd.opened(remote.get(name), proof)
     arena = ShmArena(descriptor, local, len(here))
     arena.watch = remote.check
     return arena

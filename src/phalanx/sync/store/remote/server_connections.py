@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError, MachineLost, PeerLost
@@ -35,31 +34,16 @@ class Traffic:
         return self
 
 
-@dataclass(frozen=True)
-class HostMemory:
-    """What the workers of a host share about their connections, an element per server.
+class ServerConnection:
+    """One request at a time: ``begin``, ``send``, ``receive``, ``end``.
 
-    ``versions`` (int64) of the host's copy of the parameters; ``midway`` (uint8) is set while a
-    request is under way, so that one whose worker died is not taken for the next one's: it
-    belongs to the connection, and is the same for all stores that use it.
+    ``versions``: those of the host's copy of the parameters, an element per server, which all
+    workers of the host share.
     """
 
-    versions: Tensor
-    midway: Tensor
-
-    @staticmethod
-    def private(servers: int) -> HostMemory:
-        """Memory for a worker that has its connections for itself."""
-        return HostMemory(torch.full((servers,), -1), torch.zeros(servers, dtype=torch.uint8))
-
-
-class ServerConnection:
-    """One request at a time: ``begin``, ``send``, ``receive``, ``end``."""
-
-    def __init__(self, channel: Channel, lock: Lock, memory: HostMemory, index: int) -> None:
+    def __init__(self, channel: Channel, lock: Lock, versions: Tensor, index: int) -> None:
         self.channel, self._lock = channel, lock
-        self._versions, self._midway = memory.versions.numpy(), memory.midway.numpy()
-        self._index = index
+        self._versions, self._index = versions.numpy(), index
         self._held = False
         self.seen = 0
         """The version of the copy at the last request: what its gradient was computed with."""
@@ -84,15 +68,8 @@ class ServerConnection:
     def begin(self) -> None:
         self._lock.acquire()
         self._held = True
-        if self._midway[self._index]:
-            raise PeerLost(
-                f"a worker of this machine was lost in the middle of a message to "
-                f"{self.channel.peer}",
-                "See its log.",
-            )
 
     def send(self, request: m.Request, buffers: Sequence[Tensor] = ()) -> None:
-        self._midway[self._index] = 1
         header, views = m.pack(request), [byte_view(tensor) for tensor in buffers]
         self._traffic.sent += PREFIX + len(header) + sum(map(len, views))
         self.channel.send(header, *views)
@@ -107,7 +84,6 @@ class ServerConnection:
             if size != sum(map(len, views)):
                 raise self.channel.lost(f"it sent {size} bytes where others were expected")
             self.channel.receive_into(*views)
-        self._midway[self._index] = 0
         if isinstance(answer, m.Failed):
             raise self._error(answer)
         return answer

@@ -21,7 +21,6 @@ from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.store.remote import store_messages as m
 from phalanx.sync.store.remote.server_connections import (
-    HostMemory,
     ServerConnection,
     ServerConnections,
     Traffic,
@@ -63,16 +62,17 @@ class StoreClient:
         layouts: Sequence[Layout],
         clock: Clock,
         codecs: Sequence[CodecSpec] = (),
-        memory: HostMemory | None = None,
+        versions: Tensor | None = None,
         look: Callable[[], None] = lambda: None,
     ) -> None:
+        """``versions``: see :class:`ServerConnection`; without them this worker is alone."""
         self._name, self._optimizer, self._clock = name, optimizer, clock
         self.layouts = [reshard(layout, len(channels)) for layout in layouts]
         """One shard per server."""
-        memory = memory or HostMemory.private(len(channels))
+        versions = torch.full((len(channels),), -1) if versions is None else versions
         self._servers = ServerConnections(
             [
-                ServerConnection(channel, lock, memory, i)
+                ServerConnection(channel, lock, versions, i)
                 for i, (channel, lock) in enumerate(zip(channels, locks, strict=True))
             ],
             self.layouts,
