@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from phalanx.plan.timing import gate
 from phalanx.plan.timing.flows import run_flows
 from phalanx.plan.timing.heap import run_heap
 from phalanx.plan.timing.work import FreeCluster, Outcome, StepDraws, Work
@@ -118,12 +116,3 @@ class _Asked:
 @given(cases(), st.integers(0, 4))
 def test_the_quick_way_of_the_heap_is_that_of_the_rule(case: Case, bound: int) -> None:
     assert_equal(case.by_heap(_Asked(bound)), case.by_heap(Stale(bound)))
-
-
-@examples(80)
-@given(cases(), RANGES)
-def test_a_rule_decides_alike_from_lists_and_arrays(case: Case, rule: Rule) -> None:
-    longer = replace(case, steps=3 * case.steps)
-    with mock.patch.object(gate, "FEW", 0):
-        arrays = longer.by_heap(rule)
-    assert_equal(arrays, longer.by_heap(rule))
