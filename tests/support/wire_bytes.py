@@ -17,7 +17,7 @@ def gradient_bytes(layouts: Sequence[Layout], codec: CodecSpec | str | None = No
     Exact for every codec but ``threshold``, whose messages depend on the values.
     """
     if codec is None:
-        return parameter_bytes(layouts)
+        return sum(layout.size * layout.dtype.itemsize for layout in layouts)
     spec = parse_codec(codec) if isinstance(codec, str) else codec
     total = 0
     for layout in layouts:
@@ -26,13 +26,3 @@ def gradient_bytes(layouts: Sequence[Layout], codec: CodecSpec | str | None = No
             zeros = torch.zeros(high - low, dtype=layout.dtype)
             total += make_codec(spec, parts_of(layout, shard), seed=0).encode(zeros).nbytes
     return total
-
-
-def parameter_bytes(layouts: Sequence[Layout]) -> int:
-    """What all parameters take on the wire from all servers, without headers."""
-    return sum(layout.size * layout.dtype.itemsize for layout in layouts)
-
-
-def push_and_pull_bytes(layouts: Sequence[Layout], codec: CodecSpec | str | None = None) -> int:
-    """One push that is answered with the new parameters: both directions together."""
-    return gradient_bytes(layouts, codec) + parameter_bytes(layouts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -21,19 +20,6 @@ PREFIX = 12
 """Bytes of a frame before its header."""
 
 
-@dataclass
-class Traffic:
-    """Bytes, with headers."""
-
-    sent: int = 0
-    received: int = 0
-
-    def __iadd__(self, other: Traffic) -> Traffic:
-        self.sent += other.sent
-        self.received += other.received
-        return self
-
-
 class ServerConnection:
     """One request at a time: ``begin``, ``send``, ``receive``, ``end``.
 
@@ -47,7 +33,8 @@ class ServerConnection:
         self._held = False
         self.seen = 0
         """The version of the copy at the last request: what its gradient was computed with."""
-        self._traffic = Traffic()
+        self.sent = 0
+        """Bytes, with headers."""
 
     @property
     def version(self) -> int:
@@ -60,24 +47,18 @@ class ServerConnection:
         if renewed:
             self._versions[self._index] = version
 
-    def take_traffic(self) -> Traffic:
-        """Since it was last taken."""
-        traffic, self._traffic = self._traffic, Traffic()
-        return traffic
-
     def begin(self) -> None:
         self._lock.acquire()
         self._held = True
 
     def send(self, request: m.Request, buffers: Sequence[Tensor] = ()) -> None:
         header, views = m.pack(request), [byte_view(tensor) for tensor in buffers]
-        self._traffic.sent += PREFIX + len(header) + sum(map(len, views))
+        self.sent += PREFIX + len(header) + sum(map(len, views))
         self.channel.send(header, *views)
 
     def receive(self, into: Sequence[Tensor] = ()) -> m.Answer:
         """The answer; what follows it fills ``into`` or is nothing. The server is idle then."""
         header, size = self.channel.receive()
-        self._traffic.received += PREFIX + len(header) + size
         answer = m.read_answer(header)
         if size:
             views = [byte_view(tensor) for tensor in into]
@@ -110,7 +91,10 @@ class ServerConnections:
     ) -> None:
         """``look`` raises if it is known who is gone."""
         self.each, self._layouts, self._look = each, layouts, look
-        self.traffic = Traffic()
+
+    @property
+    def sent(self) -> int:
+        return sum(connection.sent for connection in self.each)
 
     def ask(
         self,
@@ -124,11 +108,10 @@ class ServerConnections:
             return [connection.receive(into(server)) for server, connection in enumerate(self.each)]
 
     @contextmanager
-    def requests(self) -> Iterator[Traffic]:
-        """Holds the locks for a request and gives them back, whatever happens; counts bytes."""
-        traffic = Traffic()
+    def requests(self) -> Iterator[None]:
+        """Holds the locks for a request and gives them back, whatever happens."""
         try:
-            yield traffic
+            yield
         except MachineLost:
             time.sleep(LOOK_SECONDS)  # a server ends with its machine's worker: who was first?
             self._look()
@@ -136,8 +119,6 @@ class ServerConnections:
         finally:
             for connection in self.each:
                 connection.end()
-                traffic += connection.take_traffic()
-            self.traffic += traffic
 
     def take(self, server: int, into: Sequence[Tensor]) -> m.StoreDone:
         """The answer of ``server``, with its parameters if it sent them. Frees the connection."""

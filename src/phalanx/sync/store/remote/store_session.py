@@ -170,7 +170,7 @@ class Session:
         shard = self._visits[request.store].shard
         if shard.description != request.description:
             raise m.StoreRefused("one connection describes one store in two ways")
-        self._answer(m.Opened(shard.slot_names, shard.version, shard.loaded))
+        self._answer(m.Opened(shard.slot_names))
 
     def _load(self, visit: _Visit, size: int) -> None:
         state = [t.new_empty(t.shape) for t in visit.shard.state()]
