@@ -61,6 +61,6 @@ def _look(
     )  # fmt: skip
     note = check_loss(model, source.samples)
     found.loss, mirror = "mean", backend(model)
-    rule_of(model.optimizer, mirror.variables, mirror.parameters)
+    rule_of(mirror)
     yield from setup.notes_of(mirror, source, environment.workers)[1:]
     yield from filter(None, [note])

@@ -69,8 +69,8 @@ class SharedFit:
         self._source = source_of(model, asked, environment, backend, self._seeds)
         note = check_loss(model, self._source.samples) if environment.workers > 1 else None
         self._mirror = backend(model)
-        self._rule = rule_of(model.optimizer, self._mirror.variables, self._mirror.parameters)
-        read_state(model.optimizer, self._mirror.variables, self._mirror.parameters, self._rule)
+        self._rule = rule_of(self._mirror)
+        read_state(self._mirror, self._rule)
         device = (
             self._mirror.parameters[0].device if self._mirror.parameters else environment.device
         )
@@ -278,8 +278,7 @@ class SharedFit:
         self._loop.finish()
         self._mirror.load()
         self._mirror.show()
-        mirror = self._mirror
-        write_state(self._rule, mirror.parameters, mirror.variables, self._model.optimizer)
+        write_state(self._rule, self._mirror)
 
 
 def _column(name: str) -> str:

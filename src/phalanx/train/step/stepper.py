@@ -46,7 +46,7 @@ class Stepper:
         self.ours = Inside()
         """Inside, it is not the script that steps, saves, loads or reads gradients."""
         self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
-        self._reads = GradientReads(engine, models, optimizers, self._weight, self.ours)
+        self._reads = GradientReads(script, engine, weight, self.ours)
         self._scaling = Scaling(optimizers, self.step, nonfinite, self._weight.loss_scale.scaler)
         watch_backward(self._see_backward)
         self.in_batch = self._looked = False
