@@ -158,13 +158,6 @@ def test_a_checkpoint_with_many_names_for_a_tensor_is_refused(
     assert not list(shell.folder.glob("*.safetensors")) + list(shell.folder.glob(".*.part"))
 
 
-def test_tied_tensors_are_exported(shell: Shell) -> None:
-    paths = write_run(shell.runs, "tied")
-    write_checkpoint(paths, 1)
-    many_names(paths, 40, 1)
-    assert shell("export", "tied", "--checkpoint", "1", "--json").json["tensors"] == 41
-
-
 @pytest.mark.parametrize("name", ["pool.yaml", "pool.json"])
 @pytest.mark.parametrize(
     "text", ["[" * 900_000, "[a," * 300_000, '{"a":' * 150_000, "[{a: " * 9000]

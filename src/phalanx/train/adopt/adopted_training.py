@@ -199,9 +199,10 @@ class AdoptedTraining:
         engine, current = self.parts.trained.engine, self._loop.current
         if not engine.lockstep:
             engine.rest()
-            me = threading.get_ident()  # workers may be threads, and this is a hook of all modules
+            # Workers may be threads, and this is a hook of all modules.
+            me = threading.current_thread()
             self._unmet = register_module_forward_pre_hook(
-                lambda *_: self._meet_those_who_left() if threading.get_ident() == me else None
+                lambda *_: self._meet_those_who_left() if threading.current_thread() is me else None
             )
         if meant and current is not None and self.parts.steps.refused is None:
             self._meet_those_who_left()

@@ -133,7 +133,7 @@ class Control(DirectiveTaker):
             self._cells.figures[self._arena.rank] = figures
 
     def use_shares(self) -> list[float]:
-        """The shares of the stretch that begins in lockstep."""
+        """The shares of the segment that begins in lockstep."""
         self._tell_decided()
         self._rebalanced = False
         return self.watch.shares

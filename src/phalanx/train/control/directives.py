@@ -163,7 +163,7 @@ class DirectiveTaker:
 
     @property
     def cut(self) -> bool:
-        """In lockstep: the stretch under way ends with the batch in hand, or with its round."""
+        """In lockstep: the segment under way ends with the batch in hand, or with its round."""
         return self._directive is not None
 
     def after_segment(self, ticket: int, position: int) -> tuple[int, Directive | None]:

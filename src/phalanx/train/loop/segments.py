@@ -82,7 +82,7 @@ class Segments:
         self._parts, self._engine = parts, parts.trained.engine
         self._schedule, self._steps = parts.schedule, parts.steps
         self.reached = 0
-        """Where the stretch under way ends, if it is cut."""
+        """Where the segment under way ends, if it is cut."""
         self.switch: _SwitchUnderWay | None = None
 
     def of(self, current: Pass) -> Iterator[Source]:

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from phalanx.core.context import suggest_option
 from phalanx.core.settings import RunSettings
 from phalanx.sync.arena.arena import Arena
+from phalanx.sync.state.skip_dynamo_import import step_without_compiler
 from phalanx.train.checkpoint.checkpoint_manifest import read_manifest
 from phalanx.train.checkpoint.kept_state import ORDER, WHOLE
 from phalanx.train.proof.check_plan import why_parts_differ
@@ -248,6 +249,7 @@ class ViewChoice:
             child = Child(PATIENCE)
             if child.id == 0:
                 with ends_if_it_fails():
+                    step_without_compiler()
                     self.trial = ViewTrial(child, models, loader, begun(loader, plain))
                     return iter(self.trial)
             parameters = sum(p.numel() for model in models for p in model.parameters())

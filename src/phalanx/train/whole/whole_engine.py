@@ -41,7 +41,7 @@ class _WholeControl(Control):
     """Of workers that see whole batches: the strategy stays as it is."""
 
     shares: list[float]
-    """Of the stretch under way."""
+    """Of the segment under way."""
 
     def after_segment(self, ticket: int, position: int) -> tuple[int, Directive | None]:
         position, directive = super().after_segment(ticket, position)

@@ -14,7 +14,6 @@ from checkpoint_making import (
     assert_same,
     begin_write,
     manifest_of,
-    private_of,
     shared_of,
     write_whole_checkpoint,
 )
@@ -92,26 +91,6 @@ def test_files_longer_than_a_chunk_are_whole(tmp_path: Path) -> None:
     assert chunks.count("chunk of x.safetensors") == 4  # the header, two of "long", "turned"
 
 
-def test_a_name_that_safetensors_reserves_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="__metadata__"):
-        files.write_tensors(tmp_path / "x", {"__metadata__": torch.zeros(1)})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_every_worker_reads_its_own_and_a_new_one_has_nothing(tmp_path: Path) -> None:
-    assert write_whole_checkpoint(tmp_path, 1, workers=3) == [None] * 3
-    path, manifest, remarks = shelf.newest_valid(tmp_path)
-    assert remarks == []
-    assert_same(files.load(path, manifest, None), shared_of(1))
-    for rank in range(3):
-        assert_same(files.load(path, manifest, rank), private_of(1, rank))
-    assert files.load(path, manifest, 3) == {}
-    names = {"manifest.json", SHARED, *(f"rank-{r}.safetensors" for r in range(3))}
-    assert {entry.name for entry in path.iterdir()} == names
-    assert manifest.position == 64
-    assert manifest.optimizers == manifest_of(1, 3).optimizers
-
-
 def test_what_is_loaded_outlives_the_file(tmp_path: Path) -> None:
     write_whole_checkpoint(tmp_path, 1)
     path, manifest, _ = shelf.newest_valid(tmp_path)
@@ -119,14 +98,6 @@ def test_what_is_loaded_outlives_the_file(tmp_path: Path) -> None:
     with (path / SHARED).open("r+b") as file:
         file.write(b"\xff" * manifest.files[SHARED].bytes)
     assert_same(found, shared_of(1))
-
-
-def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path) -> None:
-    write_whole_checkpoint(tmp_path, 1)
-    path, manifest, _ = shelf.newest_valid(tmp_path)
-    (path / SHARED).write_bytes((2**62).to_bytes(8, "little") + b"{}")
-    with pytest.raises(InputError, match=SHARED):
-        files.load(path, manifest, None)
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
@@ -146,20 +117,6 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
 
 def held(event: threading.Event) -> None:
     assert event.wait(GRACE)
-
-
-def test_numbers_only_grow(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, 0, 1, 1)
-    begin_write(writer, 2, 0, 1)
-    with pytest.raises(ValueError, match="checkpoint 2 cannot come after 2"):
-        begin_write(writer, 2, 0, 1)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_manifest_comes_from_the_first_worker_only(rank: int, tmp_path: Path) -> None:
-    writer = Writer(tmp_path, rank, 2, 1)
-    with pytest.raises(ValueError, match="the first worker"):
-        writer.write(1, {}, None if rank == 0 else manifest_of(1, 2))
 
 
 class Net(nn.Module):
@@ -215,12 +172,6 @@ def test_export_is_the_plain_state_of_the_model(tmp_path: Path) -> None:
     other = Net()
     other.load_state_dict(load_file(tmp_path / "plain.safetensors"))
     assert torch.equal(other.convolution.weight, model.convolution.weight)
-
-
-def test_export_unties(tmp_path: Path) -> None:
-    state = files.state_dict(*saved(Net(), tmp_path))
-    state["embed.weight"].zero_()
-    assert state["out.weight"].abs().sum() > 0
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,6 @@ def test_torchruns_own_id_names_the_run_and_a_restart_is_another_one() -> None:
     assert seat(STANDALONE | {"TORCHELASTIC_RESTART_COUNT": "2"}).run == f"{identity}-again-2"
 
 
-def test_the_last_port_has_a_neighbour_below() -> None:
-    assert seat(TORCHRUN | {"MASTER_PORT": "65535"}).port == 65534
-
-
 def test_what_is_said_to_phalanx_wins_over_the_launcher() -> None:
     told = {"PHALANX_MEET": "10.77.0.9", "PHALANX_PORT": "9000", "PHALANX_RUN_ID": "mine"}
     found = seat(TORCHRUN | told)

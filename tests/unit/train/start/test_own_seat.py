@@ -28,14 +28,6 @@ VARIABLES = {
 }
 
 
-def test_a_seat_has_the_launchers_rank_and_machine() -> None:
-    seat = own_seat(VARIABLES)
-    assert seat is not None
-    assert (seat.process, seat.processes) == (2, 3)
-    assert (seat.meet_at, seat.port, seat.machine) == ("127.0.0.1", 9900, "beta 2")
-    assert seat_of(VARIABLES, "alpha") is None, "it is no other launcher's"
-
-
 def test_workers_of_one_machine_share_memory_instead() -> None:
     assert own_seat(VARIABLES | {"PHALANX_ARENA": "3"}) is None
     assert own_seat({k: v for k, v in VARIABLES.items() if k != "PHALANX_MEET"}) is None
