@@ -9,7 +9,6 @@ import typer
 
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
-from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
@@ -25,7 +24,6 @@ def run(
     module: o.Module = False,
     strategy: o.Strategy = "allreduce",
     framework: o.FrameworkName = None,
-    explain: o.Explain = False,
     *,
     options: o.RunOptions,
 ) -> int:
@@ -37,7 +35,6 @@ def run(
     With --machines auto --strategy auto it runs what 'phalanx plan' would choose.
     """
     from phalanx.cli.planning.follow_plan import is_auto
-    from phalanx.cli.request.explain_run import refuse_beside_explain
     from phalanx.cli.request.request import check
     from phalanx.cli.request.systems import framework_job, read_framework, ready
     from phalanx.cli.request.values import check_at_least
@@ -45,12 +42,8 @@ def run(
     from phalanx.launch.frameworks.framework import KERAS_NAMES
 
     if is_auto(strategy, options):
-        if explain:
-            raise InputError("--strategy auto does not go with --explain", "Name a strategy.")
         return _follow(ctx, script, module, framework, options)
     spec = parse_spec(strategy)
-    if explain:
-        refuse_beside_explain(framework, options)
     foreign = read_framework(ctx, framework, script)
     check_at_least("--batch", options.batch, 1)
     joins, keras = foreign is None, framework if framework in KERAS_NAMES else None
@@ -58,8 +51,6 @@ def run(
     out = Output(options.json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
-    if explain:
-        return _explain(request, out)
     if foreign is None:
         job, title = request.job(spec.text, options.batch), f"{request.name}-{spec.text}"
     else:
@@ -93,19 +84,6 @@ def _follow(
 
     job, title = follow_plan(options, checked, foreign, out)
     return execute_and_tell(title, ready(job, out), out)
-
-
-def _explain(request: Request, out: Output) -> int:
-    import msgspec
-
-    from phalanx.cli.request.explain_run import explain
-    from phalanx.cli.show.explanation_lines import lines
-
-    found = explain(request, out)
-    for line in lines(found, request.script):
-        out.say(line)
-    out.result({"explain": True, **msgspec.to_builtins(found)})
-    return 0
 
 
 def execute_and_tell(title: str, job: Job, out: Output) -> int:

@@ -46,7 +46,7 @@ def _steps_together(chosen: RunSettings) -> bool:
 
 
 def _is_trial(chosen: RunSettings) -> bool:
-    return chosen.virtual is not None or chosen.profile is not None or chosen.explain
+    return chosen.virtual is not None or chosen.profile is not None
 
 
 class Forked(Protocol):
