@@ -18,8 +18,12 @@ from torch.utils.hooks import RemovableHandle
 from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.reader import Reader
-from phalanx.train.adopt.found_models import parameters_of
-from phalanx.train.adopt.kept_objects import OrderState, advice_on_skipped, keepers_of
+from phalanx.train.adopt.found_models import (
+    OrderState,
+    advice_on_skipped,
+    keepers_of,
+    parameters_of,
+)
 from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, alone_pass, read_by_number
 from phalanx.train.adopt.script_length import (
     has_left_a_loop,
@@ -31,8 +35,7 @@ from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.proof.checks import Checks
 from phalanx.train.start.seed import Streams
-from phalanx.train.whole.own_batches import OwnBatches
-from phalanx.train.whole.plain_pass import PlainPass
+from phalanx.train.whole.plain_pass import OwnBatches, PlainPass
 
 COUNTED = (
     "the script may leave its loop early, or a library counts its batches: so each worker gets an "

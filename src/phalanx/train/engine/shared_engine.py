@@ -14,9 +14,8 @@ from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.active_phase import ActivePhase, PhaseParts, PhaseSet
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import DirectiveSource
-from phalanx.train.engine.arena_engine import ArenaEngine
 from phalanx.train.engine.emulation import emulation_of
-from phalanx.train.engine.engine import Script
+from phalanx.train.engine.engine import ArenaEngine, Script
 from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.engine.model_state import Captured, SharedModelState
 from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, claims_for

@@ -9,8 +9,7 @@ import numpy as np
 from phalanx.adapters.keras.keras_model import AVERAGED, KerasModel
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
-from phalanx.train.keras.arrays import ArraySource, StreamSource
-from phalanx.train.keras.fit_arguments import FitArguments
+from phalanx.train.keras.arrays import ArraySource, FitArguments, StreamSource
 from phalanx.train.start.environment import Environment
 from phalanx.train.start.seed import Streams
 

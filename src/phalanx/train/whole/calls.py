@@ -34,8 +34,15 @@ from phalanx.train.whole.module_state import (
     watches_calls,
 )
 from phalanx.train.whole.operators import Rows, averaged, gathered
-from phalanx.train.whole.row_plan import MEAN, Leaves, RowPlan, candidates, rows_of, signature
-from phalanx.train.whole.row_random import RowRandom
+from phalanx.train.whole.row_plan import (
+    MEAN,
+    Leaves,
+    RowPlan,
+    RowRandom,
+    candidates,
+    rows_of,
+    signature,
+)
 
 _plain_call = nn.Module.__call__
 _plain_norm = torch.nn.functional.batch_norm

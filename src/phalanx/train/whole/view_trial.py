@@ -27,8 +27,7 @@ from phalanx.sync.arena.arena import Arena
 from phalanx.sync.state.skip_dynamo_import import step_without_compiler
 from phalanx.train.checkpoint.checkpoint_manifest import read_manifest
 from phalanx.train.checkpoint.kept_state import ORDER, WHOLE
-from phalanx.train.proof.check_plan import why_parts_differ
-from phalanx.train.proof.checks import trains_as_one
+from phalanx.train.proof.checks import trains_as_one, why_parts_differ
 from phalanx.train.proof.child import Child, ends_if_it_fails
 from phalanx.train.start.environment import Environment, detect
 from phalanx.train.whole.plain_pass import begun

@@ -26,13 +26,12 @@ from phalanx.train.control.active_phase import ActivePhase
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import Directive, DirectiveSource, Kind, say_refused
 from phalanx.train.control.rendezvous import WHOLE
-from phalanx.train.engine.arena_engine import ArenaEngine
 from phalanx.train.engine.emulation import SpeedEmulation, emulation_of
-from phalanx.train.engine.engine import Script
+from phalanx.train.engine.engine import ArenaEngine, Script
 from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured
 from phalanx.train.engine.sample_leases import EngineListener, claims_for
-from phalanx.train.proof.check_plan import CheckPlan
+from phalanx.train.proof.checks import CheckPlan
 from phalanx.train.whole.calls import SharedCalls, share_calls
 from phalanx.train.whole.row_plan import rows_in
 

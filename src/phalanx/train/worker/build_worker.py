@@ -74,16 +74,16 @@ def build_worker(
     ``notes`` are said first; ``compile`` is asked for by the script, ``whole`` of its view."""
     if environment.launched and not environment.thread:
         os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
-    paths, rank, chosen = environment.paths, environment.rank, environment.settings
-    writer = EventWriter(paths.events_of(rank) if paths else None, rank)
-    lifecycle = Lifecycle(environment, writer, environment.clock)
+    rank, chosen = environment.rank, environment.settings
+    writer = EventWriter(environment.paths and environment.paths.events_of(rank), rank)
+    lifecycle = Lifecycle(environment, writer)
     profiling = _profiling(environment, writer)
     stopwatch = profiling or Stopwatch(environment.clock, writer)
-    events = TrainingEvents(environment.rank, stopwatch, lifecycle.epochs_before)
+    events = TrainingEvents(rank, stopwatch, lifecycle.epochs_before)
     script = _prepare(environment, models, optimizers, trial, buffers, loss)
     resumed = _resumed(script, lifecycle.training)
     timer = CheckpointTimer(chosen.checkpoint_minutes if saves_checkpoints(environment) else None)
-    poller = CommandPoller(environment, environment.clock, timer, lifecycle)
+    poller = CommandPoller(environment, timer, lifecycle)
     engine = _engine(script, resumed, poller, events, profiling, whole=whole)
     trained = _trained(script, engine, resumed, lifecycle)
     if environment.launched:
@@ -114,7 +114,7 @@ def build_worker(
         CheckedReaders(engine, chosen.seed, environment.device),
     )  # fmt: skip
     if environment.workers > 1 and not whole:
-        seeds.own(environment.rank)
+        seeds.own(rank)
     if profiling is not None:
         profiling.watch(parts)
     return parts, TrainingLoop(parts)
