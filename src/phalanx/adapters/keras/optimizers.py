@@ -45,6 +45,9 @@ _ABSENT = {
 
 def rule_of(mirror: KerasModel) -> Any:
     """A torch optimizer of the mirror's parameters, with the rule of Keras' own."""
+    from keras import backend
+
+    powers = {"float32_powers": True} if backend.backend() == "tensorflow" else {}
     optimizer = mirror.optimizer
     _check(optimizer, mirror.variables)
     kind, config = KINDS[type(optimizer).__name__], optimizer.get_config()
@@ -58,16 +61,10 @@ def rule_of(mirror: KerasModel) -> Any:
         decays = bool(decay) and optimizer._use_weight_decay(variable)
         groups.setdefault(decays, []).append(parameter)
     given = [
-        {"params": found, "weight_decay": decay if decays else 0.0, **_of_backend()}
+        {"params": found, "weight_decay": decay if decays else 0.0, **powers}
         for decays, found in groups.items()
     ]
     return kind(given, **options)
-
-
-def _of_backend() -> dict[str, bool]:
-    from keras import backend
-
-    return {"float32_powers": True} if backend.backend() == "tensorflow" else {}
 
 
 def rate_of(optimizer: Any, step: int | None = None) -> float:

@@ -224,15 +224,14 @@ class StreamReader(Reader):
                 f"the data ended after {self._read} of {self._batches} batches",
                 "Lower steps_per_epoch, or repeat the data: dataset.repeat().",
             )
-        batch = self._tree.map_structure(self._as_array, found)
+        batch = self._tree.map_structure(
+            lambda leaf: None if leaf is None else np.asarray(self._numpy(leaf)), found
+        )
         for leaf in self._tree.flatten(batch):
             if leaf is not None:
                 self.checksum = zlib.crc32(_bytes_of(leaf), self.checksum)
         self._kept.append((self._read, batch))
         self._read += 1
-
-    def _as_array(self, leaf: Any) -> Any:
-        return None if leaf is None else np.asarray(self._numpy(leaf))
 
 
 def _bytes_of(leaf: Any) -> Any:

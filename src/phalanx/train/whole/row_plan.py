@@ -51,7 +51,7 @@ class Leaves:
         return tuple(
             (v.dim(), v.dtype, v.requires_grad, *[n == r for n in v.shape[:2] for r in rows])
             if isinstance(v, Tensor)
-            else _constant(v)
+            else (v if isinstance(v, str | bool | None) else type(v))
             for v in self.values
         )
 
@@ -86,10 +86,6 @@ def _closed(given: Any, classes: Iterator[Any]) -> Any:
                 object.__setattr__(made, name, item)
         return made
     return {key: _closed(item, classes) for key, item in given.items()}
-
-
-def _constant(value: Any) -> Any:
-    return value if isinstance(value, str | bool | None) else type(value)
 
 
 @dataclass(frozen=True)
