@@ -25,11 +25,7 @@ from phalanx.train.adopt.found_models import (
     parameters_of,
 )
 from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, alone_pass, read_by_number
-from phalanx.train.adopt.script_length import (
-    has_left_a_loop,
-    may_have_failed,
-    needs_equal_batches,
-)
+from phalanx.train.adopt.script_length import has_left_a_loop, may_have_failed, needs_equal_batches
 from phalanx.train.checkpoint.kept_state import ORDER, unpack
 from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop

@@ -236,8 +236,9 @@ class TrainingLoop:
             self._parts.carried.fixed = current.fixed
         while True:
             asked = stopwatch.asked()
-            if segments.switch is not None:
+            if segments.end_switch is not None:
                 segments.end_switch(asked)
+                segments.end_switch = None
             lease, batch = next(source, (None, None))
             if lease is None:
                 return
