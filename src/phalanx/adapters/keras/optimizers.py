@@ -12,18 +12,8 @@ from phalanx.adapters.keras.keras_model import KerasModel
 from phalanx.core.errors import InputError
 from phalanx.sync.state import keras_rules as rules
 
-KINDS: dict[str, type[rules.KerasRule]] = {
-    "SGD": rules.KerasSGD,
-    "Adam": rules.KerasAdam,
-    "AdamW": rules.KerasAdam,
-    "Nadam": rules.KerasNadam,
-    "Adamax": rules.KerasAdamax,
-    "RMSprop": rules.KerasRMSprop,
-    "Adagrad": rules.KerasAdagrad,
-    "Adadelta": rules.KerasAdadelta,
-    "Lion": rules.KerasLion,
-    "Ftrl": rules.KerasFtrl,
-}
+KINDS = {kind.__name__.removeprefix("Keras"): kind for kind in rules.KerasRule.__subclasses__()}
+KINDS["AdamW"] = rules.KerasAdam
 _SLOTS = {
     "momentum": ("momentums", "_momentums", "_m"),
     "velocity": ("_velocities",),
