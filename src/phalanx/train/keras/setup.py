@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -110,25 +111,15 @@ def source_of(
 def backend_of() -> type[KerasModel]:
     import keras
 
-    match keras.backend.backend():
-        case "torch":
-            from phalanx.adapters.keras.torch_backend import TorchKerasModel
-
-            return TorchKerasModel
-        case "tensorflow":
-            from phalanx.adapters.keras.tensorflow_backend import TensorFlowKerasModel
-
-            return TensorFlowKerasModel
-        case "jax":
-            from phalanx.adapters.keras.jax_backend import JaxKerasModel
-
-            return JaxKerasModel
-        case other:
-            raise InputError(
-                f"Keras' backend {other} cannot train", "Use torch, tensorflow or jax."
-            )
+    name = keras.backend.backend()
+    if name not in _BACKENDS:
+        raise InputError(f"Keras' backend {name} cannot train", "Use torch, tensorflow or jax.")
+    module = importlib.import_module(f"phalanx.adapters.keras.{name}_backend")
+    found: type[KerasModel] = getattr(module, f"{_BACKENDS[name]}KerasModel")
+    return found
 
 
+_BACKENDS = {"torch": "Torch", "tensorflow": "TensorFlow", "jax": "Jax"}
 _APART = 0x9E3779B1
 
 

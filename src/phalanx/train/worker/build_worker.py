@@ -72,10 +72,9 @@ def build_worker(
 ) -> tuple[WorkerParts, TrainingLoop]:
     """Collective. ``trial`` is a step for timing precisions; ``seeds`` are as all workers began;
     ``notes`` are said first; ``compile`` is asked for by the script, ``whole`` of its view."""
-    if environment.launched and not environment.thread:
-        os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
     rank, chosen = environment.rank, environment.settings
-    writer = EventWriter(environment.paths and environment.paths.events_of(rank), rank)
+    paths = environment.paths
+    writer = EventWriter(paths.events_of(rank) if paths else None, rank)
     lifecycle = Lifecycle(environment, writer)
     profiling = _profiling(environment, writer)
     stopwatch = profiling or Stopwatch(environment.clock, writer)
@@ -137,6 +136,8 @@ def _prepare(
     buffers: str,
     loss: str,
 ) -> Script:
+    if environment.launched and not environment.thread:
+        os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
     found = as_models(models)
     alone = environment.workers == 1 and not environment.launched
     spec = parse_spec("single" if alone else environment.settings.strategy)
