@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from phalanx.cli.machines.pool import pool_app
+from phalanx.cli.main import pool_app
 
 POOL = """\
 defaults: {user: ml}

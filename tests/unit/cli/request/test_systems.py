@@ -130,7 +130,6 @@ def test_a_data_set_that_is_not_prepared_is_named(
         (("compare", "--systems", "phalanx,horovod", "S"), "unknown system 'horovod'"),
         (("compare", "--systems", "torch-ddp,torch-ddp", "S"), "twice"),
         (("compare", "--systems", "phalanx,tf-ps", "S"), "there is no train.keras.py"),
-        (("compare", "--peer", "tf-ps=S", "S"), "no longer has --peer"),
         (("compare", "--systems", "phalanx,tf-mwms:worker=2", "S"), "takes nothing after ':'"),
         (("compare", "--systems", "phalanx,tf-ps:worker=2", "S"), "names no ps"),
         (
