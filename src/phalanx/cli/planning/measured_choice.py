@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phalanx.cli.planning.plan_words import show_choice
-from phalanx.cli.request.explain_run import explaining_observer
 from phalanx.cli.request.systems import framework_job, ready
 from phalanx.core.errors import InputError, RunStopped
 from phalanx.core.files import read_bounded
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.terminal import printable
 from phalanx.core.words import seconds
 from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW
 from phalanx.launch.run.controller import execute
+from phalanx.launch.run.observer import Observer
 from phalanx.launch.worker.keras_figures import MEASURE, MEASURED, PATIENCE
 from phalanx.plan.choice.decide import Choice, decide
 from phalanx.plan.choice.objectives import Objectives
@@ -92,6 +93,19 @@ def choose_by_runs(
     return choice
 
 
+class _Quiet(Observer):
+    """The script's own output is not shown, but what it failed with is."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+
+    def note(self, text: str) -> None:
+        self._out.note(text)
+
+    def failure(self, rank: int, line: str) -> None:
+        self._out.errors.print(printable(line))
+
+
 def _measured(request: Request, framework: Framework, out: Output) -> MeasuredSteps:
     """By a run that ends after some steps; its folder is temporary."""
     out.note(f"measuring steps on {', '.join(m.name for m in request.machines)}")
@@ -101,8 +115,7 @@ def _measured(request: Request, framework: Framework, out: Output) -> MeasuredSt
     folder = Path(mkdtemp(prefix="phalanx-measure-"))
     try:
         paths = RunPaths(folder / f"measure-{secrets.token_hex(4)}").make()
-        outcome = execute(replace(job, fleet=replace(job.fleet, detach=False)), paths,
-                          explaining_observer(out))  # fmt: skip
+        outcome = execute(replace(job, fleet=replace(job.fleet, detach=False)), paths, _Quiet(out))
         if outcome.summary.status == "stopped":
             raise RunStopped
         if outcome.error is not None:

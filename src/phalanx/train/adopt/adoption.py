@@ -59,7 +59,7 @@ class Adoption:
         self._settled = 0
         self._draws = LoaderDraws()
         self._view = ViewChoice(chosen, workers)
-        self._alone = workers == 1 and chosen.virtual is None and not chosen.explain
+        self._alone = workers == 1 and chosen.virtual is None
         self._stand_in: torch.optim.Optimizer | None = None
         self._checks = Checks(chosen)
         self.streams = Streams()
@@ -370,8 +370,8 @@ class Adoption:
             known = None if self.profiles or whole else passes
             engine = parts.trained.engine
             if isinstance(engine, WholeEngine):
-                engine.go_on_from((parts.resumed.private or {}) if parts.resumed else {})
-                share_calls(engine.shared_calls(parts.figures.say_once))
+                saved = (parts.resumed.private or {}) if parts.resumed else {}
+                share_calls(engine.shared_calls(parts.figures.say_once, saved))
             return AdoptedTraining(parts, loop, known, self.streams, self._checks)
         finally:
             self._joining = False

@@ -26,12 +26,10 @@ from phalanx.sync.state.gradients import set_grad
 
 if TYPE_CHECKING:
     from phalanx.train.adopt.adoption import Adoption
-    from phalanx.train.adopt.explaining import Explaining
 
 
 class _Current(threading.local):
     adoption: Adoption | None = None
-    explanation: Explaining | None = None
 
 
 _current = _Current()
@@ -51,18 +49,11 @@ def adopt_this_worker() -> None:
     variables = inside.environment if inside else os.environ
     chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
     from phalanx.train.adopt.adoption import Adoption
-    from phalanx.train.adopt.kept_objects import note_what_is_made
+    from phalanx.train.adopt.found_models import note_what_is_made
     from phalanx.train.step.stepper import watch_backward
 
     workers = int(variables.get(settings.WORKERS, "1"))
-    if chosen.explain:
-        from phalanx.train.adopt.explaining import Explaining
-
-        _current.adoption = _current.explanation = Explaining(
-            chosen, Path(variables[settings.RUN_FOLDER])
-        )
-    else:
-        _current.adoption = Adoption(chosen, workers)
+    _current.adoption = Adoption(chosen, workers)
     if _plain_group is not None:
         torch.distributed.init_process_group = _refuse_group
     setattr(torch.optim.Optimizer, "__init__", _init)  # noqa: B010
@@ -75,7 +66,7 @@ def adopt_this_worker() -> None:
     note_what_is_made()
     from phalanx.train.keras.adoption import adopt_keras
 
-    adopt_keras(lambda: hand_over("model.fit of Keras"))
+    adopt_keras(hand_over)
     if workers > 1:
         from phalanx.train.files.side_effects import keep_files_apart
 
@@ -90,20 +81,13 @@ def end_adoption() -> None:
 
         stop_keeping()
     _current.adoption = None
-    if _current.explanation is not None:
-        _current.explanation.joins_itself()
 
 
-def hand_over(what: str) -> None:
+def hand_over() -> None:
     """The script trains with a library that is taken hold of elsewhere: torch is left alone, and
     files stay apart."""
     from phalanx.train.step.stepper import watch_backward
 
-    if _current.explanation is not None:
-        raise InputError(
-            f"the script trains with {what}, which --explain does not cover",
-            "Run it as it is: phalanx run SCRIPT --workers 2",
-        )
     if _current.adoption is not None:
         watch_backward(None)
     _current.adoption = None
