@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
+from phalanx.pool.contradictions import contradictions
 from phalanx.pool.facts import Facts, measure
 from phalanx.pool.machine import HERE, Machine, Pool
 
 
 def this_machine() -> Pool:
     """The pool without a blueprint: this machine alone, named ``here``."""
-    machine, warnings = on_this_machine(Machine(name=HERE, host=HERE))
+    machine, warnings = fitted(Machine(name=HERE, host=HERE), measure())
     return Pool(machines=(machine,), source="this machine", warnings=tuple(warnings))
 
 
-def on_this_machine(machine: Machine, facts: Facts | None = None) -> tuple[Machine, list[str]]:
-    """``machine`` (``host: here``) with what was left unsaid measured, and warnings.
-
-    What the blueprint says may take less than there is; more than there is, only if emulated.
-    """
-    facts = facts or measure()
-    warnings: list[str] = []
-    cores, ids = facts.cores, facts.cpu_ids
-    if machine.cores is not None:
-        ids = facts.cpu_ids[: machine.cores]
-        cores = machine.cores
-        if cores > facts.cores and not machine.emulated:
-            warnings.append(_too_many(machine.name, "cores", cores, facts.cores))
-            cores, ids = facts.cores, facts.cpu_ids
-    if facts.cores < len(facts.cpu_ids):
-        # A quota is time on any core. A machine pinned to the first ones would share them with all
-        # others of this host pinned alike: containers, emulated machines.
-        ids = ()
-    gpus = machine.gpus if "gpus" in machine.model_fields_set else facts.usable_gpus
-    if gpus > facts.usable_gpus and not machine.emulated:
-        warnings.append(_too_many(machine.name, "gpus", gpus, facts.usable_gpus))
-        gpus = facts.usable_gpus
+def fitted(machine: Machine, facts: Facts) -> tuple[Machine, list[str]]:
+    """``machine`` with what it was found to have, and warnings of what its blueprint promises in
+    vain: it may take less than there is; more than there is, only if emulated."""
+    warnings = [
+        str(each)
+        for each in contradictions(
+            machine, cores=facts.cores, memory=facts.memory or None, gpus=facts.gpus
+        )
+    ]
     if facts.gpus > facts.usable_gpus:
         warnings.append(
             f"this machine has {facts.gpus} GPUs, but the installed torch is a CPU build"
         )
-    memory = machine.memory or facts.memory
-    update = {"cores": cores, "cpu_ids": ids, "gpus": gpus, "memory": memory}
-    update["real_gpus"] = min(gpus, facts.usable_gpus)
+
+    def taken(said: int | None, found: int) -> int:
+        return found if said is None or (said > found and not machine.emulated) else said
+
+    cores = taken(machine.cores, facts.cores)
+    gpus = taken(machine.gpus if "gpus" in machine.model_fields_set else None, facts.usable_gpus)
+    # A quota is time on any core. A machine pinned to the first ones would share them with all
+    # others of this host pinned alike: containers, emulated machines.
+    free = facts.cores < len(facts.cpu_ids)
+    update = {
+        "cores": cores,
+        "cpu_ids": () if free else facts.cpu_ids[:cores],
+        "gpus": gpus,
+        "memory": taken(machine.memory, facts.memory) if facts.memory else machine.memory,
+        "real_gpus": min(gpus, facts.usable_gpus),
+    }
     return machine.model_copy(update=update), warnings
-
-
-def _too_many(name: str, what: str, said: int, found: int) -> str:
-    return f"machine '{name}': {what} is {said}, but {found} can be used here; using {found}"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from phalanx.pool.contradictions import contradictions
-from phalanx.pool.machine import Machine, Pool
-from phalanx.pool.measured import MachineRates, Probe
+from phalanx.pool.facts import Facts
+from phalanx.pool.here import fitted
+from phalanx.pool.machine import Pool
+from phalanx.pool.measured import Probe
 
 
 def as_measured(pool: Pool, probe: Probe | None) -> Pool:
@@ -18,34 +17,18 @@ def as_measured(pool: Pool, probe: Probe | None) -> Pool:
     if probe is None:
         return pool
     rates = {m.name: probe.rates_of(m.name) for m in pool.machines}
-    warnings = [str(each) for m in pool.machines for each in _against(m, rates[m.name])]
     speeds = {name: each.speed if each else None for name, each in rates.items()}
-    comparable = all(speeds.values())
-    machines = []
+    comparable = all(speeds.values()) and not any(m.emulated for m in pool.machines)
+    machines, warnings = [], list(pool.warnings)
     for machine in pool.machines:
-        update = _update(machine, rates[machine.name])
-        if comparable and not any(m.emulated for m in pool.machines):
-            update["speed"] = speeds[machine.name]
-        machines.append(machine.model_copy(update=update) if update else machine)
-    return pool.model_copy(
-        update={"machines": tuple(machines), "warnings": (*pool.warnings, *warnings)}
-    )
-
-
-def _against(machine: Machine, rates: MachineRates | None) -> list[Any]:
-    if rates is None or machine.is_here:  # of this machine the blueprint's reader warns itself
-        return []
-    return contradictions(machine, cores=rates.cores, memory=rates.memory, gpus=len(rates.gpus))
-
-
-def _update(machine: Machine, rates: MachineRates | None) -> dict[str, Any]:
-    if rates is None or machine.emulated or machine.is_here:
-        return {}
-    found: dict[str, Any] = {}
-    if machine.cores is None or machine.cores > rates.cores:
-        found["cores"] = rates.cores
-    if rates.memory and (machine.memory is None or machine.memory > rates.memory):
-        found["memory"] = rates.memory
-    if "gpus" not in machine.model_fields_set or machine.gpus > len(rates.gpus):
-        found["gpus"] = len(rates.gpus)
-    return found
+        found = rates[machine.name]
+        # Of this machine the blueprint's reader warns itself.
+        if found is not None and not machine.emulated and not machine.is_here:
+            gpus = len(found.gpus)
+            facts = Facts(found.cores, (), found.memory or 0, gpus, gpus)
+            machine, notes = fitted(machine, facts)
+            warnings += notes
+        if comparable:
+            machine = machine.model_copy(update={"speed": speeds[machine.name]})
+        machines.append(machine)
+    return pool.model_copy(update={"machines": tuple(machines), "warnings": tuple(warnings)})

@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from phalanx.cli.request.values import (
-    CheckpointTimes,
-    check_adopted,
-    check_at_least,
-    read_check,
-    read_checkpoints,
-    read_launcher,
-    read_rate,
-    read_slow,
-)
+from phalanx.cli.request import values
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 from phalanx.core.script.weight_writes import may_write_weights
@@ -66,7 +57,7 @@ class Request:
     """The script does not call Phalanx."""
     slow: tuple[float, ...]
     rate: float | None
-    checkpoints: CheckpointTimes
+    checkpoints: values.CheckpointTimes
     servers: Sequence[Machine] = ()
     """Machines for parameter servers alone."""
     keras: str | None = None
@@ -84,7 +75,7 @@ class Request:
     @property
     def launcher(self) -> str:
         """The one asked for, else the one that reaches the machines."""
-        if (asked := read_launcher(self.options.launcher)[0]) != "auto":
+        if (asked := values.read_launcher(self.options.launcher)[0]) != "auto":
             return asked
         return "local" if all(m.is_here for m in self.machines) else "ssh"
 
@@ -121,7 +112,7 @@ class Request:
             found, why = self._auto_switch(plan.workers)
             strategy = strategy.replace(AUTO_SWITCH, found)
             plan = msgspec.structs.replace(self.plan(strategy, batch), reasons=[*plan.reasons, why])
-        check, on_nonfinite = read_check(options.check)
+        check, on_nonfinite = values.read_check(options.check)
         settings = RunSettings(
             strategy=strategy,
             epochs=options.epochs,
@@ -178,7 +169,7 @@ class Request:
             follow_links=self.pool.follow_links,
             detach=self.options.detach,
             workers=self.options.workers,
-            cluster=read_launcher(self.options.launcher)[1],
+            cluster=values.read_launcher(self.options.launcher)[1],
         )
 
     def _data(self) -> str | None:
@@ -206,16 +197,16 @@ def check(
     from phalanx.core.script.packages import module_file
     from phalanx.launch.script.script_check import check_script, is_adopted
 
-    slow, rate = read_slow(options.slow), read_rate(options.rate)
-    times = read_checkpoints(options.checkpoint_every)
-    check_at_least("--workers", options.workers, 1)
-    check_at_least("--epochs", options.epochs, 1)
-    check_at_least("--seed", options.seed, 0)
+    slow, rate = values.read_slow(options.slow), values.read_rate(options.rate)
+    times = values.read_checkpoints(options.checkpoint_every)
+    values.check_at_least("--workers", options.workers, 1)
+    values.check_at_least("--epochs", options.epochs, 1)
+    values.check_at_least("--seed", options.seed, 0)
     if options.seed >= MOST_SEED:
         raise InputError(f"--seed {options.seed} is too large", f"Use a seed below {MOST_SEED}.")
     _check_choices(options)
-    read_check(options.check)
-    read_launcher(options.launcher)
+    values.read_check(options.check)
+    values.read_launcher(options.launcher)
     if module and not joins:
         raise InputError("-m cannot be used with --framework", "Give the script's path.")
     named = None
@@ -223,7 +214,7 @@ def check(
         script, named = module_file(str(script), Path.cwd())
     script = check_script(script, joins=joins and keras is None)
     if adopt := joins and is_adopted(script):
-        check_adopted(options)
+        values.check_adopted(options)
     machines, servers, pool = _machines(options)
     request = Request(
         options=options,

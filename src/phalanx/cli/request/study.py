@@ -75,15 +75,8 @@ class Study:
     failures: dict[str, str] = field(default_factory=dict)
 
     def write(self) -> None:
-        record = {
-            "study": self.paths.id,
-            "command": self.command,
-            "runs": self.runs,
-            "script": self.script,
-            "started_wall": self.started_wall,
-            "repeat": self.repeat,
-            "failures": self.failures,
-        }
+        record = {"study": self.paths.id, **vars(self)}
+        del record["paths"]
         write_whole(self.paths.study, json.dumps(record, indent=2) + "\n")
 
 
