@@ -1,8 +1,9 @@
 """Ordinary scripts of many kinds, adopted, held against the same script in plain Python.
 
-Either the workers end where one process ends, or the run is refused for a reason that is known
-here, with why the training would have been another. Each sample is seen as often as alone, counted
-in the script's own loop.
+In view ``parts`` either the workers end where one process ends, or the run is refused for a reason
+that is known here, with why the training would have been another. Each sample is seen as often as
+alone, counted in the script's own loop. In view ``whole`` nothing is refused that plain Python
+trains, and each worker's script sees what it would alone.
 """
 
 from __future__ import annotations
@@ -128,20 +129,22 @@ def _alone(script: Path) -> Result:
 
 
 def _adopted(
-    loop: Loop, script: Path, workers: int, folder: Path, strategy: str
+    loop: Loop, script: Path, workers: int, folder: Path, strategy: str, view: str = "parts"
 ) -> list[Ended] | None:
     """``None``: refused, for a reason that is known, with a remedy."""
     # Every second script whose losses are sums is run by somebody who says so.
-    declared: dict[str, Any] = {"loss": "sum"} if loop.is_sum and loop.seed % 2 else {}
+    says = view == "parts" and loop.is_sum and loop.seed % 2
+    declared: dict[str, Any] = {"loss": "sum"} if says else {}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return adopted(script, workers, folder, strategy=strategy, **declared)
+            return adopted(script, workers, folder, strategy=strategy, view=view, **declared)
     except UnboundLocalError:  # of so few batches a free-running worker may get none at all
         assert not is_lockstep(strategy)
         return None
     except InputError as error:
-        known = [r.words for r in REFUSALS if workers > 1 and r.may(loop)]
+        refusals = REFUSALS if workers > 1 and view == "parts" else []
+        known = [r.words for r in refusals if r.may(loop)]
         assert any(words in error.cause for words in known), f"refused without a reason: {error}"
         assert error.remedy
         return None
@@ -172,19 +175,22 @@ def _is_finite(result: Result) -> bool:
     return all(bool(value.isfinite().all()) for value in result["weights"].values())
 
 
-def _hold_against_plain_python(loop: Loop, workers: int, folders: Folders) -> None:
+def _hold_against_plain_python(loop: Loop, workers: int, view: str, folders: Folders) -> None:
     folder = folders.mktemp("adopted")
     script = _written(loop, folder)
     wanted = _alone(script)
-    assert _is_finite(wanted)
-    found = _adopted(loop, script, workers, folder / "run", "allreduce")
+    found = _adopted(loop, script, workers, folder / "run", "allreduce", view)
     if found is None:
         return
-    _assert_each_once(loop, found, wanted)
-    if workers == 1:
-        assert_near(torch.tensor(found[0].result["losses"]), torch.tensor(wanted["losses"]), "loss")
+    if view == "parts":
+        assert _is_finite(wanted)
+        _assert_each_once(loop, found, wanted)
     for ended in found if loop.compares or workers == 1 else ():
         _assert_as_alone(ended.result, wanted)
+        if view == "whole" or workers == 1:
+            losses = (torch.tensor(result["losses"]) for result in (ended.result, wanted))
+            assert_near(*losses, "loss")
+        assert view == "parts" or ended.result["seen"] == wanted["seen"]
 
 
 def _is_settled(loop: Loop) -> bool:
@@ -198,7 +204,8 @@ def _is_settled_apart(loop: Loop) -> bool:
     return loop.through != "next"  # by len(loader)
 
 
-LOOPS = st.integers(0, 1 << 40).map(loop_of).filter(_is_settled)
+EVERY = st.integers(0, 1 << 40).map(loop_of)
+LOOPS = EVERY.filter(_is_settled)
 WORKERS = st.sampled_from((1, 2, 3, 4))
 
 
@@ -208,17 +215,26 @@ WORKERS = st.sampled_from((1, 2, 3, 4))
 @example(loop=loop_of(9115800), workers=2)  # leaves a seeded loader right after its last batch
 @given(loop=LOOPS, workers=WORKERS)
 def test_adopted_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -> None:
-    _hold_against_plain_python(loop, workers, tmp_path_factory)
+    _hold_against_plain_python(loop, workers, "parts", tmp_path_factory)
+
+
+@examples(25)
+@example(loop=loop_of(20), workers=2)
+@given(loop=EVERY, workers=st.sampled_from((2, 3)))
+def test_whole_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -> None:
+    _hold_against_plain_python(loop, workers, "whole", tmp_path_factory)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
+@pytest.mark.parametrize("view", ["parts", "whole"])
 @examples(300)
-@given(loop=LOOPS, workers=WORKERS)
-def test_three_hundred_loops_adopted_as_alone(
-    tmp_path_factory: Folders, loop: Loop, workers: int
+@given(loop=EVERY, workers=WORKERS)
+def test_three_hundred_loops_as_alone(
+    tmp_path_factory: Folders, view: str, loop: Loop, workers: int
 ) -> None:
-    _hold_against_plain_python(loop, workers, tmp_path_factory)
+    assume(view == "whole" or _is_settled(loop))
+    _hold_against_plain_python(loop, workers, view, tmp_path_factory)
 
 
 def _sees_each_once(loop: Loop, strategy: str, workers: int, folders: Folders) -> None:

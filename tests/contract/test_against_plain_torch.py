@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +17,15 @@ import torch
 from devices import AWAY
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from plain_compare import assert_as_plain
-from plain_scripts import KINDS, Outcome, Script
+from plain_compare import assert_as_plain, hold
+from plain_scripts import KINDS, MOMENTUM, Outcome, Script
 from plain_worlds import train_plain, train_workers
 from strategy_cases import NAMES, is_lockstep
 
 from phalanx.core.errors import InputError
 
 WORKERS = (1, 2, 3)
+CLIPS: tuple[Any, ...] = ("norm", "value", "own", "assigned", "look", "step")
 OTHERS = [name for name in NAMES if name != "allreduce"]
 pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")
 
@@ -167,6 +170,80 @@ def _assert_alike(found: list[Outcome]) -> None:
     for outcome in found[1:]:
         for name, value in found[0].weights.items():
             assert torch.equal(outcome.weights[name], value), name
+
+
+IDLE = replace(MOMENTUM, samples=33)  # the last batch has one sample: the others have none of it
+MOMENTS = {"saves": ((0, 0), (0, 3), (1, 1), (1, 2))}
+EACH = {"clip": "norm", "clip_each": True, "accumulate": 2}
+LATER: dict[str, dict[str, Any]] = {
+    "at an epoch": {"decay": 0.01, "optimizer": "momentum", "late": (1, 0)},
+    "after a few batches": {"decay": 0.01, "optimizer": "adamw", "late": (0, 3)},
+    "and is frozen again": {"optimizer": "momentum", "frozen_again": 2, "epochs": 3},
+    "and is clipped in the batch of the change": {"late": (0, 3), "clip": "norm"},
+    "and is looked at in the batch of the change": {"late": (0, 3), "clip": "look"},
+}
+TABLE: dict[str, Script] = {
+    **{f"clip: {c}": replace(MOMENTUM, clip=c) for c in CLIPS},
+    **{f"clip: {c}, idle": replace(IDLE, clip=c) for c in ("norm", "look", "own")},
+    "clip: plain backward": replace(MOMENTUM, clip="norm", backward="plain"),
+    "clip each time": replace(MOMENTUM, **EACH),
+    "clip each time, plain backward": replace(MOMENTUM, **EACH, backward="plain"),
+    "look each time": replace(MOMENTUM, **{**EACH, "clip": "look"}),
+    "accumulate": replace(MOMENTUM, accumulate=4),
+    "accumulate, added up": replace(
+        MOMENTUM, accumulate=4, divided=False, last="leave", backward="plain"
+    ),
+    "accumulate, idle": replace(IDLE, accumulate=3),
+    **{
+        f"zero: {zero}, {'none' if none else 'zeros'}": replace(
+            MOMENTUM, accumulate=4, last="leave", zero=zero, to_none=none
+        )
+        for zero in ("top", "bottom", "model")
+        for none in (True, False)
+    },
+    **{
+        f"scaler: {scaled}, clip {clip}": replace(MOMENTUM, scaled=scaled, clip=clip, accumulate=2)
+        for scaled in ("run", "plain")
+        for clip in ("none", "norm")
+    },
+    "scaler, idle": replace(IDLE, scaled="run", epochs=3),
+    "average, idle": replace(IDLE, average="lerp"),
+    **{
+        f"{branch} {when}": Script(branch=branch, **given)
+        for branch in ("unfrozen", "added")
+        for when, given in LATER.items()
+    },
+    "unfrozen in a batch that leaves workers idle": replace(IDLE, branch="unfrozen", late=(0, 4)),
+    "frozen from the second epoch on": replace(MOMENTUM, branch="used", frozen_again=1),
+    "saved by all": Script(optimizer="momentum", saver="all", **MOMENTS),
+    "saved by the first": Script(optimizer="adam", **MOMENTS),
+    "saved with an unfrozen block": Script(optimizer="adagrad", branch="unfrozen", **MOMENTS),
+    "saved with an added group": Script(
+        optimizer="momentum", branch="added", saver="all", **MOMENTS
+    ),
+    "saved between steps": Script(optimizer="adamw", accumulate=2, zero="top", **MOMENTS),
+    "plateau": replace(MOMENTUM, schedule="plateau", epochs=4),
+    "one cycle, made before joining": Script(
+        samples=33, epochs=3, schedule="onecycle", scheduler_first=True
+    ),
+    "one cycle, idle": replace(IDLE, epochs=3, schedule="onecycle"),
+    "a function of the batch, idle": replace(IDLE, epochs=3, schedule="lambda"),
+    **{
+        f"one cycle of accumulated steps of {kind}": Script(
+            optimizer=kind, schedule="onecycle", per="step", accumulate=3
+        )
+        for kind in ("sgd", "adam")
+    },
+    "a declared sum": replace(MOMENTUM, loss="sum"),
+    "a penalty of the parameters": replace(MOMENTUM, penalty=True),
+}
+"""Each choice by itself; the generated scripts below mix them."""
+
+
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
+@pytest.mark.parametrize("name", TABLE)
+def test_one_choice_as_in_plain_torch(tmp_path: Path, name: str, workers: int) -> None:
+    hold(TABLE[name], workers, tmp_path)
 
 
 @examples(16)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import phalanx
 from phalanx.core.settings import RunSettings
 
-SAMPLES = 103  # 16 does not divide it: the last batch is uneven, and one worker may have none
+SAMPLES = 97  # the last batch has one sample: all workers but one have none of it
 Optimizers = dict[str, Callable[[nn.Module], torch.optim.Optimizer]]
 
 
@@ -101,9 +101,10 @@ def test_ends_where_one_process_ends(
         {"gamma": 0.5},
         {"clip": 0.05},
         {"accumulate": 3},
+        {"accumulate": 7},
         {"gamma": 0.5, "clip": 0.05, "accumulate": 2},
     ],
-    ids=["scheduler", "clip", "accumulate", "all"],
+    ids=["scheduler", "clip", "accumulate", "over the end of a pass", "all"],
 )
 def test_schedules_clipping_and_accumulation_are_exact(
     tmp_path: Path, workers: int, options: dict[str, Any]
@@ -113,19 +114,6 @@ def test_schedules_clipping_and_accumulation_are_exact(
     plain, _ = _trained(1, tmp_path / "plain", torch.float64, "momentum")
     _assert_same(alone[0], together[-1], 1e-12)
     assert not torch.allclose(alone[0]["0.weight"], plain[0]["0.weight"], rtol=1e-6)
-
-
-@pytest.mark.parametrize("optimizer", ["momentum", "adamw-two-groups"])
-def test_the_users_optimizer_ends_with_the_state_of_one_process(
-    tmp_path: Path, optimizer: str
-) -> None:
-    _, alone = _trained(1, tmp_path / "one", torch.float64, optimizer)
-    _, together = _trained(2, tmp_path / "many", torch.float64, optimizer)
-    for number, expected in alone[0]["state"].items():
-        for name, value in expected.items():
-            if isinstance(value, Tensor):
-                found = together[1]["state"][number][name]
-                assert torch.allclose(value.double(), found.double(), rtol=1e-9), name
 
 
 def test_an_optimizer_that_is_not_elementwise_runs_under_allreduce(tmp_path: Path) -> None:
@@ -144,16 +132,6 @@ def test_an_optimizer_that_is_not_elementwise_runs_under_allreduce(tmp_path: Pat
     together, _ = _trained(3, tmp_path / "many", torch.float64, "normalised")
     for state in together:
         _assert_same(alone[0], state, 1e-12)
-
-
-@pytest.mark.parametrize("options", [{"clip": 0.05}, {"accumulate": 2}, {"accumulate": 7}])
-def test_a_worker_without_samples_in_the_last_batch_follows_the_others(
-    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("test_exactness.SAMPLES", 97)  # six batches of 16, and one sample
-    alone, _ = _trained(1, tmp_path / "one", torch.float64, "momentum", **options)
-    together, _ = _trained(3, tmp_path / "many", torch.float64, "momentum", **options)
-    _assert_same(alone[0], together[0], 1e-12)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

@@ -96,66 +96,11 @@ def test_patience_ends_training_for_all(tmp_path: Path, strategy: str) -> None:
     assert 3 <= len(told[0]) < 20
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("scheduler", ["plateau", "step"])
-def test_schedulers_move_the_rate(tmp_path: Path, strategy: str, scheduler: str) -> None:
-    kinds = {
-        "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=0, factor=0.5),
-        "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 2),
-    }
-    _fit(tmp_path, strategy, scheduler=kinds[scheduler], epochs=8)
-    for rank in range(_workers(strategy)):
-        events = read_events(RunPaths(tmp_path).events_of(rank))
-        rates = [e.rate for e in events if isinstance(e, EpochDone)]
-        assert rates[0] == pytest.approx(0.02)
-        if scheduler == "step":
-            assert rates[-1] == pytest.approx(0.02 * 0.1**3)
-
-
 @pytest.mark.parametrize("strategy", ["allreduce@0.4/async", "async@0.4/allreduce"])
 def test_a_switch_while_gradients_accumulate(tmp_path: Path, strategy: str) -> None:
-    for attempt in range(3):
-        models = _fit(tmp_path / str(attempt), strategy, accumulate=3, epochs=3)
-        first = models[0].state_dict()
-        assert all(torch.equal(m.state_dict()[k], first[k]) for m in models for k in first)
-
-
-def test_several_backward_passes_of_one_batch_add_up(tmp_path: Path) -> None:
-    """As in torch: two losses of one batch, then one step, is a step of their sum."""
-
-    def work(rank: int) -> Tensor:
-        model = nn.Linear(6, 1, bias=False)
-        nn.init.zeros_(model.weight)
-        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1.0))
-        for x, _ in run.batches((X[:12], Y[:12]), batch=12):
-            run.backward(model(x).mean())
-            run.backward(2 * model(x).mean())
-            run.step()
-        run.finish()
-        return model.weight.detach()
-
-    for workers in (1, 2):
-        for found in as_ranks(workers, tmp_path / str(workers), work, RunSettings()):
-            assert torch.allclose(found, -3 * X[:12].mean(0), atol=1e-6)
-
-
-def test_two_optimizers_may_step_on_one_backward_pass(tmp_path: Path) -> None:
-    def work(rank: int) -> list[Tensor]:
-        one, two = nn.Linear(6, 1, bias=False), nn.Linear(6, 1, bias=False)
-        nn.init.zeros_(one.weight)
-        nn.init.zeros_(two.weight)
-        a = torch.optim.SGD(one.parameters(), lr=1.0)
-        b = torch.optim.SGD(two.parameters(), lr=1.0)
-        run = phalanx.join([one, two], [a, b])
-        for x, _ in run.batches((X[:12], Y[:12]), batch=12):
-            run.backward((one(x) + two(x)).mean())
-            run.step(a)
-            run.step(b)
-        run.finish()
-        return [one.weight.detach(), two.weight.detach()]
-
-    for weights in as_ranks(2, tmp_path, work, RunSettings()):
-        assert all(torch.allclose(w, -X[:12].mean(0), atol=1e-6) for w in weights)
+    models = _fit(tmp_path, strategy, accumulate=3, epochs=3)
+    first = models[0].state_dict()
+    assert all(torch.equal(m.state_dict()[k], first[k]) for m in models for k in first)
 
 
 def test_fit_takes_the_mean_over_the_samples_that_it_accumulates(tmp_path: Path) -> None:
@@ -204,21 +149,6 @@ def test_both_optimizers_get_what_a_worker_accumulated_that_has_none_of_the_last
     expected = -(X[sequence[:8]].mean(0) + X[sequence[8]])  # they add up, as in torch
     for weights in as_ranks(2, tmp_path, work, RunSettings(strategy=strategy)):
         assert all(torch.allclose(w, expected, atol=1e-6) for w in weights)
-
-
-def test_plain_backward_works_too(tmp_path: Path) -> None:
-    def work(rank: int) -> Tensor:
-        model = nn.Linear(6, 1, bias=False)
-        nn.init.zeros_(model.weight)
-        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=1.0))
-        for x, _ in run.batches((X[:12], Y[:12]), batch=12):
-            model(x).mean().backward()
-            run.step()
-        run.finish()
-        return model.weight.detach()
-
-    for found in as_ranks(3, tmp_path, work, RunSettings()):
-        assert torch.allclose(found, -X[:12].mean(0), atol=1e-6)
 
 
 def test_logging_and_evaluating_after_the_loop(tmp_path: Path) -> None:

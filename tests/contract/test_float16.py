@@ -26,7 +26,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.data.reader import order
 from phalanx.observe.summary.summary import summarise
 from phalanx.train.api.run import Run
-from phalanx.train.control.directives import SaveCheckpoint
+from phalanx.train.control.directives import Directive, Kind
 from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.worker import build_worker as assembly
 
@@ -125,29 +125,16 @@ def test_gradients_that_were_read_are_not_exchanged_again(
     assert len(agreed) == 2 * EPOCHS * SAMPLES // BATCH
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_step_clips_what_is_not_scaled(tmp_path: Path, workers: int) -> None:
-    def work(rank: int) -> dict[str, Tensor]:
-        model, optimizer = _model()
-        run = phalanx.join(model, optimizer)
-        for x, y in run.batches((X, Y), batch=BATCH):
-            run.backward(nn.functional.cross_entropy(model(x), y))
-            run.step(clip=0.05)
-        run.finish()
-        return dict(model.state_dict())
-
-    spec = "allreduce" if workers > 1 else "single"
-    found = [
-        as_ranks(workers, tmp_path / name, work, RunSettings(strategy=spec, precision=name))
-        for name in ("float32", "float16")
-    ]
-    assert_identical(found[1][0], found[0][0])
+def _clip_in_the_step(run: Run, model: nn.Module, error: Tensor) -> None:
+    run.backward(error)
+    run.step(clip=0.05)
 
 
 def _put_instead(run: Run, model: nn.Module, error: Tensor) -> None:
     run.backward(error)
     for parameter in model.parameters():
         parameter.grad = parameter.detach() * 0.5
+    run.step()
 
 
 def _put_after_dropping(run: Run, model: nn.Module, error: Tensor) -> None:
@@ -157,31 +144,35 @@ def _put_after_dropping(run: Run, model: nn.Module, error: Tensor) -> None:
     model.zero_grad()
     for parameter, gradient in zip(members, found, strict=True):
         parameter.grad = gradient
+    run.step()
 
 
 def _put_one(run: Run, model: nn.Module, error: Tensor) -> None:
     run.backward(error)
     bias = list(model.parameters())[-1]
     bias.grad = torch.zeros_like(bias)
+    run.step()
 
 
 def _put_first(run: Run, model: nn.Module, error: Tensor) -> None:
     for parameter in model.parameters():
         parameter.grad = parameter.detach() * 0.5
     run.backward(error)
+    run.step()
 
 
-@pytest.mark.parametrize("put", [_put_instead, _put_after_dropping, _put_one, _put_first])
+@pytest.mark.parametrize(
+    "step", [_clip_in_the_step, _put_instead, _put_after_dropping, _put_one, _put_first]
+)
 @pytest.mark.parametrize("workers", [1, 2])
-def test_gradients_that_a_script_puts_there_are_not_scaled(
-    tmp_path: Path, restless: None, workers: int, put: Any
+def test_what_a_script_clips_or_puts_there_is_not_scaled(
+    tmp_path: Path, restless: None, workers: int, step: Any
 ) -> None:
     def work(rank: int) -> dict[str, Tensor]:
         model, optimizer = _model()
         run = phalanx.join(model, optimizer)
         for x, y in run.batches((X, Y), batch=BATCH):
-            put(run, model, nn.functional.cross_entropy(model(x), y))
-            run.step()
+            step(run, model, nn.functional.cross_entropy(model(x), y))
         run.finish()
         return dict(model.state_dict())
 
@@ -390,7 +381,12 @@ def test_a_resumed_run_goes_on_with_its_scale(
     size: dict[str, Any] = {"accumulate": accumulate, "epochs": 3}
     unbroken = Watched(tmp_path / "unbroken", spec, workers, settings=FLOAT16, **size).run()
     saved = Watched(
-        tmp_path / "saved", spec, workers, commands={at: SaveCheckpoint()}, settings=FLOAT16, **size
+        tmp_path / "saved",
+        spec,
+        workers,
+        commands={at: Directive(Kind.SAVE)},
+        settings=FLOAT16,
+        **size,
     ).run()
     path, _ = saved.checkpoint()
     settings = FLOAT16 | {"resume": str(path)}
@@ -409,7 +405,7 @@ def test_accumulated_gradients_survive_another_precision(
     size: dict[str, Any] = {"accumulate": 3, "epochs": 2}
     plain = Training(tmp_path / "plain", "allreduce", 2, **size).run()
     saved = Training(
-        tmp_path / "saved", "allreduce", 2, commands={4: SaveCheckpoint()},
+        tmp_path / "saved", "allreduce", 2, commands={4: Directive(Kind.SAVE)},
         settings={"precision": before}, **size,
     ).run()  # fmt: skip
     path, _ = saved.checkpoint()
@@ -514,35 +510,35 @@ def test_what_would_be_wrong_is_refused(tmp_path: Path, body: Any, said: str, wo
         as_ranks(workers, tmp_path, work, RunSettings(precision="float16"))
 
 
-def test_batches_of_one_s_own_are_refused(tmp_path: Path) -> None:
-    def work(rank: int) -> None:
-        model, optimizer = _model()
-        run = phalanx.join(model, optimizer)
-        nn.functional.cross_entropy(model(X), Y).backward()
-        run.step(weight=1.0)
-
-    with pytest.raises(InputError, match=r"without run\.backward"):
-        as_ranks(1, tmp_path, work, RunSettings(precision="float16"))
+def _own_batches() -> None:
+    model, optimizer = _model()
+    run = phalanx.join(model, optimizer)
+    nn.functional.cross_entropy(model(X), Y).backward()
+    run.step(weight=1.0)
 
 
-def test_two_optimizers_are_refused(tmp_path: Path) -> None:
-    def work(rank: int) -> None:
-        (one, first), (other, second) = _model(), _model()
-        phalanx.join([one, other], [first, second])
-
-    with pytest.raises(InputError, match="one optimizer; the script has 2"):
-        as_ranks(1, tmp_path, work, RunSettings(precision="float16"))
+def _two_optimizers() -> None:
+    (one, first), (other, second) = _model(), _model()
+    phalanx.join([one, other], [first, second])
 
 
-def test_weights_in_float16_are_refused(tmp_path: Path) -> None:
+def _weights_in_float16() -> None:
     """As by torch: "Attempting to unscale FP16 gradients"."""
+    model = nn.Linear(6, 2).half()
+    phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
-    def work(rank: int) -> None:
-        model = nn.Linear(6, 2).half()
-        phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
-    with pytest.raises(InputError, match="keeps weights in float32"):
-        as_ranks(1, tmp_path, work, RunSettings(precision="float16"))
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (_own_batches, r"without run\.backward"),
+        (_two_optimizers, "one optimizer; the script has 2"),
+        (_weights_in_float16, "keeps weights in float32"),
+    ],
+)
+def test_scripts_that_cannot_be_scaled_are_refused(tmp_path: Path, script: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        as_ranks(1, tmp_path, lambda rank: script(), RunSettings(precision="float16"))
 
 
 def test_a_disabled_scaler_and_a_step_without_gradients_are_harmless(tmp_path: Path) -> None:

@@ -202,28 +202,6 @@ def test_a_sparse_gradient_is_refused(tmp_path: Path) -> None:
         as_ranks(2, tmp_path, work, RunSettings(strategy="allreduce"))
 
 
-def test_two_optimizers_step_apart(tmp_path: Path) -> None:
-    def work(rank: int) -> list[Tensor]:
-        torch.manual_seed(rank)
-        one, two = nn.Linear(6, 3), nn.Linear(6, 3)
-        a = torch.optim.SGD(one.parameters(), lr=0.1)
-        b = torch.optim.Adam(two.parameters(), lr=0.01)
-        run = phalanx.join([one, two], [a, b])
-        for _ in run.epochs(2):
-            for i, (x, y) in enumerate(run.batches((X, Y), batch=13)):
-                run.backward(nn.functional.cross_entropy(one(x), y))
-                run.step(a)
-                if i % 2 == 0:
-                    run.backward(nn.functional.cross_entropy(two(x), y))
-                    run.step(b, clip=1.0)
-        return [one.weight.detach(), two.weight.detach()]
-
-    for strategy in ("allreduce", "async"):
-        ended = as_ranks(3, tmp_path / strategy, work, RunSettings(strategy=strategy))
-        for other in ended[1:]:
-            assert all(torch.equal(p, q) for p, q in zip(ended[0], other, strict=True))
-
-
 def test_an_optimizer_that_needs_a_closure_is_refused(tmp_path: Path) -> None:
     model = nn.Linear(6, 3)
     with pytest.raises(InputError, match="LBFGS evaluates the loss several times"):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from devices import AWAY
-from plain_compare import assert_near, hold
-from plain_scripts import CLASSES, FEATURES, MOMENTUM, Script, data_of, linear
+from plain_compare import assert_near
+from plain_scripts import CLASSES, FEATURES, Script, data_of, linear
 from plain_worlds import as_workers
 from strategy_cases import NAMES, is_lockstep
 from torch import Tensor, nn
@@ -21,7 +20,6 @@ import phalanx
 from phalanx.core.errors import InputError
 
 pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")
-WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
 TOGETHER = [name for name in NAMES if is_lockstep(name)]
 FREELY = [name for name in NAMES if not is_lockstep(name)]
 
@@ -63,31 +61,6 @@ def test_options_that_change_alike_are_followed(tmp_path: Path, strategy: str) -
         group.update(lr=0.02, momentum=0.1, weight_decay=0.01)
 
     as_workers(2, tmp_path, _with_options(change), strategy=strategy)
-
-
-def test_a_plateau_of_each_workers_own_loss_is_refused_when_rates_diverge(tmp_path: Path) -> None:
-    script = Script()
-
-    def work(rank: int) -> None:
-        model = linear()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        run = phalanx.join(model, optimizer)
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-        for epoch in run.epochs(4):
-            for x, y in run.batches(data_of(script), batch=script.batch):
-                run.backward(F.cross_entropy(model(x), y))
-                run.step()
-            plateau.step(epoch if rank else -epoch)  # one gets worse, the other better
-
-    with pytest.raises(InputError, match="rate"):
-        as_workers(2, tmp_path, work)
-
-
-@WORKERS
-def test_a_plateau_of_an_evaluated_figure_is_that_of_one_process(
-    tmp_path: Path, workers: int
-) -> None:
-    hold(replace(MOMENTUM, schedule="plateau", epochs=4), workers, tmp_path)
 
 
 def test_buffers_are_alike_when_a_script_tests_the_model_itself(tmp_path: Path) -> None:
@@ -193,23 +166,3 @@ def test_a_schedule_never_overruns_where_batches_are_taken_freely(
         # The last turn of all is beyond the cycle, and no step uses it.
         assert rates[highest:-1] == sorted(rates[highest:-1], reverse=True)
         assert rates[:highest] == sorted(rates[:highest])
-
-
-@WORKERS
-@pytest.mark.parametrize(
-    ("schedule", "first"),
-    [("onecycle", True), ("onecycle", False), ("lambda", False)],
-    ids=["made before joining", "made after", "of a function"],
-)
-def test_schedules_per_batch_are_exact(
-    tmp_path: Path, workers: int, schedule: Any, first: bool
-) -> None:
-    """Also where a worker has no samples of the last batch, and so does not step its own."""
-    script = Script(samples=33, epochs=3, schedule=schedule, scheduler_first=first)
-    hold(script, workers, tmp_path)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_schedule_per_step_of_accumulated_batches(tmp_path: Path, optimizer: str) -> None:
-    script = Script(optimizer=optimizer, schedule="onecycle", per="step", accumulate=3)
-    hold(script, 3, tmp_path)

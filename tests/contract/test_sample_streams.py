@@ -11,7 +11,7 @@ from strategy_cases import EVERY, SWITCHED, quick
 from torch.utils.data import IterableDataset
 from training import Training, assert_identical, made_data
 
-from phalanx.train.control.directives import SaveCheckpoint
+from phalanx.train.control.directives import Directive, Kind
 
 
 class Streamed(IterableDataset[Any]):
@@ -35,7 +35,7 @@ def test_each_sample_once(tmp_path: Path, strategy: str) -> None:
 
 def test_stopped_in_mid_epoch_it_ends_where_an_unbroken_run_ends(tmp_path: Path) -> None:
     unbroken = _training(tmp_path / "unbroken", "allreduce", 3).run()
-    saved = _training(tmp_path / "saved", "allreduce", 3, commands={3: SaveCheckpoint()}).run()
+    saved = _training(tmp_path / "saved", "allreduce", 3, commands={3: Directive(Kind.SAVE)}).run()
     resume = {"resume": str(saved.checkpoint()[0])}
     resumed = _training(tmp_path / "resumed", "allreduce", 2, settings=resume).run()
     assert resumed.counts() + saved.counts(until_save=True) == saved.once()

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import torch
-from ranks import as_ranks
 from scripted import scripted
-from torch import Tensor, nn
+from torch import nn
 
-import phalanx
-from phalanx.core.settings import RunSettings
 from phalanx.core.spec import STRATEGIES, known_strategies
 from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.team import everyone
@@ -81,30 +77,3 @@ def test_a_push_beside_the_next_step_is_told_with_that_step(name: str) -> None:
         assert all(timing.update > 0.0 for timing in told[1:])
         assert any(timing.staleness for timing in told)
         assert sum(t.send + t.wait + t.reduce + t.update + t.settle for t in told) <= took
-
-
-def _trained(folder: Path, seed: int, strategy: str) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(5)
-    x = torch.randn(96, 6, generator=generator)
-    y = torch.randint(0, 3, (96,), generator=generator)
-    torch.manual_seed(3)
-    models = [nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.Linear(8, 3)) for _ in range(3)]
-
-    def work(rank: int) -> None:
-        optimizer = torch.optim.SGD(models[rank].parameters(), lr=0.2, momentum=0.9)
-        loss = nn.functional.cross_entropy
-        phalanx.fit(models[rank], optimizer=optimizer, loss=loss, train=(x, y), epochs=2, batch=24)
-
-    as_ranks(3, folder, work, RunSettings(strategy=strategy, seed=1), seed)
-    return [parameter.detach() for parameter in models[0].parameters()]
-
-
-@pytest.mark.parametrize("strategy", ["async", "async:overlap=yes", "ssp", "dssp", "groups"])
-def test_an_asynchronous_run_repeats_bit_for_bit_and_another_seed_differs(
-    tmp_path: Path, strategy: str
-) -> None:
-    one, again, other = (
-        _trained(tmp_path / str(number), seed, strategy) for number, seed in enumerate([7, 7, 8])
-    )
-    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

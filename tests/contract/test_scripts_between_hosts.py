@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,8 @@ import ranks
 import torch
 from devices import AWAY
 from plain_compare import assert_as_plain, assert_same_optimizer, hold
-from plain_scripts import MOMENTUM, Script
 from plain_worlds import train_plain, train_workers
+from test_against_plain_torch import TABLE
 
 from phalanx.sync.collective.algorithms import ahead
 from phalanx.sync.reduce import early_gradients
@@ -21,17 +20,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-BETWEEN_HOSTS: dict[str, Script] = {
-    "unfrozen": replace(MOMENTUM, branch="unfrozen", late=(0, 3)),
-    "added": replace(MOMENTUM, branch="added", late=(1, 0)),
-    "clipped": replace(MOMENTUM, clip="norm"),
-    "clipped each": replace(MOMENTUM, clip="norm", clip_each=True, accumulate=2),
-    "looked at": replace(MOMENTUM, clip="look", samples=33),
-    "accumulated": replace(MOMENTUM, accumulate=4, backward="plain"),
-    "sum": replace(MOMENTUM, loss="sum"),
-    "saved": Script(optimizer="adam", saves=((0, 3), (1, 1))),
-    "one cycle": replace(MOMENTUM, schedule="onecycle", samples=33),
-}
+LATER = ["unfrozen after a few batches", "added at an epoch"]
+CHOICES = ["saved by the first", "one cycle, idle"]
+BY_TURNS = ["clip: norm", "clip each time", "clip: look, idle", "a declared sum"]
 
 
 @pytest.fixture(params=["ahead", pytest.param("at the step", marks=pytest.mark.slow)])
@@ -45,17 +36,17 @@ def two_hosts(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 
 
 @pytest.mark.usefixtures("two_hosts")
-@pytest.mark.parametrize("name", BETWEEN_HOSTS)
+@pytest.mark.parametrize("name", [*LATER, *CHOICES, *BY_TURNS])
 def test_between_two_hosts_too(tmp_path: Path, name: str) -> None:
     """Two workers on the first, one on the second."""
-    hold(BETWEEN_HOSTS[name], 3, tmp_path)
+    hold(TABLE[name], 3, tmp_path)
 
 
 @pytest.mark.usefixtures("two_hosts")
 @pytest.mark.parametrize("strategy", ["async", "ssp", "localsgd", "bsp"])
-@pytest.mark.parametrize("name", ["unfrozen", "added", "saved", "one cycle"])
+@pytest.mark.parametrize("name", [*LATER, *CHOICES])
 def test_every_strategy_between_two_hosts(tmp_path: Path, name: str, strategy: str) -> None:
-    script = BETWEEN_HOSTS[name]
+    script = TABLE[name]
     ended = train_workers(script, 3, tmp_path, strategy)
     wanted = train_plain(script)
     assert any(outcome.rates for outcome in ended)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from devices import AWAY
-from plain_compare import assert_small, hold
+from plain_compare import assert_small
 from plain_scripts import CLASSES, FEATURES, Script, data_of
 from plain_worlds import as_workers
 from strategy_cases import SAME_SUM
@@ -22,22 +21,6 @@ import phalanx
 
 pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
-SAVING = {
-    "by all": Script(optimizer="momentum", saver="all"),
-    "by the first": Script(optimizer="adam"),
-    "with a block that is unfrozen": Script(optimizer="adagrad", branch="unfrozen"),
-    "with a group that is added": Script(optimizer="momentum", branch="added", saver="all"),
-    "between steps": Script(optimizer="adamw", accumulate=2, zero="top"),
-}
-
-
-@WORKERS
-@pytest.mark.parametrize("name", SAVING)
-def test_states_are_right_whenever_a_script_saves_them(
-    tmp_path: Path, workers: int, name: str
-) -> None:
-    """Of the model, of a part of it, and of the optimizer: in mid-epoch, and between steps."""
-    hold(replace(SAVING[name], saves=((0, 0), (0, 3), (1, 1), (1, 2))), workers, tmp_path)
 
 
 @WORKERS

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from devices import AWAY
-from plain_compare import hold
-from plain_scripts import MOMENTUM, Script
 from plain_worlds import as_workers
 from strategy_cases import SAME_SUM
 from torch import nn
@@ -18,45 +14,6 @@ from torch import nn
 import phalanx
 
 pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")
-WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
-
-
-@WORKERS
-@pytest.mark.parametrize("branch", ["unfrozen", "added"])
-@pytest.mark.parametrize(
-    ("optimizer", "late"),
-    [("momentum", (1, 0)), ("adamw", (0, 3))],
-    ids=["at an epoch", "after a few batches"],
-)
-def test_a_block_that_is_trained_later_is_trained(
-    tmp_path: Path, workers: int, branch: Any, late: tuple[int, int], optimizer: str
-) -> None:
-    script = Script(optimizer=optimizer, decay=0.01, branch=branch, late=late)
-    hold(script, workers, tmp_path)
-
-
-@WORKERS
-@pytest.mark.parametrize("branch", ["unfrozen", "added"])
-def test_a_block_may_be_frozen_again(tmp_path: Path, workers: int, branch: Any) -> None:
-    script = replace(MOMENTUM, branch=branch, late=(1, 0), frozen_again=2, epochs=3)
-    hold(script, workers, tmp_path)
-
-
-@WORKERS
-@pytest.mark.parametrize("clip", ["norm", "look"])
-@pytest.mark.parametrize("branch", ["unfrozen", "added"])
-def test_a_gradient_is_read_in_the_batch_of_the_change(
-    tmp_path: Path, workers: int, branch: Any, clip: Any
-) -> None:
-    """Before the first step with the block."""
-    hold(replace(MOMENTUM, branch=branch, late=(0, 3), clip=clip), workers, tmp_path)
-
-
-@WORKERS
-def test_a_block_frozen_from_the_second_epoch_on_stays_as_it_is(
-    tmp_path: Path, workers: int
-) -> None:
-    hold(replace(MOMENTUM, branch="used", frozen_again=1), workers, tmp_path)
 
 
 @pytest.mark.parametrize("way", ["unfrozen", "added", "added with a group to itself"])

@@ -39,10 +39,6 @@ def _ended(worker: Worker) -> bool:
     return worker.process.poll() is not None
 
 
-def _lose(lab: Lab, machine: str, way: str) -> None:
-    getattr(lab, way)(machine)
-
-
 def _assert_all_failed(workers: Workers, lost: str, lab: Lab) -> None:
     """Those on other machines end with code 3 and one line that names the lost one.
 
@@ -90,18 +86,6 @@ def _trainings(lab: Lab, machine: str) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("lost", ["m1", "m2"])
-@pytest.mark.parametrize("strategy", ["allreduce", "localsgd:every=4", "bsp"])
-def test_a_synchronous_training_ends(
-    fresh_machines: Lab, tmp_path: Path, strategy: str, lost: str, way: str
-) -> None:
-    with _begin(fresh_machines, tmp_path, strategy, ["m1", "m2", "m3", "m3"]) as workers:
-        _lose(fresh_machines, lost, way)
-        _assert_all_failed(workers, lost, fresh_machines)
-        _assert_nobody_left(workers, fresh_machines, lost, way)
-
-
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("strategy", ["async", "ssp:bound=3", "async+topk", "dssp"])
 def test_a_free_training_goes_on_without_it(
     fresh_machines: Lab, tmp_path: Path, strategy: str, way: str
@@ -109,7 +93,7 @@ def test_a_free_training_goes_on_without_it(
     """The server is on a machine that stays."""
     lab, on = fresh_machines, ["m1", "m2", "m3"]
     with _begin(lab, tmp_path, strategy, on, serving=["m1"]) as workers:
-        _lose(lab, "m2", way)
+        getattr(lab, way)("m2")
         others = [worker for worker in workers.each if worker.machine != "m2"]
         address = lab.machine("m2").address
         staying = [worker for worker in others if not worker.serves]
@@ -123,13 +107,24 @@ def test_a_free_training_goes_on_without_it(
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("strategy", ["async", "ssp:bound=3"])
-@pytest.mark.parametrize("lost", ["m1", "m3"], ids=["first", "server"])
-def test_without_the_first_machine_or_the_server_nobody_can_go_on(
+@pytest.mark.parametrize(
+    ("strategy", "lost"),
+    [
+        *(
+            (strategy, m)
+            for strategy in ("allreduce", "localsgd:every=4", "bsp")
+            for m in ("m1", "m2")
+        ),
+        *((strategy, m) for strategy in ("async", "ssp:bound=3") for m in ("m1", "m3")),
+    ],
+)
+def test_where_nobody_can_go_on_all_end(
     fresh_machines: Lab, tmp_path: Path, strategy: str, lost: str, way: str
 ) -> None:
-    lab = fresh_machines
-    with _begin(lab, tmp_path, strategy, ["m1", "m2", "m2"], serving=["m3"]) as workers:
-        _lose(lab, lost, way)
+    """In lockstep without any machine; freely without the first one, or that of the server."""
+    lab, free = fresh_machines, strategy in ("async", "ssp:bound=3")
+    on, serving = (["m1", "m2", "m2"], ["m3"]) if free else (["m1", "m2", "m3", "m3"], [])
+    with _begin(lab, tmp_path, strategy, on, serving=serving) as workers:
+        getattr(lab, way)(lost)
         _assert_all_failed(workers, lost, lab)
         _assert_nobody_left(workers, lab, lost, way)

@@ -12,51 +12,24 @@ from pathlib import Path
 import pytest
 from commands import PHALANX, phalanx, until
 from own_slurm import OwnSlurm
+from seat_launcher_contract import (
+    LIMIT,
+    SCRIPT,
+    background,
+    checkpoints,
+    files_of,
+    run_of,
+    summary_of,
+    workers,
+)
+from seat_launcher_contract import words as common_words
 from trained import assert_same_model
-
-SCRIPT = Path(__file__).parents[1] / "ray_cluster" / "slow_script.py"
-LIMIT = 180.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def words(epochs: int, pause: float, launcher: str = "slurm", *more: str) -> list[str]:
-    return [
-        "run", str(SCRIPT), "--launcher", launcher, "--workers", "2", "--seed", "3", "--strategy",
-        "allreduce:shares=equal", *more, "--", str(epochs), str(pause),
-    ]  # fmt: skip
-
-
-def run_of(folder: Path) -> Path:
-    (found,) = (path for path in (folder / "runs").glob("[!.]*") if path.is_dir())
-    return found
-
-
-def summary_of(folder: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads((folder / "summary.json").read_text())
-    return found
-
-
-def rows_of(folder: Path) -> list[dict[str, float]]:
-    found = summary_of(folder)["history"]
-    assert isinstance(found, list)
-    return found
-
-
-def background(slurm: OwnSlurm, folder: Path, given: list[str]) -> subprocess.Popen[str]:
-    variables = {"PHALANX_RUNS": str(folder / "runs"), "COLUMNS": "200", **slurm.variables}
-    return subprocess.Popen(
-        [*PHALANX, *given],
-        cwd=folder,
-        env={**os.environ, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def checkpoints(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("runs/*/checkpoints/[0-9]*"))
+    return common_words(epochs, pause, "--launcher", launcher, "--workers", "2", *more)
 
 
 def test_ends_like_a_local_run_and_leaves_as_much(slurm: OwnSlurm, tmp_path: Path) -> None:
@@ -69,11 +42,7 @@ def test_ends_like_a_local_run_and_leaves_as_much(slurm: OwnSlurm, tmp_path: Pat
     assert local.returncode == 0, local.stderr
     found, expected = run_of(here), run_of(tmp_path / "local")
     assert_same_model(found, expected)
-    names = {
-        path.relative_to(expected).as_posix() for path in expected.rglob("*") if path.is_file()
-    }
-    mine = {path.relative_to(found).as_posix() for path in found.rglob("*") if path.is_file()}
-    assert names - mine == {"machines/here.jsonl"}
+    assert files_of(expected) - files_of(found) == {"machines/here.jsonl"}
     assert len(list((found / "machines").glob("*.jsonl"))) == 1
     summary, other = summary_of(found), summary_of(expected)
     assert summary["status"] == "done"
@@ -85,7 +54,7 @@ def test_ends_like_a_local_run_and_leaves_as_much(slurm: OwnSlurm, tmp_path: Pat
 
 
 def test_the_key_is_nowhere_that_others_can_read(slurm: OwnSlurm, tmp_path: Path) -> None:
-    process = background(slurm, tmp_path, words(30, 0.1))
+    process = background(tmp_path, words(30, 0.1), slurm.variables)
     until(lambda: bool(checkpoints(tmp_path)), 90.0)
     folder = run_of(tmp_path)
     key = (folder / "cluster" / "run.key").read_text()
@@ -104,7 +73,7 @@ def test_the_key_is_nowhere_that_others_can_read(slurm: OwnSlurm, tmp_path: Path
 
 
 def test_ctrl_c_stops_in_order_and_ends_the_job(slurm: OwnSlurm, tmp_path: Path) -> None:
-    process = background(slurm, tmp_path, words(200, 0.1))
+    process = background(tmp_path, words(200, 0.1), slurm.variables)
     until(lambda: bool(checkpoints(tmp_path)), 90.0)
     (before,) = checkpoints(tmp_path)[-1:]
     process.send_signal(signal.SIGINT)
@@ -115,12 +84,12 @@ def test_ctrl_c_stops_in_order_and_ends_the_job(slurm: OwnSlurm, tmp_path: Path)
     assert summary["exit_codes"] == [143, 143]
     assert checkpoints(tmp_path)[-1] > before, "a checkpoint is written at the end"
     assert not slurm.jobs()
-    until(lambda: not _workers(tmp_path), 10.0)
+    until(lambda: not workers(tmp_path), 10.0)
 
 
 def test_a_job_that_waits_is_cancelled_at_once(slurm: OwnSlurm, tmp_path: Path) -> None:
     given = words(2, 0.1, "slurm:begin=now+1hour")
-    process = background(slurm, tmp_path, given)
+    process = background(tmp_path, given, slurm.variables)
     until(lambda: bool(slurm.jobs()), 60.0)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
@@ -129,7 +98,7 @@ def test_a_job_that_waits_is_cancelled_at_once(slurm: OwnSlurm, tmp_path: Path) 
 
 
 def test_a_requeued_job_goes_on_from_its_checkpoint(slurm: OwnSlurm, tmp_path: Path) -> None:
-    process = background(slurm, tmp_path, words(8, 0.15))
+    process = background(tmp_path, words(8, 0.15), slurm.variables)
     until(lambda: len(checkpoints(tmp_path)) >= 2, 90.0)
     (number,) = slurm.jobs()
     slurm.ask("scontrol", "requeue", number)
@@ -150,7 +119,9 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(slurm: OwnSlurm, tmp_path: P
     assert local.returncode == 0, local.stderr
     expected = run_of(tmp_path / "local")
     assert_same_model(folder, expected)
-    losses = [[row["test_loss"] for row in rows_of(run)] for run in (folder, expected)]
+    losses = [
+        [row["test_loss"] for row in summary_of(run)["history"]] for run in (folder, expected)
+    ]
     assert losses[0] == pytest.approx(losses[1])
     assert len(losses[0]) == 8
 
@@ -169,7 +140,7 @@ def test_a_time_limit_stops_in_order_and_the_rest_is_resumed(
     assert ended.returncode == 0, ended.stderr
     (second,) = (tmp_path / "runs").glob("*-resumed")
     assert "#SBATCH --time=5\n" in (second / "cluster" / "job.sh").read_text()
-    assert len(rows_of(second)) == 70
+    assert len(summary_of(second)["history"]) == 70
 
 
 def test_dry_run_prints_what_is_submitted(slurm: OwnSlurm, tmp_path: Path) -> None:
@@ -218,15 +189,3 @@ def test_what_slurm_refuses_is_said_in_its_words(slurm: OwnSlurm, tmp_path: Path
     ended = phalanx(*given, cwd=tmp_path, **slurm.variables)
     assert ended.returncode == 2
     assert "error: Slurm did not take the job: Batch job submission failed: " in ended.stderr
-
-
-def _workers(folder: Path) -> list[int]:
-    """Processes whose run is in ``folder``."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"PHALANX_RUN={folder}/".encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found

@@ -191,24 +191,6 @@ def test_a_model_that_fails_is_one_error_with_its_traceback(spark: Any) -> None:
     assert "py4j" not in text and time.monotonic() - began < 120
 
 
-def test_an_estimator_is_saved_and_loaded(spark: Any, tmp_path: Path) -> None:
-    from phalanx.spark import Estimator, trust
-
-    trust("spark_models:classifier", "spark_models:momentum")
-    one = estimator(loss="mse_loss", store="here")
-    one.write().save(str(tmp_path / "one"))
-    other = Estimator.load(str(tmp_path / "one"))
-    assert other.uid == one.uid
-    assert {p.name: v for p, v in other.extractParamMap().items()} == {
-        p.name: v for p, v in one.extractParamMap().items()
-    }
-
-
-def test_more_workers_than_slots(spark: Any) -> None:
-    with pytest.raises(InputError, match="3 workers need 3 slots at the same time, and Spark has"):
-        estimator(workers=3).fit(features(spark))
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -227,11 +209,6 @@ def test_more_workers_than_slots(spark: Any) -> None:
 def test_what_the_driver_refuses(spark: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         estimator(**options).fit(features(spark))
-
-
-def test_a_module_that_the_executors_do_not_have(spark: Any) -> None:
-    with pytest.raises(InputError, match="there is no module 'nowhere' here"):
-        estimator(model="nowhere:model").fit(features(spark))
 
 
 def test_a_vector_and_one_output(spark: Any) -> None:

@@ -12,12 +12,13 @@ from typing import Any
 import psutil
 import pytest
 from safetensors.torch import load
-from test_spark import ROWS, estimator, features, frame_of
+from test_spark import ROWS, estimator, frame_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300, func_only=True)]
 EPOCHS, STEPS = 3, ROWS // 60
-KILLS = [(n % 2, step) for n, step in enumerate(random.Random(2026).sample(range(1, 29), 5))]
-"""The worker whose executor goes, and its step."""
+STEPS_OF_KILLS = random.Random(2026).sample(range(1, 29), 5)
+KILLS = [*((n % 2, step, True) for n, step in enumerate(STEPS_OF_KILLS)), (1, 12, False)]
+"""The worker whose executor goes, its step, and whether there is a store for checkpoints."""
 
 
 def _seen(folder: Path) -> dict[int, int]:
@@ -40,38 +41,6 @@ def _executor_of(pid: int) -> psutil.Process:
     return next(p for p in parents if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline()))
 
 
-@pytest.mark.parametrize("store", [True, False])
-def test_an_executor_killed_in_mid_training(
-    spark: Any, tmp_path: Path, store: bool, capfd: pytest.CaptureFixture[str]
-) -> None:
-    pids, kept = tmp_path / "pids", tmp_path / "store"
-    pids.mkdir()
-    slow = estimator(
-        model="spark_models:Slow",
-        model_options={"folder": str(pids), "seconds": 0.1},
-        epochs=4,
-        store=str(kept) if store else None,
-    )
-    with ThreadPoolExecutor(1) as pool:
-        fit = pool.submit(slow.fit, features(spark))
-        _wait(lambda: len(_seen(pids)) == 2, fit)
-        if store:
-            _wait(lambda: list(kept.glob("*/checkpoints/[0-9]*")), fit)
-        else:
-            time.sleep(2)
-        first = _seen(pids)
-        victim = next(pid for pid, rank in first.items() if rank == 1)
-        _executor_of(victim).kill()
-        fitted = fit.result(timeout=200)
-    assert sum(one.rows for one in fitted.figures) == ROWS
-    again = set(_seen(pids)) - set(first)
-    assert len(again) == 2
-    assert bool(fitted.figures[0].resumed) == store
-    said = "from its newest checkpoint" if store else "from the start"
-    assert f"Spark lost an executor; the training begins again {said}" in capfd.readouterr().err
-    _assert_gone({*first, *again})
-
-
 def _assert_gone(pids: set[int]) -> None:
     deadline = time.monotonic() + 20
     while left := [pid for pid in pids if psutil.pid_exists(pid)]:
@@ -85,9 +54,9 @@ def _ids(folder: Path, pids: set[int]) -> list[list[int]]:
     return [[int(word) for word in name.read_text().split()] for name in names]
 
 
-@pytest.mark.parametrize(("rank", "step"), KILLS)
+@pytest.mark.parametrize(("rank", "step", "store"), KILLS)
 def test_an_executor_killed_at_a_random_step(
-    spark: Any, tmp_path: Path, rank: int, step: int, capfd: pytest.CaptureFixture[str]
+    spark: Any, tmp_path: Path, rank: int, step: int, store: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Whole epochs have each row once; what is trained again begins with one."""
     notes, kept = tmp_path / "notes", tmp_path / "store"
@@ -97,7 +66,7 @@ def test_an_executor_killed_at_a_random_step(
         model="spark_models:Notes",
         model_options={"folder": str(notes), "seconds": 0.05},
         epochs=EPOCHS,
-        store=str(kept),
+        store=str(kept) if store else None,
     )
 
     def reached() -> bool:
@@ -113,7 +82,9 @@ def test_an_executor_killed_at_a_random_step(
     assert len(again) == 2
     assert all(value.isfinite().all() for value in load(fitted.weights).values())
     done = int(Path(resumed).name) if (resumed := fitted.figures[0].resumed) else 0
-    assert done >= max(0, step // STEPS - 1), "at most the checkpoint in hand is missed"
+    assert done >= (max(0, step // STEPS - 1) if store else 0), (
+        "at most the checkpoint in hand is missed"
+    )
     said = "from its newest checkpoint" if resumed else "from the start"
     assert f"Spark lost an executor; the training begins again {said}" in capfd.readouterr().err
     seen = Counter(number for ids in _ids(notes, set(first)) for number in ids)

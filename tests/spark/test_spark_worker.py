@@ -40,9 +40,7 @@ def _rows(folder: Path, number: int, label: str = "int64") -> list[int]:
     return [100]
 
 
-def _train(
-    folder: Path, workers: int, source: messages.ModelSource, keras: bytes = b""
-) -> list[Path]:
+def _train(folder: Path, workers: int, source: messages.ModelSource) -> list[Path]:
     """The folders that the workers leave."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -50,7 +48,6 @@ def _train(
     folders = [folder / str(rank) for rank in range(workers)]
     for each in folders:
         each.mkdir()
-        (each / messages.KERAS).write_bytes(keras)
     tasks = [
         messages.TaskReport(address="127.0.0.1", port=port, rows=_rows(each, n), bytes=2400)
         for n, each in enumerate(folders)
@@ -123,25 +120,3 @@ def test_a_failure_of_one_is_told_by_one(tmp_path: Path) -> None:
 def test_what_a_worker_refuses(tmp_path: Path, options: dict[str, Any], words: str) -> None:
     (folder,) = _train(tmp_path, 1, _source(**options))
     assert words in (folder / messages.FAILURE).read_text()
-
-
-def test_a_keras_model_with_its_own_optimizer_and_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = f"""
-import sys, keras
-model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"),
-                          keras.layers.Dropout(0.1), keras.layers.Dense(3)])
-loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-model.compile(optimizer=keras.optimizers.Adam(0.05), loss=loss, metrics=["accuracy"])
-model.save({str(tmp_path / "made.keras")!r})
-"""
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    subprocess.run([sys.executable, "-c", made], check=True, timeout=100)
-    keras = (tmp_path / "made.keras").read_bytes()
-    folders = _train(tmp_path, 2, _source(model=None), keras)
-    found = [_figures(folder) for folder in folders]
-    assert [one.rows for one in found] == [100, 100]
-    assert all(one.loss is not None and one.loss < 0.8 and one.width == 3 for one in found)
-    weights = (folders[0] / messages.WEIGHTS).read_bytes()
-    assert weights.startswith(b"PK") and weights != keras

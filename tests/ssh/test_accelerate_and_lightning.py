@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from ssh_runs import Bench, Ended, Running, kill_in, nothing_left, processes, told
+from ssh_runs import Bench, Ended, Running, nothing_left, told
 
 from phalanx.core.files import cache_home
 
@@ -26,14 +25,6 @@ LONG = 600.0
 MAKING = 900.0
 MODULES = ("torch", "accelerate", "lightning")
 HAS_THEM = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
-BROKEN = """
-from accelerate import Accelerator
-
-accelerator = Accelerator()
-if accelerator.is_last_process:
-    raise ValueError(f"process {accelerator.process_index} has no data")
-accelerator.wait_for_everyone()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +68,6 @@ def accuracies(said: str) -> list[float]:
     return [float(found) for found in re.findall(r"accuracy (\d\.\d+), 3 processes", said)]
 
 
-def kill_last_process(bench: Bench, script: str) -> None:
-    found = [pid for pid, args in processes(bench.lab, "m2").items() if script in args]
-    kill_in(bench.lab, "m2", max(found))
-
-
 @pytest.mark.parametrize(
     ("script", "words"),
     [(ACCELERATE, ()), (LIGHTNING, ()), (LIGHTNING, ("--", "--devices", "3", "--nodes", "1"))],
@@ -101,35 +87,7 @@ def test_one_and_two_processes_train_together(
         assert members == [[("0", "3")], [("1", "3")], [("2", "3")]]
 
 
-@pytest.mark.parametrize("script", [ACCELERATE, LIGHTNING])
-def test_a_killed_process_is_named_and_nobody_waits_for_it(
-    bench: Bench, python: str, script: str
-) -> None:
-    running = start(bench, python, script, "--", "--epochs", "1000")
-    running.until(r"epoch 1:", LONG)
-    kill_last_process(bench, script)
-    ended = end(bench, running)
-    assert ended.code == 1
-    assert re.search(r"worker \d on m2 was killed by SIGKILL", ended.words)
-
-
-def test_a_process_that_fails_tells_why(bench: Bench, python: str) -> None:
-    (bench.project / "broken.py").write_text(BROKEN)
-    ended = end(bench, start(bench, python, "broken.py"))
-    assert ended.code == 1
-    assert "worker 2 on m2 failed: ValueError: process 2 has no data" in ended.words
-
-
 def test_sizes_that_do_not_fit_are_refused_by_lightning(bench: Bench, python: str) -> None:
     ended = end(bench, start(bench, python, LIGHTNING, "--", "--devices", "2", "--nodes", "2"))
     assert ended.code == 1
     assert "does not match the world size (3)" in ended.words
-
-
-def test_control_c_ends_lightning_on_all_machines(bench: Bench, python: str) -> None:
-    running = start(bench, python, LIGHTNING, "--", "--epochs", "1000")
-    running.until(r"epoch 1:", LONG)
-    running.signal(signal.SIGINT)
-    ended = end(bench, running)
-    assert ended.code == 130
-    assert bench.summary()["status"] == "stopped"

@@ -89,15 +89,6 @@ def test_asked_while_it_connects(bench: Bench) -> None:
     assert ended.code == 130
 
 
-def test_two_runs_on_the_same_machines(bench: Bench) -> None:
-    one, other = (bench.train("--name", name, epochs=6) for name in ("one", "other"))
-    ends = [one.end(180), other.end(180)]
-    told(ends[0], nothing_left(bench.lab, "m1", "m2"))
-    assert [ended.code for ended in ends] == [0, 0], [ended.text for ended in ends]
-    folders = sorted(folder.name for folder in bench.runs.iterdir() if folder.is_dir())
-    assert len(folders) == 2
-
-
 def test_one_of_two_runs_is_killed_and_the_other_goes_on(bench: Bench) -> None:
     one = bench.train("--name", "one")
     one.until(GOING)

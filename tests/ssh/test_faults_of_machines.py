@@ -103,16 +103,6 @@ def test_cut_off_under_allreduce(bench: Bench, victim: str) -> None:
     assert bench.summary()["exit_codes"] == ([None, 3] if victim == "m1" else [3, None])
 
 
-@pytest.mark.parametrize("strategy", ["async", "ssp:bound=3"])
-def test_cut_off_under_asynchrony(bench: Bench, strategy: str) -> None:
-    running = bench.train("--strategy", strategy, epochs=30)
-    running.until(GOING)
-    ended = _cut_off(bench, running, "m2", limit=120)
-    assert ended.code == 0
-    assert "m2 has not answered" in ended.words
-    assert bench.summary()["exit_codes"] == [0, None]
-
-
 @pytest.mark.parametrize("which", ["guardian", pytest.param("agent", marks=pytest.mark.machines)])
 def test_agent_killed(bench: Bench, which: str) -> None:
     running = bench.train()
@@ -155,29 +145,3 @@ def test_worker_killed(bench: Bench) -> None:
     first, second = bench.summary()["exit_codes"]
     assert second == -9
     assert first not in (None, 0)
-
-
-@pytest.mark.parametrize("strategy", ["async", "ssp:bound=3"])
-def test_worker_killed_under_asynchrony(bench: Bench, strategy: str) -> None:
-    """As with a machine that is cut off: the other one goes on."""
-    running = bench.train("--strategy", strategy, epochs=30)
-    running.until(GOING)
-    worker = next(pid for pid, args in processes(bench.lab, "m2").items() if "bootstrap" in args)
-    kill_in(bench.lab, "m2", worker)
-    ended = running.end(120)
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
-    assert ended.code == 0
-    assert "worker 1 on m2 was killed by SIGKILL" in ended.words
-    assert bench.summary()["exit_codes"] == [0, -9]
-
-
-def test_machine_without_power(lab: MakeLab, tmp_path: Path) -> None:
-    bench = Bench(lab(2), tmp_path)
-    running = bench.train()
-    running.until(GOING)
-    bench.lab.kill("m2")
-    ended = running.end()
-    told(ended, nothing_left(bench.lab, "m1"))
-    assert ended.code == 3
-    assert "m2" in ended.words
-    assert bench.summary()["exit_codes"] == [3, None]

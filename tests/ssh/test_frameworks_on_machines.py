@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from lab_machines import MakeLab, lab
 from made_mnist import IMAGES, make_mnist
-from ssh_runs import Bench, Running, kill_in, nothing_left, processes, told
+from ssh_runs import Bench, Running, nothing_left, told
 
 from phalanx.lab.lab import Lab
 from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW, Framework
@@ -44,12 +44,6 @@ def foreign(bench: Bench, example: str, framework: str, names: str, *words: str)
     return bench.start("run", example, "--framework", framework, *common, *words)
 
 
-def kill_a_worker(bench: Bench, machine: str, script: str) -> None:
-    found = [pid for pid, args in processes(bench.lab, machine).items() if script in args]
-    assert found
-    kill_in(bench.lab, machine, found[-1])
-
-
 @pytest.mark.machines
 def test_plain_ddp_with_one_and_two_workers(bench: Bench) -> None:
     ended = foreign(bench, "plain_ddp.py", "torch", "m1,m2", "--workers", "3").end(LONG)
@@ -59,17 +53,6 @@ def test_plain_ddp_with_one_and_two_workers(bench: Bench) -> None:
     summary = bench.summary()
     assert summary["exit_codes"] == [0, 0, 0]
     assert (summary["system"], summary["workers"]) == ("torch", 3)
-
-
-def test_plain_ddp_of_which_a_worker_is_killed(bench: Bench) -> None:
-    running = foreign(bench, "plain_ddp.py", "torch", "m1,m2", "--workers", "3")
-    running.until(r"epoch 1", LONG)
-    kill_a_worker(bench, "m2", "plain_ddp.py")
-    ended = running.end(LONG)
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
-    assert ended.code == 1
-    assert "worker 2 on m2 was killed by SIGKILL" in ended.words
-    assert bench.summary()["exit_codes"][2] == -9
 
 
 def test_plain_ddp_on_a_machine_that_is_cut_off(
@@ -107,18 +90,6 @@ def test_keras_script_of_reference_a_on_three_machines(bench: Bench) -> None:
     assert summary["train_loss"] > 0 and 0 <= summary["train_accuracy"] <= 1
 
 
-@pytest.mark.usefixtures("tensorflow")
-def test_keras_script_of_which_a_worker_is_killed(bench: Bench) -> None:
-    running = foreign(bench, "reference_a_keras.py", "tensorflow", "m1,m2")
-    running.until(r"Epoch 1/3", LONG)
-    kill_a_worker(bench, "m2", "reference_a_keras.py")
-    ended = running.end(LONG)
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
-    assert ended.code == 1
-    assert "worker 1 on m2 was killed by SIGKILL" in ended.words
-    assert bench.summary()["exit_codes"][1] == -9
-
-
 @pytest.mark.machines
 @pytest.mark.usefixtures("tensorflow")
 def test_parameter_server_with_a_chief_on_a_machine_of_its_own(bench: Bench) -> None:
@@ -134,35 +105,3 @@ def test_parameter_server_with_a_chief_on_a_machine_of_its_own(bench: Bench) -> 
     roles = [(worker["machine"], worker["role"]) for worker in launch["workers"]]
     assert roles == [("m1", "chief"), ("m3", "worker"), ("m4", "worker"), ("m2", "ps")]
     assert summary["epochs"] == 2 and summary["train_loss"] > 0, "told by fit itself"
-
-
-@pytest.mark.machines
-@pytest.mark.usefixtures("tensorflow")
-def test_four_systems_in_one_comparison(bench: Bench) -> None:
-    """On this machine: what is tested is that their scripts run and report alike."""
-    data, systems = bench.folder / "data", ["phalanx", "torch-ddp", "tf-mwms", "tf-ps"]
-    make_mnist(data, images=(60_000, 10_000))
-    words = ["--workers", "2", "--epochs", "1", "--batch", "4096", "--data", str(data)]
-    script = str(EXAMPLES / "mnist_mlp.py")
-    ended = bench.start("compare", script, "--systems", ",".join(systems), *words).end(LONG)
-    assert ended.code == 0, ended.text
-    summaries = [json.loads(path.read_text()) for path in bench.runs.glob("*/summary.json")]
-    found = {summary["system"]: summary for summary in summaries}
-    assert set(found) == set(systems)
-    for summary in found.values():
-        assert (summary["status"], summary["workers"], summary["batch"]) == ("done", 2, 4096)
-        assert abs(summary["samples"] - 54_000) < 4096
-        assert abs(summary["train_loss"] - summary["test_loss"]) < 0.2
-        assert summary["test_accuracy"] is not None
-
-
-@pytest.mark.usefixtures("tensorflow")
-def test_parameter_server_of_which_the_server_is_killed(bench: Bench) -> None:
-    running = foreign(bench, "parameter_server_keras.py", "tensorflow", "all")
-    running.until(r"Epoch 1/2", LONG)
-    kill_a_worker(bench, "m4", "parameter_server_keras.py")
-    ended = running.end(LONG)
-    told(ended, nothing_left(bench.lab, "m1", "m2", "m3", "m4"))
-    assert ended.code == 1
-    assert "ps (process 3 on m4) was killed by SIGKILL" in ended.words
-    assert -9 in bench.summary()["exit_codes"]

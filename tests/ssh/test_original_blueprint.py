@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -13,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from lab_machines import MakeLab, lab, run_in
-from reference_pool import write_original
 from ssh_runs import Bench, Running, processes
 
 from phalanx.lab.lab import Lab
@@ -38,7 +38,14 @@ def machines(lab: MakeLab) -> Iterator[Lab]:
 def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(machines, tmp_path)
     bench.pool = tmp_path / "blueprint.json"
-    write_original(machines, bench.pool, PASSWORD)
+    connections = [
+        {"IP": machine.address, "Username": "root", "Password": PASSWORD,
+         "GPUS": int(machine.name in ("m4", "m5")),
+         "energy efficient": "yes" if machine.name in ("m1", "m2") else "no"}
+        for machine in machines.machines
+    ]  # fmt: skip
+    bench.pool.touch(0o600)
+    bench.pool.write_text(json.dumps({"connections": connections}))
     assert bench.do("pool", "trust", str(bench.pool), "--yes").code == 0
     yield bench
     bench.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import re
 import secrets
@@ -17,15 +15,10 @@ import pytest
 from lab_machines import MakeLab, lab, run_in
 
 from phalanx.lab.lab import Lab
-from phalanx.launch.link.agent_link import open_agent
-from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.monitor import sample_of
 from phalanx.pool.blueprint import read_blueprint
 
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
-BURN = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
-WATCHED = 10
 PASSWORD = f"pass-{secrets.token_hex(8)}"
 
 
@@ -130,75 +123,3 @@ def test_a_jump_host(machines: Lab, blueprint: Path) -> None:
     code, found, errors = phalanx("pool", "check", blueprint, "--machines", "m2,m3")
     assert code == 0, errors
     assert found["machines"][0]["address"] == machines.machine("m2").address
-
-
-def test_a_probe_knows_the_machines(machines: Lab, blueprint: Path) -> None:
-    phalanx("pool", "trust", blueprint, "--yes")
-    code, found, errors = phalanx(
-        "pool", "probe", blueprint, "--machines", "m1,m2", "--seconds", "3"
-    )
-    assert code == 0, errors
-    for rates in found["rates"]:
-        assert (rates["cores"], rates["gpus"]) == (1, [])
-        assert rates["devices"][0]["float32"] > 0
-    assert blueprint.with_suffix(".probe.json").exists()
-
-
-def test_samples_agree_with_the_kernel_and_cost_little(machines: Lab, blueprint: Path) -> None:
-    """A busy worker, watched for some seconds; the kernel is read whenever a sample comes."""
-    phalanx("pool", "trust", blueprint, "--yes")
-    machine = read_blueprint(blueprint).machines[0]
-    told: list[tuple[MachineSample, float, float]] = []
-
-    async def work() -> int:
-        async with await open_agent(machine, run="sampled", timeout=30) as link:
-            worker = {
-                "rank": 0, "argv": [sys.executable, "-c", BURN], "env": {}, "cwd": "/tmp",
-                "log": "logs/rank-0.log",
-            }  # fmt: skip
-            pids = (await link.ask("start", workers=[worker]))["pids"]
-            inside = machines.machine("m1").pid
-            busy = _on_this_host(inside, int(next(iter(pids.values()))))
-            agent = _on_this_host(inside, link.hello["pid"])
-
-            def hear(name: str, fields: dict[str, Any], _: bytes) -> bool:
-                if name == "sample":
-                    told.append((sample_of(fields), _seconds(busy), _seconds(agent)))
-                return True
-
-            with link.diverted(hear):
-                await link.ask("sample", on=True)
-                await asyncio.sleep(WATCHED)
-            return machines.usage("m1")[1] or 0
-
-    kernel_memory = asyncio.run(work())
-    (first, busy_before, own_before), *_ = told
-    last, busy_after, own_after = told[-1]
-    passed = last.time - first.time
-    by_kernel = 100 * (busy_after - busy_before) / passed
-    samples = [sample for sample, _, _ in told[1:]]
-    by_agent = sum(sample.workers_cpu_percent for sample in samples) / len(samples)
-    assert by_agent == pytest.approx(by_kernel, rel=0.05)
-    # This machine may use 60 % of a core; all that it does besides the worker is little.
-    of_machine = sum(sample.cpu_percent for sample in samples) / len(samples)
-    assert by_kernel / 0.6 * 0.95 <= of_machine <= by_kernel / 0.6 * 1.15
-    assert last.memory_bytes == pytest.approx(kernel_memory, rel=0.2)
-    assert 100 * (own_after - own_before) / passed <= 1.0
-
-
-def _on_this_host(first: int, pid: int) -> int:
-    """The number here of a process of a machine, whose first process is ``first`` here."""
-    space = Path(f"/proc/{first}/ns/pid").stat().st_ino
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (process / "ns" / "pid").stat().st_ino == space:
-                status = (process / "status").read_text()
-                numbers = next(x for x in status.splitlines() if x.startswith("NSpid:")).split()
-                if int(numbers[-1]) == pid:
-                    return int(process.name)
-    raise AssertionError(f"no process {pid} in that machine")
-
-
-def _seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / 100

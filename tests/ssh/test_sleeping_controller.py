@@ -82,17 +82,6 @@ def test_a_sleep_is_said_and_the_run_goes_on(bench: Bench) -> None:
     everything_came_home(bench, 2)
 
 
-def test_two_sleeps(bench: Bench) -> None:
-    running = start(bench, "m1", reconnect=120)
-    sleep(running, 9.5)
-    running.until("connected again")
-    sleep(running, 9.5)
-    ended = running.end(120)
-    told(ended, nothing_left(bench.lab, "m1"))
-    assert ended.code == 0 and ended.words.count("this computer slept") == 2
-    everything_came_home(bench, 1)
-
-
 def test_after_a_longer_sleep_attach_brings_everything_home(bench: Bench) -> None:
     running = start(bench, "m1,m2", reconnect=10)
     sleep(running, LIMIT + 2)
@@ -125,19 +114,6 @@ def test_a_network_that_is_cut_for_a_while(bench: Bench) -> None:
     told(ended, nothing_left(bench.lab, "m1"))
     assert ended.code == 0 and "m1 is connected again" in ended.words
     assert "this computer slept" not in ended.words
-    everything_came_home(bench, 1)
-
-
-def test_a_network_that_is_cut_for_too_long(bench: Bench) -> None:
-    running = start(bench, "m1", reconnect=10)
-    with cut(bench.lab, "m1"):
-        ended = running.end(90)
-    assert ended.code == 3, ended.text
-    assert "m1 was not reached again within 10 s; the run goes on" in ended.words
-    assert f"phalanx attach {bench.latest().name}" in ended.words
-    attached = bench.do("attach", bench.latest().name)
-    told(attached, nothing_left(bench.lab, "m1"))
-    assert attached.code == 0
     everything_came_home(bench, 1)
 
 

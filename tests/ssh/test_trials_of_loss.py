@@ -2,15 +2,13 @@
 
 The parameters are counters: each update adds one to the counter of each of its samples, so that
 the final weights say how often each sample was trained, whatever was lost, resumed or repeated.
-``PHALANX_TRIALS=100`` runs so many of them; ``PHALANX_FIRST_TRIAL`` is the first seed. Each trial
-appends a line of JSON to the file that ``PHALANX_TRIALS_LOG`` names. Machines that lost the others
-wait for them for ``RECONNECT`` seconds instead of two minutes, so that they have ended by the time
-that is allowed for it.
+``PHALANX_TRIALS=100`` runs so many of them; ``PHALANX_FIRST_TRIAL`` is the first seed. Machines
+that lost the others wait for them for ``RECONNECT`` seconds instead of two minutes, so that they
+have ended by the time that is allowed for it.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -19,7 +17,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,29 +101,13 @@ class Trial:
 
 
 @dataclass
-class Outcome:
-    """What came of a trial."""
+class Noticed:
+    """How soon a fault was said. Where the controller was killed: by the run that resumes it."""
 
-    ended: str = ""
-    """How the run ended that the fault happened to; what it said last."""
-    went_on: bool = False
     silence: float = 0.0
-    """Seconds from the fault to the first line about it, or to the run's end. Where the controller
-    was killed: from the start of the resume to the first line that it says."""
+    """Seconds from the fault, or from the start of the resume, to the first line about it."""
     said: str = ""
     """That line."""
-    wrong: dict[str, int] | None = None
-    """How often samples were trained that were not trained once per epoch, and how many; ``None``
-    until they were counted."""
-    remains: dict[str, list[str]] = field(default_factory=dict)
-    """By machine: processes and folders that are there after LONGEST_REMAINS."""
-    emptied: float = 0.0
-    started: float = 0.0
-    """Seconds to the end of the epoch that was waited for."""
-    resumed: float = 0.0
-    seconds: float = 0.0
-    failed: str = "interrupted"
-    """Empty for a trial that came to its end."""
 
 
 FIRST = int(os.environ.get("PHALANX_FIRST_TRIAL", "0"))
@@ -175,16 +157,16 @@ def _about(trial: Trial, text: str) -> str:
     return next(lines, "")
 
 
-def _watch(running: Running, lab: Lab, trial: Trial, outcome: Outcome, limit: float) -> Ended:
+def _watch(running: Running, lab: Lab, trial: Trial, noticed: Noticed) -> Ended:
     """Until it ends; how long it said nothing of the fault. A stopped machine may go on again."""
     began = time.monotonic()
     length = len(running.text)
     goes_on = began + STOPPED if trial.way == "stopped" and trial.healed else math.inf
-    while running.process.poll() is None and time.monotonic() < began + limit:
+    while running.process.poll() is None and time.monotonic() < began + LIMIT:
         time.sleep(0.1)
-        if not outcome.said:
-            outcome.silence = round(time.monotonic() - began, 1)
-            outcome.said = _about(trial, running.text[length:])
+        if not noticed.said:
+            noticed.silence = time.monotonic() - began
+            noticed.said = _about(trial, running.text[length:])
         if time.monotonic() > goes_on:
             _bring_back(lab, trial)
             goes_on = math.inf
@@ -203,22 +185,18 @@ def _folders(lab: Lab, machine: str, *, own: bool) -> set[str]:
     return {path for path in found.split() if not own or "/torchinductor_" not in path}
 
 
-def _look_after(
-    lab: Lab, before: dict[str, set[str]], temporary: Path, outcome: Outcome, *, own: bool
-) -> None:
-    """Whether nothing is left on any machine, nor here, within the time that it may take."""
-    began = time.monotonic()
+def _remains(
+    lab: Lab, before: dict[str, set[str]], temporary: Path, *, own: bool
+) -> dict[str, list[str]]:
+    """By machine, processes and folders that are there after LONGEST_REMAINS."""
+    end = time.monotonic() + LONGEST_REMAINS
     while True:
-        outcome.remains = {}
+        found = {"here": sorted(map(str, temporary.iterdir()))}
         for name in MACHINES:
             running = [args[:100] for args in processes(lab, name).values()]
-            if left := [*running, *sorted(_folders(lab, name, own=own) - before[name])]:
-                outcome.remains[name] = left
-        if left := sorted(map(str, temporary.iterdir())):
-            outcome.remains["here"] = left
-        outcome.emptied = round(time.monotonic() - began, 1)
-        if not outcome.remains or outcome.emptied > LONGEST_REMAINS:
-            return
+            found[name] = [*running, *sorted(_folders(lab, name, own=own) - before[name])]
+        if not any(found.values()) or time.monotonic() > end:
+            return {name: left for name, left in found.items() if left}
         time.sleep(0.5)
 
 
@@ -235,7 +213,7 @@ def _wrong_counts(run: Path) -> dict[str, int]:
 # -- a trial ---------------------------------------------------------------------------------
 
 
-def _resume(bench: Bench, trial: Trial, run: Path, outcome: Outcome, **variables: str) -> Ended:
+def _resume(bench: Bench, trial: Trial, run: Path, noticed: Noticed, **variables: str) -> Ended:
     """On all machines, or on those that are left."""
     gone = trial.way in ("cut", "stopped") and not trial.healed
     chosen = ",".join(name for name in MACHINES if not gone or name != trial.victim)
@@ -244,27 +222,20 @@ def _resume(bench: Bench, trial: Trial, run: Path, outcome: Outcome, **variables
     again = bench.start(*words, **variables)
     if trial.way == "controller":
         again.until(r"\w", limit=LIMIT)
-        outcome.silence = round(time.monotonic() - began, 1)
-        outcome.said = again.text.splitlines()[0]
-    ended = again.end(LIMIT)
-    outcome.resumed = round(time.monotonic() - began, 1)
-    return ended
+        noticed.silence = time.monotonic() - began
+    return again.end(LIMIT)
 
 
-def _carry_out(bench: Bench, trial: Trial, outcome: Outcome) -> None:
+def _carry_out(bench: Bench, trial: Trial) -> Noticed:
     variables = {"PHALANX_RECONNECT": f"{RECONNECT:g}", "TMPDIR": str(bench.folder / "tmp")}
     words = ["--pool", str(bench.pool), "--machines", ",".join(MACHINES), "--epochs", str(EPOCHS)]
     words += ["--strategy", trial.strategy + ":shares=equal" * (trial.balance == "off")]
-    began = time.monotonic()
-    running = bench.start("run", "train.py", *words, **variables)
+    running, noticed = bench.start("run", "train.py", *words, **variables), Noticed()
     running.until(rf"epoch\s+{trial.after}/", limit=LIMIT)
-    outcome.started = round(time.monotonic() - began, 1)
     time.sleep(trial.delay)
     _lose(bench.lab, trial, running)
-    ended = _watch(running, bench.lab, trial, outcome, LIMIT)
+    ended = _watch(running, bench.lab, trial, noticed)
     run = bench.latest()
-    outcome.went_on = ended.code == 0
-    outcome.ended = " ".join(ended.text.splitlines()[-6:])[-500:]
     if trial.healed:
         _bring_back(bench.lab, trial)
     if ended.code == 0:
@@ -275,41 +246,27 @@ def _carry_out(bench: Bench, trial: Trial, outcome: Outcome) -> None:
             assert summary["samples"] == EPOCHS * SAMPLES, ended.text
         assert summary["samples_lost"] == 0, ended.text
     else:
-        again = _resume(bench, trial, run, outcome, **variables)
+        again = _resume(bench, trial, run, noticed, **variables)
         assert again.code == 0, f"{ended.text}\n{again.text}"
         run = bench.latest()
-    outcome.wrong = _wrong_counts(run)
-    outcome.failed = ""
-
-
-def _record(trial: Trial, outcome: Outcome) -> None:
-    line = json.dumps({**asdict(trial), **asdict(outcome)})
-    print(f"\n{line}")
-    if path := os.environ.get("PHALANX_TRIALS_LOG"):
-        with Path(path).open("a") as log:
-            log.write(line + "\n")
+    assert _wrong_counts(run) == {}, f"{trial}: samples by how often they were trained"
+    return noticed
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda t: f"{t.seed}-{t.strategy}-{t.way}-{t.victim}")
 def test_no_sample_is_lost_with_a_machine(machines: Lab, tmp_path: Path, trial: Trial) -> None:
-    bench, outcome, began = Bench(machines, tmp_path), Outcome(), time.monotonic()
+    bench = Bench(machines, tmp_path)
     (bench.project / "train.py").write_text(SCRIPT)
     (temporary := tmp_path / "tmp").mkdir()
     before = {name: _folders(machines, name, own=False) for name in MACHINES}
     try:
-        _carry_out(bench, trial, outcome)
-    except AssertionError as error:
-        outcome.failed = str(error)[-3000:]
+        noticed = _carry_out(bench, trial)
     finally:
         _bring_back(machines, trial)
         bench.close()
-        _look_after(machines, before, temporary, outcome, own="every=" in trial.strategy)
-        outcome.seconds = round(time.monotonic() - began, 1)
-        _record(trial, outcome)
+        remains = _remains(machines, before, temporary, own="every=" in trial.strategy)
         for name, left in ((n, processes(machines, n)) for n in MACHINES):
             for pid in left:  # the next trial begins on empty machines
                 subprocess.run(machines.command(name, ["kill", "-KILL", str(pid)]), timeout=20)
-    assert not outcome.failed, outcome.failed
-    assert outcome.wrong == {}, f"{trial}: samples by how often they were trained: {outcome.wrong}"
-    assert outcome.silence <= LONGEST_SILENCE, f"{trial}: nothing said for {outcome.silence} s"
-    assert not outcome.remains, f"{trial}: left behind: {outcome.remains}"
+    assert noticed.silence <= LONGEST_SILENCE, f"{trial}: nothing said for {noticed.silence} s"
+    assert not remains, f"{trial}: left behind: {remains}"

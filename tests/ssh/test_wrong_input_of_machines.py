@@ -19,39 +19,12 @@ from phalanx.lab.lab import Lab
 
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
-OTHER_KEY = "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 SILENT = """
 import socket, time
 server = socket.create_server(("0.0.0.0", 2222))
 print("listening", flush=True)
 time.sleep(600)
 """
-AHEAD = """
-#define _GNU_SOURCE
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-int clock_gettime(clockid_t id, struct timespec *now) {
-    int failed = syscall(SYS_clock_gettime, id, now);
-    if (!failed && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) now->tv_sec += 3600;
-    return failed;
-}
-int gettimeofday(struct timeval *now, void *zone) {
-    struct timespec fine;
-    clock_gettime(CLOCK_REALTIME, &fine);
-    now->tv_sec = fine.tv_sec;
-    now->tv_usec = fine.tv_nsec / 1000;
-    return 0;
-}
-time_t time(time_t *kept) {
-    struct timespec fine;
-    clock_gettime(CLOCK_REALTIME, &fine);
-    if (kept) *kept = fine.tv_sec;
-    return fine.tv_sec;
-}
-"""
-"""What libfaketime does; Debian's (0.9.10) has time.sleep of Python 3.11 fail."""
 OLD_PYTHONS = {
     "3.8": ("3.6", "3.7"),
     "3.11": ("3.8", "3.9", "3.10"),
@@ -105,45 +78,9 @@ def shell(lab: Lab, program: str) -> Iterator[None]:
         )
 
 
-def test_changed_host_key_in_the_blueprint(bench: Bench) -> None:
-    shown = bench.lab.machine("m2").host_key
-    line = rf"m2 \S+ shows the host key {re.escape(shown)}, the blueprint has {OTHER_KEY}"
-    refused(bench, line, "If the machine was reinstalled, correct host_key", host_key=OTHER_KEY)
-
-
-def test_changed_host_key_in_the_file_of_keys(bench: Bench, tmp_path: Path) -> None:
-    pool = bench.blueprint(m2={"host_key": None})
-    address, shown = bench.lab.machine("m2").address, bench.lab.machine("m2").host_key
-    subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", tmp_path / "k"], check=True)
-    kind, key, *_ = (tmp_path / "k.pub").read_text().split()
-    pool.with_suffix(".known_hosts").write_text(f"{address} {kind} {key}\n")
-    known = subprocess.run(
-        ["ssh-keygen", "-lf", tmp_path / "k.pub"], capture_output=True, text=True, check=True
-    ).stdout.split()[1]
-    for ended in both(bench, pool):
-        assert ended.code == 3
-        assert f"shows a changed host key: {shown}" in ended.words
-        assert known in ended.words
-        assert "phalanx pool trust" in ended.words
-
-
-def test_unknown_user(bench: Bench) -> None:
-    refused(
-        bench, r"m2 \S+ rejected the login of nobody-here", "Check user, key", user="nobody-here"
-    )
-
-
 def test_wrong_key(bench: Bench, tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", tmp_path / "k"], check=True)
     refused(bench, r"m2 \S+ rejected the login of root", "Check user, key", key=str(tmp_path / "k"))
-
-
-def test_no_key_file(bench: Bench) -> None:
-    check, run = both(bench, bench.blueprint(m2={"key": "/no/such/key"}))
-    for ended in (check, run):
-        assert "the key of m2 does not exist: /no/such/key" in ended.words
-        assert "Correct 'key' in the blueprint" in ended.words
-    assert (check.code, run.code) == (3, 2)
 
 
 def test_no_python(bench: Bench) -> None:
@@ -170,13 +107,6 @@ def test_python_too_old(bench: Bench, needed: str) -> None:
     refused(bench, line, remedy, python=str(found[0]))
 
 
-def test_python_of_long_ago(bench: Bench) -> None:
-    found = pythons("2.7")
-    if not found:
-        pytest.skip("there is no Python 2 here")
-    refused(bench, "m2: .* is not a Python 3", "'python' in the blueprint", python=str(found[0]))
-
-
 def pythons(version: str) -> list[Path]:
     """Those of the system, and of pyenv."""
     kept = (Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python")
@@ -196,50 +126,6 @@ def test_no_space(bench: Bench) -> None:
 
 def test_a_folder_that_may_not_be_written(bench: Bench) -> None:
     refused(bench, r"m2: cannot create /proc/phalanx", "'folder'", folder="/proc/phalanx")
-
-
-def test_clock_an_hour_ahead(bench: Bench, tmp_path: Path) -> None:
-    source, library = tmp_path / "ahead.c", "/run/home/ahead.so"
-    source.write_text(AHEAD)
-    made = ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "ahead.so"), str(source)]
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler")
-    subprocess.run(made, check=True)
-    with (tmp_path / "ahead.so").open("rb") as bits:
-        carry = bench.lab.command("m2", ["sh", "-c", f"cat > {library}"])
-        subprocess.run(carry, stdin=bits, check=True)
-    words = f'#!/bin/sh\nexport LD_PRELOAD={library}\nexec {_python(bench)} "$@"\n'
-    late = put(bench.lab, "/run/home/late", words)
-    check, run = both(bench, bench.blueprint(m2={"python": late}))
-    assert check.code == 3
-    assert "m2: its clock is 1 hour ahead of this machine's" in check.words
-    assert "timedatectl" in check.words
-    assert run.code == 0
-    assert "m2: its clock is 1 hour ahead of this machine's" in run.words
-    assert bench.summary()["seconds"] < 600
-
-
-def _python(bench: Bench) -> str:
-    found = re.search(r'"python": "([^"]*)"', bench.pool.read_text())
-    assert found is not None
-    return found[1]
-
-
-def test_two_names_for_one_machine(bench: Bench) -> None:
-    first = bench.lab.machine("m1")
-    pool = bench.blueprint(m2={"host": first.address, "host_key": first.host_key})
-    for ended in both(bench, pool):
-        assert ended.code in (2, 3)
-        assert re.search(r"m1.*m2.*are the same machine|same", ended.words), ended.text
-
-
-def test_two_ways_to_write_one_address(bench: Bench) -> None:
-    first = bench.lab.machine("m1")
-    a, b, c, d = first.address.split(".")
-    twin = f"{a}.{b}.{int(c) * 256 + int(d)}"
-    for ended in both(bench, bench.blueprint(m2={"host": twin, "host_key": first.host_key})):
-        assert ended.code in (2, 3)
-        assert "are the same machine" in ended.words
 
 
 def test_a_machine_that_is_not_there(bench: Bench) -> None:

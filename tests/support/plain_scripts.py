@@ -104,10 +104,6 @@ class Script:
         each = self.length if self.per == "batch" else sum(map(self.steps_at, range(self.length)))
         return each * self.epochs
 
-    def leaves_idle(self, workers: int) -> bool:
-        """Whether the last batch has no samples for somebody."""
-        return (self.samples % self.batch or self.batch) < workers
-
 
 @dataclass
 class Outcome:

@@ -1,4 +1,6 @@
-"""What every launcher keeps whose workers sit behind seats of a cluster: Ray's, Spark's."""
+"""What every launcher keeps whose workers sit behind seats of a cluster: Ray's, Spark's.
+
+Slurm's, which has a job of its own instead, is tested with the same script and words."""
 
 from __future__ import annotations
 
@@ -52,11 +54,12 @@ def files_of(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def background(cluster: SeatCluster, folder: Path) -> subprocess.Popen[str]:
+def background(folder: Path, given: list[str], variables: dict[str, str]) -> subprocess.Popen[str]:
+    own = {"PHALANX_RUNS": str(folder / "runs"), "COLUMNS": "200"}
     return subprocess.Popen(
-        [*PHALANX, *words(200, 0.1, *cluster.words)],
+        [*PHALANX, *given],
         cwd=folder,
-        env={**os.environ, **cluster.variables, "PHALANX_RUNS": str(folder / "runs")},
+        env={**os.environ, **variables, **own},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -109,7 +112,7 @@ def checkpoints(folder: Path) -> list[str]:
 
 def begun(cluster: SeatCluster, folder: Path) -> subprocess.Popen[str]:
     """In the background, with a checkpoint."""
-    process = background(cluster, folder)
+    process = background(folder, words(200, 0.1, *cluster.words), cluster.variables)
     try:
         until(lambda: bool(checkpoints(folder)) or process.poll() is not None, BEGIN)
         assert process.poll() is None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import indent
 
 
 @dataclass(frozen=True)
@@ -34,22 +35,56 @@ _OWN = "return self.head(h)"
 _H = "h = torch.tanh(self.first(x))\n"
 
 
-def _norm(norm: str, mode: str = "") -> Model:
-    text = _net(f"{_FIRST}\nself.norm = {norm}", f"{_H}h = self.norm(h)\n{_OWN}")
-    return Model(text + mode, plain_head=True)
+def _plain(
+    inside: str = "", made: str = "", call: str = "out = model(x)\n", after: str = "", **more: bool
+) -> Model:
+    """A linear layer, what is ``made`` beside it, what happens ``inside``, and a head."""
+    first = f"{_FIRST}\n{made}" if made else _FIRST
+    return Model(
+        _net(first, f"{_H}{inside}\n{_OWN}" if inside else _H + _OWN) + after, call, **more
+    )
+
+
+def _norm(norm: str, after: str = "") -> Model:
+    return _plain("h = self.norm(h)", f"self.norm = {norm}", after=after, plain_head=True)
+
+
+def _headed(text: str, call: str = "out = model(x)\n") -> Model:
+    return Model(text, call, plain_head=True)
+
+
+def _returns(found: str, call: str) -> Model:
+    return Model(_net(_FIRST, f"{_H}return {found}"), call)
+
+
+def _loses(loss: str, call: str = "loss = model(x, y)\n", made: str = "") -> Model:
+    """A model that returns its loss."""
+    inside = (
+        f"h = torch.tanh(self.first(x))\nout = self.head(h)\nreturn F.cross_entropy(out, y{loss}"
+    )
+    return Model(_net(f"{_FIRST}\n{made}" if made else _FIRST, inside, "x, y"), call, own_loss=True)
+
+
+def _first_as(layer: str) -> Model:
+    return Model(_net(f"self.first = {layer}", _H + _OWN))
 
 
 _SEQ = "out = model(x.view(len(x), 3, 2).transpose(0, 1))\n"
+_NET = _net(_FIRST, _H + _OWN)
+_PACKED = "nn.utils.rnn.pack_padded_sequence(\n    x.view(len(x), 3, 2), sizes, batch_first=True, enforce_sorted=False)\n"
+_CODES = "(x[:, 0] * 4).long().clamp(-8, 7) + 8"
+_ACTS = "acts.clear()\nout = model(x)\nout = out + 0.1 * acts[0].std()\n"
+_TABLE = "table = nn.Parameter(torch.randn(3, 8, dtype=torch.float64) * 0.3)\n"
+_ENERGY = "e = torch.tanh(self.first(x)).pow(2).sum()\n(force,) = torch.autograd.grad(e, x, create_graph=True)\n"
+_PUSHED = "return force[:, :3] + self.head(torch.tanh(self.first(x)))"
 
 
 def _rnn(kind: str, inner: str, loss: str = _SEQ) -> Model:
     return Model(_net(f"self.rnn = nn.{kind}(2, 8)", inner, "x, h0=None"), loss, twice=False)
 
 
-_LOSS_IN = "h = torch.tanh(self.first(x))\nout = self.head(h)\n"
-
 MODELS = {
-    "mlp": Model(_net(_FIRST, _H + _OWN), plain_head=True),
+    "mlp": _headed(_NET),
     "sequential": Model(
         "model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()\n"
     ),
@@ -82,12 +117,12 @@ MODELS = {
             "h = self.instance(self.conv(x.view(-1, 1, 2, 3)))\nreturn self.head(h.flatten(1))",
         )
     ),
-    "dict": Model(
-        _net(_FIRST, f"{_H}return {{'h': h, 'out': self.head(h), 'none': None, 'n': 3}}"),
+    "dict": _returns(
+        "{'h': h, 'out': self.head(h), 'none': None, 'n': 3}",
         "found = model(x)\nout = found['out'] + 0 * found['h'].sum()\n",
     ),
-    "tuple": Model(
-        _net(_FIRST, f"{_H}return self.head(h), [h, None], h.pow(2).mean()"),
+    "tuple": _returns(
+        "self.head(h), [h, None], h.pow(2).mean()",
         "out, (h, _), penalty = model(x)\nout = out + penalty\n",
     ),
     "named": Model(
@@ -100,35 +135,17 @@ MODELS = {
         + _net(_FIRST, f"{_H}return Found(self.head(h))"),
         "out = model(x).out\n",
     ),
-    "loss mean": Model(
-        _net(_FIRST, f"{_LOSS_IN}return F.cross_entropy(out, y)", "x, y"),
-        "loss = model(x, y)\n",
-        own_loss=True,
-    ),
-    "loss sum": Model(
-        _net(_FIRST, f"{_LOSS_IN}return F.cross_entropy(out, y, reduction='sum')", "x, y"),
-        "loss = model(x, y)\n",
-        own_loss=True,
-    ),
-    "loss ignores": Model(
-        _net(_FIRST, f"{_LOSS_IN}return F.cross_entropy(out, y, ignore_index=1), out", "x, y"),
-        "loss, out = model(x, y)\n",
-        own_loss=True,
-    ),
-    "loss ignores late": Model(
-        _net(_FIRST, f"{_LOSS_IN}return F.cross_entropy(out, y, ignore_index=-100), out", "x, y"),
+    "loss mean": _loses(")"),
+    "loss sum": _loses(", reduction='sum')"),
+    "loss ignores": _loses(", ignore_index=1), out", "loss, out = model(x, y)\n"),
+    "loss ignores late": _loses(
+        ", ignore_index=-100), out",
         "if state['step'] > 2:\n    y = torch.where(x[:, 0] > 0.5, -100, y)\n"
         "loss, out = model(x, y)\n",
-        own_loss=True,
     ),
-    "loss weighs": Model(
-        _net(
-            f"{_FIRST}\nself.register_buffer('w', torch.tensor([1.0, 2.0, 0.5]))",
-            f"{_LOSS_IN}return F.cross_entropy(out, y, weight=self.w, label_smoothing=0.1)",
-            "x, y",
-        ),
-        "loss = model(x, y)\n",
-        own_loss=True,
+    "loss weighs": _loses(
+        ", weight=self.w, label_smoothing=0.1)",
+        made="self.register_buffer('w', torch.tensor([1.0, 2.0, 0.5]))",
     ),
     "rnn": _rnn("RNN", "out, h = self.rnn(x)\nreturn self.head(h[0])"),
     "lstm": _rnn("LSTM", "out, (h, c) = self.rnn(x)\nreturn self.head(out[-1] + c[0])"),
@@ -149,24 +166,20 @@ MODELS = {
             "return self.head(self.rnn(packed)[1][0][0])",
             "packed",
         ),
-        "sizes = (y % 3 + 1).tolist()\npacked = nn.utils.rnn.pack_padded_sequence(\n"
-        "    x.view(len(x), 3, 2), sizes, batch_first=True, enforce_sorted=False)\n"
-        "out = model(packed)\n",
+        f"sizes = (y % 3 + 1).tolist()\npacked = {_PACKED}out = model(packed)\n",
         twice=False,
     ),
     "lengths": Model(
         _net(
             "self.rnn = nn.GRU(2, 8, batch_first=True)",
-            "p = nn.utils.rnn.pack_padded_sequence(\n"
-            "    x.view(len(x), 3, 2), sizes, batch_first=True, enforce_sorted=False)\n"
-            "return self.head(self.rnn(p)[1][0])",
+            f"p = {_PACKED}return self.head(self.rnn(p)[1][0])",
             "x, sizes",
         ),
         "out = model(x, y % 3 + 1)\n",
         twice=False,
     ),
-    "mixes mean": Model(_net(_FIRST, f"{_H}h = h - h.mean(0)\n{_OWN}")),
-    "mixes attention": Model(_net(_FIRST, f"{_H}h = (h @ h.T).softmax(1) @ h\n{_OWN}")),
+    "mixes mean": _plain("h = h - h.mean(0)"),
+    "mixes attention": _plain("h = (h @ h.T).softmax(1) @ h"),
     "mixes by zero": Model(
         _net(
             f"{_FIRST}\nself.mix = nn.Linear(8, 3)\nnn.init.zeros_(self.mix.weight)\n"
@@ -174,11 +187,9 @@ MODELS = {
             f"{_H}return self.head(h) + self.mix(h - h.mean(0))",
         )
     ),
-    "mixes by flag": Model(
-        _net(
-            f"{_FIRST}\nself.flag = False",
-            f"{_H}h = h - h.mean(0) if self.flag else h\n{_OWN}",
-        ),
+    "mixes by flag": _plain(
+        "h = h - h.mean(0) if self.flag else h",
+        "self.flag = False",
         "model.flag = state['step'] > 4\nout = model(x)\n",
     ),
     "constant size": Model(
@@ -188,19 +199,14 @@ MODELS = {
         ),
         "model.size = len(x)\nout = model(x)\n",
     ),
-    "keeps attributes": Model(
-        _net(
-            f"{_FIRST}\nself.calls = 0\nself.memory = []\nself.last = None",
-            f"{_H}self.calls += 1\nself.memory.append(h.detach().mean())\nself.last = h\n"
-            "h = h * (1 + 0.01 * self.calls) + 0.1 * self.memory[-1]\nreturn self.head(h)",
-        )
+    "keeps attributes": _plain(
+        "self.calls += 1\nself.memory.append(h.detach().mean())\nself.last = h\n"
+        "h = h * (1 + 0.01 * self.calls) + 0.1 * self.memory[-1]",
+        "self.calls = 0\nself.memory = []\nself.last = None",
     ),
-    "keeps a tensor": Model(
-        _net(
-            f"{_FIRST}\nself.average = torch.zeros(8, dtype=torch.float64)",
-            f"{_H}self.average.mul_(0.9).add_(0.1 * h.detach().mean(0))\n"
-            "return self.head(h - self.average)",
-        )
+    "keeps a tensor": _plain(
+        "self.average.mul_(0.9).add_(0.1 * h.detach().mean(0))\nh = h - self.average",
+        "self.average = torch.zeros(8, dtype=torch.float64)",
     ),
     "keeps deep": Model(
         "class Stats:\n    def __init__(self):\n        self.calls, self.sizes = 0, {'n': [0]}\n"
@@ -219,31 +225,23 @@ MODELS = {
             + _OWN,
         )
     ),
-    "buffer counter": Model(
-        _net(
-            f"{_FIRST}\nself.register_buffer('seen', torch.zeros(()))",
-            f"{_H}self.seen += 1\nh = h / (1 + 0.1 * self.seen)\n{_OWN}",
-        )
+    "buffer counter": _plain(
+        "self.seen += 1\nh = h / (1 + 0.1 * self.seen)",
+        "self.register_buffer('seen', torch.zeros(()))",
     ),
-    "spread buffer": Model(
-        _net(
-            f"{_FIRST}\nself.register_buffer('spread', torch.ones(8))",
-            f"{_H}self.spread = 0.9 * self.spread + 0.1 * h.detach().std(0)\n{_H}"
-            "return self.head(h / self.spread)",
-        )
+    "spread buffer": _plain(
+        f"self.spread = 0.9 * self.spread + 0.1 * h.detach().std(0)\n{_H}h = h / self.spread",
+        "self.register_buffer('spread', torch.ones(8))",
     ),
     "hooked": Model(
-        _net(_FIRST, _H + _OWN)
-        + "acts = []\nmodel.first.register_forward_hook(lambda m, i, o: acts.append(o))\n",
-        "acts.clear()\nout = model(x)\nout = out + 0.1 * acts[0].std()\n",
+        f"{_NET}acts = []\nmodel.first.register_forward_hook(lambda m, i, o: acts.append(o))\n",
+        _ACTS,
     ),
     "hooked itself": Model(
-        _net(_FIRST, _H + _OWN)
-        + "acts = []\nmodel.register_forward_hook(lambda m, i, o: acts.append(o))\n",
-        "acts.clear()\nout = model(x)\nout = out + 0.1 * acts[0].std()\n",
+        f"{_NET}acts = []\nmodel.register_forward_hook(lambda m, i, o: acts.append(o))\n", _ACTS
     ),
     "hooked late": Model(
-        _net(_FIRST, _H + _OWN) + "acts = []\n",
+        f"{_NET}acts = []\n",
         "if state['step'] == 3 and not model.first._forward_hooks:\n"
         "    model.first.register_forward_hook(lambda m, i, o: acts.append(o))\n"
         "acts.clear()\nout = model(x)\nout = out + 0.1 * acts[0].std() if acts else out\n",
@@ -256,26 +254,14 @@ MODELS = {
         ),
         "out = model(x)\nout = out * (1 + 0.1 * found[-1]) if found else out\n",
     ),
-    "dropout": Model(
-        _net(f"{_FIRST}\nself.drop = nn.Dropout(0.3)", f"{_H}h = self.drop(h)\n{_OWN}"), random=True
+    "dropout": _plain("h = self.drop(h)", "self.drop = nn.Dropout(0.3)", random=True),
+    "noise": _plain("h = h + 0.1 * torch.randn_like(h) * torch.rand(len(x), 1)", random=True),
+    "layer drop": _plain(
+        "if random.random() < 0.5 or not self.training:\n    h = h + self.extra(h)\n"
+        "if torch.rand(()) < 0.5:\n    h = h * np.random.rand()",
+        "self.extra = nn.Linear(8, 8)",
     ),
-    "noise": Model(
-        _net(_FIRST, f"{_H}h = h + 0.1 * torch.randn_like(h) * torch.rand(len(x), 1)\n{_OWN}"),
-        random=True,
-    ),
-    "layer drop": Model(
-        _net(
-            f"{_FIRST}\nself.extra = nn.Linear(8, 8)",
-            f"{_H}if random.random() < 0.5 or not self.training:\n    h = h + self.extra(h)\n"
-            f"if torch.rand(()) < 0.5:\n    h = h * np.random.rand()\n{_OWN}",
-        )
-    ),
-    "draws with numpy": Model(
-        _net(
-            _FIRST,
-            f"{_H}h = h + 0.1 * torch.from_numpy(np.random.rand(len(x), 8))\n{_OWN}",
-        )
-    ),
+    "draws with numpy": _plain("h = h + 0.1 * torch.from_numpy(np.random.rand(len(x), 8))"),
     "checkpoint": Model(
         _net(
             f"{_FIRST}\nself.norm = nn.BatchNorm1d(8)",
@@ -293,31 +279,20 @@ MODELS = {
         ),
         twice=False,
     ),
-    "data parallel": Model(_net(_FIRST, _H + _OWN) + "model = nn.DataParallel(model)\n"),
-    "spectral": Model(
-        _net("self.first = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 8))", _H + _OWN)
-    ),
-    "spectral old": Model(_net("self.first = nn.utils.spectral_norm(nn.Linear(6, 8))", _H + _OWN)),
-    "weight norm": Model(
-        _net("self.first = nn.utils.parametrizations.weight_norm(nn.Linear(6, 8))", _H + _OWN)
-    ),
-    "weight norm old": Model(_net("self.first = nn.utils.weight_norm(nn.Linear(6, 8))", _H + _OWN)),
-    "functional": Model(
-        _net(_FIRST, _H + _OWN),
+    "data parallel": Model(f"{_NET}model = nn.DataParallel(model)\n"),
+    "spectral": _first_as("nn.utils.parametrizations.spectral_norm(nn.Linear(6, 8))"),
+    "spectral old": _first_as("nn.utils.spectral_norm(nn.Linear(6, 8))"),
+    "weight norm": _first_as("nn.utils.parametrizations.weight_norm(nn.Linear(6, 8))"),
+    "weight norm old": _first_as("nn.utils.weight_norm(nn.Linear(6, 8))"),
+    "functional": _headed(
+        _NET,
         "fast = {k: p * 1.01 for k, p in model.named_parameters()}\n"
         "out = torch.func.functional_call(model, fast, (x,))\n",
-        plain_head=True,
     ),
-    "vmap": Model(
-        _net(_FIRST, _H + _OWN), "out = torch.func.vmap(model)(x)\n", twice=False, plain_head=True
-    ),
-    "submodules": Model(
-        _net(_FIRST, _H + _OWN), "out = model.head(torch.tanh(model.first(x)))\n", plain_head=True
-    ),
-    "no call": Model(
-        _net(_FIRST, _H + _OWN),
-        "h = torch.tanh(x @ model.first.weight.T + model.first.bias)\nout = model.head(h)\n",
-        plain_head=True,
+    "vmap": Model(_NET, "out = torch.func.vmap(model)(x)\n", twice=False, plain_head=True),
+    "submodules": _headed(_NET, "out = model.head(torch.tanh(model.first(x)))\n"),
+    "no call": _headed(
+        _NET, "h = torch.tanh(x @ model.first.weight.T + model.first.bias)\nout = model.head(h)\n"
     ),
     "tied": Model(
         _net(
@@ -328,26 +303,15 @@ MODELS = {
         ),
     ),
     "tied elsewhere": Model(
-        "table = nn.Parameter(torch.randn(3, 8, dtype=torch.float64) * 0.3)\n"
+        _TABLE
         + _net(f"{_FIRST}\nself.held = [table]", f"{_H}return self.head(h) + h @ self.held[0].T")
         + "model.register_forward = None\n",
     ),
     "loose parameter": Model(
-        "table = nn.Parameter(torch.randn(3, 8, dtype=torch.float64) * 0.3)\n"
-        + _net(_FIRST, f"{_H}return self.head(h) + h @ table.T")
-        + "loose = [table]\n",
-        "out = model(x)\n",
+        f"{_TABLE}{_net(_FIRST, f'{_H}return self.head(h) + h @ table.T')}loose = [table]\n"
     ),
-    "two calls": Model(
-        _net(_FIRST, _H + _OWN),
-        "out = model(x) + 0.5 * model(x + 0.1 * torch.randn_like(x))\n",
-        plain_head=True,
-    ),
-    "siamese": Model(
-        _net(_FIRST, _H + _OWN, "x"),
-        "a, b = model(x), model(x.flip(0))\nout = a + 0.1 * (a - b).abs()\n",
-        plain_head=True,
-    ),
+    "two calls": _headed(_NET, "out = model(x) + 0.5 * model(x + 0.1 * torch.randn_like(x))\n"),
+    "siamese": _headed(_NET, "a, b = model(x), model(x.flip(0))\nout = a + 0.1 * (a - b).abs()\n"),
     "nested inputs": Model(
         _net(
             _FIRST,
@@ -362,27 +326,19 @@ MODELS = {
         + "body = nn.Linear(6, 3).double()\nmodel.body = body\n",
         "out = model.body(x) * model()\n",
     ),
-    "distribution": Model(
-        _net(_FIRST, f"{_H}return torch.distributions.Categorical(logits=self.head(h))"),
-        "out = model(x).logits\n",
+    "distribution": _returns(
+        "torch.distributions.Categorical(logits=self.head(h))", "out = model(x).logits\n"
     ),
     "energy": Model(
         _net(
             _FIRST,
             "with torch.enable_grad():\n    x = x.detach().requires_grad_()\n"
-            "    e = torch.tanh(self.first(x)).pow(2).sum()\n"
-            "    (force,) = torch.autograd.grad(e, x, create_graph=True)\n"
-            "return force[:, :3] + self.head(torch.tanh(self.first(x)))",
-        ),
-        "out = model(x)\n",
+            + indent(_ENERGY, "    ")
+            + _PUSHED,
+        )
     ),
     "energy of inputs": Model(
-        _net(
-            _FIRST,
-            "x.requires_grad_()\ne = torch.tanh(self.first(x)).pow(2).sum()\n"
-            "(force,) = torch.autograd.grad(e, x, create_graph=True)\n"
-            "return force[:, :3] + self.head(torch.tanh(self.first(x)))",
-        ),
+        _net(_FIRST, f"x.requires_grad_()\n{_ENERGY}{_PUSHED}"),
         "with torch.enable_grad():\n    out = model(x.clone())\n",
     ),
     "writes its input": Model(
@@ -398,11 +354,9 @@ MODELS = {
             "model = Net()\nmodel.first.double()\nmodel.head.double()\n",
         ),
     ),
-    "lazy": Model(
-        _net("self.first = nn.LazyLinear(8)", _H + _OWN) + "model(x_all[:2])\n",
-    ),
+    "lazy": Model(_net("self.first = nn.LazyLinear(8)", _H + _OWN) + "model(x_all[:2])\n"),
     "bfloat16": Model(
-        _net(_FIRST, _H + _OWN).replace(".double()", ""),
+        _NET.replace(".double()", ""),
         "with torch.autocast('cpu', torch.bfloat16):\n    out = model(x.float())\nout = out.double()\n",
         twice=False,
     ),
@@ -411,34 +365,25 @@ MODELS = {
         " torch.zeros(2, 6, dtype=torch.float64))\n",
         twice=False,
     ),
-    "sparse": Model(
-        _net(
-            "self.table = nn.Embedding(16, 8, sparse=True)",
-            "return self.head(self.table(codes))",
-            "codes",
-        ),
-        "out = model((x[:, 0] * 4).long().clamp(-8, 7) + 8).detach() * 0 + model.table("
-        "(x[:, 0] * 4).long().clamp(-8, 7) + 8)[:, :3]\n",
-        twice=False,
-    ),
     "embedding": Model(
         _net(
             "self.table = nn.Embedding(16, 8, padding_idx=3)",
             "return self.head(self.table(codes))",
             "codes",
         ),
-        "out = model((x[:, 0] * 4).long().clamp(-8, 7) + 8)\n",
+        f"out = model({_CODES})\n",
         twice=False,
     ),
-    "teacher": Model(
-        _net(f"{_FIRST}\nself.norm = nn.BatchNorm1d(8)", f"{_H}h = self.norm(h)\n{_OWN}")
-        + "teacher = copy.deepcopy(model)\n",
+    "teacher": _plain(
+        "h = self.norm(h)",
+        "self.norm = nn.BatchNorm1d(8)",
         "out = model(x)\nwith torch.no_grad():\n    soft = teacher(x)\n"
         "    for a, b in zip(teacher.parameters(), model.parameters()):\n"
         "        a.lerp_(b, 0.1)\nout = out + 0.1 * (out - soft).pow(2).mean()\n",
+        "teacher = copy.deepcopy(model)\n",
     ),
     "frozen": Model(
-        _net(_FIRST, _H + _OWN) + "features = nn.Linear(6, 6).double().requires_grad_(False)\n",
+        f"{_NET}features = nn.Linear(6, 6).double().requires_grad_(False)\n",
         "out = model(features(x))\n",
     ),
     "transformer": Model(
@@ -476,6 +421,8 @@ _UNIT = "h = F.normalize(out, dim=1)\n"
 LOSSES = {
     "plain": "loss = F.cross_entropy(out, y)\n",
     "sum": "loss = F.cross_entropy(out, y, reduction='sum') / len(x)\n",
+    "rows": "loss = sum((o - t).square().mean() for o, t in zip(out, y))\n",
+    "length": "loss = F.cross_entropy(out, y) * (len(x) / BATCH)\n",
     "warm": _late("0.1 * out.std(0).sum()"),
     "hard": "each = F.cross_entropy(out, y, reduction='none')\nloss = each.topk(max(1, len(x) // 2))[0].mean()\n",
     "hard late": "each = F.cross_entropy(out, y, reduction='none')\n"
@@ -600,6 +547,11 @@ STEPS = {
     "gs = torch.autograd.grad(loss, ps, create_graph=True, allow_unused=True)\n"
     "loss = loss + 0.01 * sum(g.abs().pow(2).sum() for g in gs if g is not None)\n"
     "loss.backward()\noptimizer.step()\n",
+    "sharpness": "optimizer.zero_grad()\nloss = loss_of(x, y)\nloss.backward()\n"
+    "ps = [p for p in model.parameters() if p.grad is not None]\nold = [p.data.clone() for p in ps]\n"
+    "for p in ps:\n    p.data = p.data + 0.05 * p.grad / (p.grad.norm() + 1e-9)\n"
+    "optimizer.zero_grad()\nloss_of(x, y).backward()\n"
+    "for p, value in zip(ps, old):\n    p.data = value\noptimizer.step()\n",
     "closure": "def closure():\n    optimizer.zero_grad()\n    loss = loss_of(x, y)\n"
     "    loss.backward()\n    return loss\n\nloss = optimizer.step(closure)\n",
     "adversarial": "optimizer.zero_grad()\nz = x.clone().requires_grad_()\nloss_of(z, y).backward()\n"
@@ -612,8 +564,6 @@ OPTIMIZERS = {
     "momentum": f"optimizer = torch.optim.SGD({_GIVEN}, lr=0.05, momentum=0.9)\n",
     "adam": f"optimizer = torch.optim.Adam({_GIVEN}, lr=0.01, eps=1e-3)\n",
     "adamw": f"optimizer = torch.optim.AdamW({_GIVEN}, lr=0.01, eps=1e-3)\n",
-    "lbfgs": f"optimizer = torch.optim.LBFGS({_GIVEN}, lr=0.1, max_iter=3)\n",
-    "sparse": "optimizer = torch.optim.SparseAdam([model.table.weight], lr=0.01)\n",
 }
 AFTER = {
     "rate by samples": More(
@@ -622,6 +572,10 @@ AFTER = {
     ),
     "stop by samples": More(
         inside="if state['seen'] >= 2 * COUNT + 3:\n    state['stop'] = True\n    break\n"
+    ),
+    "decay by length": More(
+        inside="with torch.no_grad():\n    for p in model.parameters():\n"
+        "        p.mul_(1 - 1e-3 * len(x))\n"
     ),
     "cleared": More(inside="if state['step'] == 4:\n    optimizer.state.clear()\n"),
     "group": More(

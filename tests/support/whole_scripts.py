@@ -68,13 +68,9 @@ class WholeScript:
         return {"bfloat16": 0.2, "complex": 1e-4}.get(self.model, 1e-10)
 
 
-NOT_YET = {"lbfgs", "sparse"}
-"""Pieces that are refused for now: optimizers with a closure, and with sparse gradients."""
-
-
 def script_of(seed: int) -> WholeScript:
     draw = random.Random(seed)
-    model = draw.choice([k for k in MODELS if k not in NOT_YET])
+    model = draw.choice(list(MODELS))
     batches = draw.choice(["plain", "plain", "plain", *BATCHES])
     losses = [k for k in LOSSES if not MODELS[model].own_loss or k == "plain"]
     loss = "own" if MODELS[model].own_loss else draw.choice(losses)
@@ -83,7 +79,7 @@ def script_of(seed: int) -> WholeScript:
     short = MODELS[model].random  # random numbers are those of one process for a while only
     if short:
         step, batches = "plain", "plain"
-    optimizer = draw.choice([k for k in OPTIMIZERS if k not in NOT_YET])
+    optimizer = draw.choice(list(OPTIMIZERS))
     after = tuple(draw.sample(list(AFTER), draw.randint(0, 2)))
     if "replaced" in after and not MODELS[model].plain_head:
         after = tuple(a for a in after if a != "replaced")
@@ -97,22 +93,19 @@ def text_of(script: WholeScript) -> str:
     model = MODELS[script.model]
     loss = model.loss if model.own_loss else model.loss + LOSSES[script.loss]
     body = "".join(AFTER[a].inside for a in script.after)
-    step = STEPS[script.step]
-    if script.optimizer == "lbfgs":
-        step = STEPS["closure"]
     lines = [
         HEAD,
         model.text,
         BATCHES[script.batches].setup,
         OPTIMIZERS[script.optimizer],
-        STEPS_SETUP.get(script.step, "") if script.optimizer != "lbfgs" else "",
+        STEPS_SETUP.get(script.step, ""),
         *(AFTER[a].setup for a in script.after),
         *(EPOCHS[e].setup for e in script.epoch),
         f"\ndef loss_of(x, y):\n{indent(loss, '    ')}    return loss\n\n",
         "for epoch in range(EPOCHS):\n    model.train()\n",
         *(indent(EPOCHS[e].before, "    ") for e in script.epoch),
         indent(BATCHES[script.batches].loop, "    "),
-        indent(step + COUNTED + body, "        "),
+        indent(STEPS[script.step] + COUNTED + body, "        "),
         *(indent(EPOCHS[e].after, "    ") for e in script.epoch),
         "    if state['stop']:\n        break\n",
         TAIL,

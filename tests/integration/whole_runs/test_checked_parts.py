@@ -2,67 +2,94 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from adopted_runs import execute
 from commands import phalanx
 from evaluated_inside import OWN, written
-from planted_errors import PLANTED, RIGHT, Pieces, text_of
+from whole_scripts import WholeScript, text_of
 
-QUICK = ("hinge late", "stops by samples", "statistics by hand")
-NOT_CHECKED = "not checked against one process: random numbers"
+PLAIN = WholeScript(0, "mlp", "plain", "plain", "plain", "momentum", (), (), 20, 96, 8)
+WRONG: dict[str, list[Any]] = {
+    "model": ["mixes mean", "mixes attention", "mixes by flag"],
+    "batches": ["normalised"],
+    "loss": ["warm", "hard late", "dice", "contrastive", "normalised", "averaged", "bank", "rows",
+             "length"],
+    "step": ["hook rarely", "summed"],
+    "after": [("rate by samples",), ("stop by samples",), ("cleared",), ("decay by length",)],
+}  # fmt: skip
+"""Pieces of scripts that train something else where each worker sees its part of a batch."""
+RIGHT: dict[str, list[Any]] = {
+    "loss": ["l1"], "step": ["clipped", "sharpness"], "model": ["noise"],
+}  # fmt: skip
+"""And some that do not; ``test_right_loops_checked`` has hundreds."""
+QUICK = ("warm", "mixes mean", ("stop by samples",), "l1")
+SAID = ("one process", "function of the whole batch", "a sum over the batch", "diverged")
+"""A guard may read the graph of a loss before the next check begins."""
 
 
-def _run(folder: Path, pieces: Pieces, *more: str) -> tuple[int, str]:
-    (folder / "train.py").write_text(text_of(pieces))
+def _pieces(named: dict[str, list[Any]]) -> list[Any]:
+    return [
+        pytest.param({field: one}, marks=() if one in QUICK else pytest.mark.slow, id=str(one))
+        for field, pieces in named.items()
+        for one in pieces
+    ]
+
+
+def _run(
+    folder: Path, script: WholeScript, *more: str, inside: str = "sleep(0.004)"
+) -> tuple[int, str]:
+    """What comes late comes after the first checks, and they have time between the steps."""
+    text = text_of(script).replace("state['step'] >= 5", "state['step'] > 30")
+    text = text.replace(
+        "losses.append(float(loss))", f"losses.append(float(loss))\n        {inside}"
+    )
+    (folder / "train.py").write_text(f"import os\nfrom time import sleep\n{text}")
     words = ("run", "train.py", "--workers", "2", "--view", "parts", *more)
     ended = phalanx(*words, cwd=folder)
     return ended.returncode, " ".join((ended.stdout + ended.stderr).split())
 
 
-def _quick(names: dict[str, Pieces], quick: tuple[str, ...]) -> list[object]:
-    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
-
-
-@pytest.mark.parametrize("name", _quick(PLANTED, QUICK))
-def test_a_planted_error_is_found(tmp_path: Path, name: str) -> None:
-    code, said = _run(tmp_path, PLANTED[name])
+@pytest.mark.parametrize("piece", _pieces(WRONG))
+def test_a_planted_error_is_found(tmp_path: Path, piece: dict[str, Any]) -> None:
+    code, said = _run(tmp_path, replace(PLAIN, **piece))
     assert code == 2, said
-    # A guard reads the graph of this loss, before the next check begins.
-    # Where the first worker waits to write weights, its error is shown: a checkpoint that the other
-    # one begins when the error ends its loop.
-    others = {
-        "dice late": "the loss is a sum over the batch",
-        "decay by length": "the workers diverged",
-    }
-    assert others.get(name, "one process") in said, said
+    assert any(words in said for words in SAID), said
 
 
-@pytest.mark.parametrize("name", _quick(RIGHT, ("penalty late",)))
-def test_a_right_script_is_not_stopped(tmp_path: Path, name: str) -> None:
-    code, said = _run(tmp_path, RIGHT[name])
+@pytest.mark.parametrize("piece", _pieces(RIGHT))
+def test_a_right_script_is_not_stopped(tmp_path: Path, piece: dict[str, Any]) -> None:
+    code, said = _run(tmp_path, replace(PLAIN, **piece))
     assert code == 0, said
-    wanted = NOT_CHECKED if name == "noise" else "checked against one process: 12 steps"
-    assert wanted in said, said
+    unchecked = "model" in piece
+    words = "not checked against one process: random numbers" if unchecked else "process: 12 steps"
+    assert words in said, said
 
 
 def test_a_check_that_fails_is_said(tmp_path: Path) -> None:
-    ends = Pieces(
-        setup="import os\nown = os.getpid()",
-        batch="if os.getpid() != own:\n    os._exit(3)",
-    )
-    code, said = _run(tmp_path, ends)
+    ends = "own = globals().setdefault('own', os.getpid()); os.getpid() == own or os._exit(3)"
+    code, said = _run(tmp_path, PLAIN, inside=ends)
     assert code == 0, said
     assert "none could go on alone" in said
 
 
-@pytest.mark.slow
-def test_nothing_is_checked_if_that_was_asked_for(tmp_path: Path) -> None:
-    code, said = _run(tmp_path, PLANTED["statistics by hand"], "--check", "off")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        pytest.param(("--check", "off"), "", marks=pytest.mark.slow),
+        (("--strategy", "async"), "not checked against one process: under async"),
+    ],
+)
+def test_nothing_is_checked_if_that_was_asked_for(
+    tmp_path: Path, options: tuple[str, str], words: str
+) -> None:
+    code, said = _run(tmp_path, replace(PLAIN, model="mixes mean"), *options)
     assert code == 0, said
-    assert "one process" not in said
+    assert words in said and ("one process" in said) == bool(words)
 
 
 def test_an_evaluation_inside_a_pass_with_a_generator_of_its_own(tmp_path: Path) -> None:

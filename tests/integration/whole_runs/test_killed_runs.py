@@ -8,12 +8,10 @@ run that nobody disturbed.
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -196,71 +194,3 @@ def test_forty_kills(
     with capsys.disabled():
         print(f"40 runs, {40 - outcomes[OVER]} killed, {again} of them twice: {dict(outcomes)}")
     assert outcomes[IDENTICAL] >= 25, "kills that come too early or too late show nothing"
-
-
-@pytest.mark.slow  # test_checkpoint_faults shows it of a training in this process
-def test_a_damaged_newest_checkpoint_is_named_and_skipped(
-    tmp_path: Path, undisturbed: Undisturbed
-) -> None:
-    kill = Kill("everything", 0.7)
-    _kill(tmp_path, ["run", _script(tmp_path), *OPTIONS], kill, undisturbed.steps)
-    checkpoints = sorted(_newest(tmp_path).glob("checkpoints/0*"))
-    assert len(checkpoints) > 1
-    file = checkpoints[-1] / "shared.safetensors"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    ended = phalanx("resume", cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert f"checkpoints/{checkpoints[-1].name}: shared.safetensors is damaged" in ended.stderr
-    assert f"checkpoint {int(checkpoints[-2].name)} " in ended.stderr
-    assert _model(tmp_path) == undisturbed.model
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Where the runs of ``tmp_path`` go: a file system of a megabyte."""
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def _fill(disk: Path) -> None:
-    """To the last byte."""
-    try:
-        with (disk / "filler").open("ab", buffering=0) as file:
-            for size in (1 << 16, 1 << 12, 1):
-                while file.write(bytes(size)) == size:
-                    pass
-    except OSError:
-        pass
-
-
-@pytest.mark.slow  # test_checkpoint_faults fills the disk of a training in this process
-def test_a_run_on_a_full_disk_goes_on_and_can_be_resumed(
-    tmp_path: Path, small_disk: Path, undisturbed: Undisturbed
-) -> None:
-    process = start(
-        "run", _script(tmp_path), *EQUAL, "--checkpoint-every", "1,0.005min,keep=100", cwd=tmp_path
-    )
-    until(lambda: len(list(small_disk.glob("*/checkpoints/0*"))) >= 3)
-    last = sorted(small_disk.glob("*/checkpoints/0*"))[-1].name
-    while process.poll() is None:
-        _fill(small_disk)
-        time.sleep(0.05)
-    output, errors = process.communicate(timeout=LIMIT)
-    # It trained to its end, where there was no place for the weights.
-    assert process.returncode == 3, errors
-    assert "Traceback" not in errors + output
-    told = [line for line in errors.splitlines() if line.startswith("error:")]
-    assert len(told) == 1 and ("disk is full" in told[0] or "No space left" in told[0])
-    (small_disk / "filler").unlink()
-    subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
-    assert sorted(small_disk.glob("*/checkpoints/0*"))[-1].name >= last
-    assert _go_on(tmp_path, undisturbed) == IDENTICAL

@@ -27,18 +27,6 @@ def test_torch_processes_find_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_a_parameter_server_script_ends_with_its_chief(tmp_path: Path) -> None:
-    script = ROOT / "examples" / "parameter_server_keras.py"
-    asked = "tensorflow:chief=1,worker=2,ps=1"
-    done = phalanx("run", "--framework", asked, str(script), "--json", cwd=tmp_path, limit=1400)
-    assert done.returncode == 0, done.stderr
-    summary = last_json(done.stdout)
-    assert (summary["system"], summary["workers"]) == ("tf-ps", 2)
-    assert summary["exit_codes"][0] == 0 and len(summary["exit_codes"]) == 4
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_four_systems_in_one_table(tmp_path: Path) -> None:
     systems = "phalanx,torch-ddp,tf-mwms,tf-ps"

@@ -113,7 +113,7 @@ def _from_checkpoint(paths: RunPaths, number: int | None, out: Output) -> Weight
         from safetensors.torch import save_file
 
         from phalanx.adapters.torch_models import as_pairs
-        from phalanx.train.checkpoint.named_tensors import state_dict
+        from phalanx.train.checkpoint.tensor_files import state_dict
 
         save_file(as_pairs(state_dict(folder, manifest)), target)
 

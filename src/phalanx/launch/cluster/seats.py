@@ -158,13 +158,10 @@ def seated(
         chosen = settings.RunSettings.from_json(env[settings.SETTINGS])
         env[settings.SETTINGS] = msgspec.structs.replace(chosen, resume=meeting.resume).to_json()
     if len(notes) > 1:
-        mates = mates_of(note, notes)
         env |= {
             hosts.MEET: hosts.endpoint(meeting.address, meeting.port),
             hosts.ADDRESS: note.address,
             hosts.MEMBERS: ",".join(dict.fromkeys(other.address for other in notes)),
-            hosts.LOCAL: str(mates.index(note.rank)),
-            hosts.LOCALS: str(len(mates)),
             **({hosts.TLS: "1"} if meeting.tls else {}),
             **key,
         }

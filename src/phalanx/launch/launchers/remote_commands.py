@@ -55,7 +55,7 @@ async def secrets_for(
         member = by_name[machine.name]
         found[slot.rank] = {settings.SKEW: repr(member.skew)} if member.skew else {}
         if meeting is not None:
-            found[slot.rank] |= meeting_variables(meeting, member.address, machine, slot)
+            found[slot.rank] |= meeting_variables(meeting, member.address)
             found[slot.rank][hosts.PROCESSES] = str(len(job.plan.seats))
     return found
 
@@ -182,16 +182,12 @@ def working_folder(root: Path, layout: RemoteLayout) -> str:
     return os.path.normpath(f"{layout.project}/{part}")
 
 
-def meeting_variables(
-    meeting: MeetingPoint, address: str, machine: PlannedMachine, slot: Slot
-) -> dict[str, str]:
-    """What connects the worker of ``slot`` to the others; it holds the key, so is not kept."""
+def meeting_variables(meeting: MeetingPoint, address: str) -> dict[str, str]:
+    """What connects a worker to the others; it holds the key, so is not kept."""
     found = {
         hosts.MEET: endpoint(meeting.address, meeting.port),
         hosts.ADDRESS: address,
         hosts.MEMBERS: ",".join(meeting.members),
-        hosts.LOCAL: str(machine.slots.index(slot)),
-        hosts.LOCALS: str(len(machine.slots)),
         KEY_VARIABLE: meeting.key.text(),
     }
     if meeting.tls:

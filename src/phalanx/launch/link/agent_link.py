@@ -108,7 +108,8 @@ class AgentLink:
     ) -> Reply:
         """The same as ``ask``, with the bytes that came with the answer."""
         number = next(self._numbers)
-        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
         try:
             async with asyncio.timeout(timeout):
                 await self.send({**header, "id": number}, payload)

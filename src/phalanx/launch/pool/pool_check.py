@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import permutations
+from typing import Any
 
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.terminal import Say
@@ -92,7 +93,7 @@ async def see(link: AgentLink, visit: Visit) -> None:
 
 async def _inspect(link: AgentLink, visit: Visit) -> None:
     machine = visit.machine
-    asked = {"python": machine.interpreter, "packages": list(PACKAGES)}
+    asked: dict[str, Any] = {"python": machine.interpreter, "packages": list(PACKAGES)}
     try:
         found = await link.ask("inspect", timeout=ANSWER_SECONDS, **asked)
         visit.python = str(found["version"])[:40]

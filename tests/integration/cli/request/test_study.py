@@ -80,17 +80,6 @@ def test_a_dry_run_starts_and_writes_nothing(shell: Shell) -> None:
     assert not shell.runs.exists()
 
 
-def test_a_script_that_raises_is_told_once_with_its_rank(shell: Shell) -> None:
-    answer = shell("run", shell.script(), "--json", "--", "fail-allreduce")
-
-    assert answer.code == 1
-    assert answer.json["status"] == "failed"
-    assert answer.json["exit_code"] == 1
-    assert answer.err.count("Traceback") == 1
-    assert answer.err.count("\nValueError: as asked\n") == 1
-    assert "worker 0 failed: ValueError: as asked" in answer.json["error"]
-
-
 def test_compare_marks_what_failed_and_goes_on(shell: Shell) -> None:
     answer = shell(
         "compare", shell.script(), "--strategies", "allreduce,async", "--workers", "2",

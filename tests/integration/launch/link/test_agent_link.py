@@ -192,7 +192,7 @@ def test_whoever_leaves_takes_the_workers_along(machine: Machine) -> None:
 
 
 def test_what_is_no_frame_loses_the_machine(tmp_path: Path) -> None:
-    other = with_python(tmp_path, "echo Welcome to this machine; sleep 5")
+    other = with_python(tmp_path, "echo Welcome to this machine; sleep 1")
 
     async def work() -> None:
         with pytest.raises(MachineError, match="mine sent unexpected output: a frame is too"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.agent.frames import RequestProblem
-from phalanx.agent.storage.blobs import BlobStore, checked_digest, missing_blobs, size_words
+from phalanx.agent.storage.blobs import BlobStore, checked_digest, missing_blobs
 from phalanx.agent.storage.folders import checked_link, snapshot
 
 CONTENT = os.urandom(5000)
@@ -58,16 +58,6 @@ def test_what_is_wrong_is_discarded(tmp_path: Path) -> None:
     assert store.trouble is None
 
 
-def test_two_runs_may_send_the_same_at_once(tmp_path: Path) -> None:
-    one, other = BlobStore(tmp_path), BlobStore(tmp_path)
-    feed(one, 0, 2000)
-    feed(other, 0, 3000)
-    feed(one, 2000, 5000)
-    feed(other, 3000, 5000)
-    assert names(tmp_path) == [DIGEST]
-    assert one.path(DIGEST).read_bytes() == CONTENT
-
-
 def test_a_blob_that_lost_a_piece_is_asked_for_again(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
     feed(store, 0, 5000)
@@ -76,14 +66,6 @@ def test_a_blob_that_lost_a_piece_is_asked_for_again(tmp_path: Path) -> None:
     entries = [{"sha256": DIGEST, "size": 5000}, {"sha256": DIGEST, "size": 5000}]
     assert list(missing_blobs(store, entries)) == [(0, 0)]
     assert names(tmp_path) == []
-
-
-def test_what_is_used_stays_young(tmp_path: Path) -> None:
-    store = BlobStore(tmp_path)
-    feed(store, 0, 5000)
-    os.utime(store.path(DIGEST), (1, 1))
-    assert store.has(DIGEST, 5000)
-    assert store.path(DIGEST).stat().st_mtime > 1
 
 
 def test_a_folder_that_cannot_be_written_is_told_when_asked(tmp_path: Path) -> None:
@@ -119,11 +101,3 @@ def test_a_snapshot_has_regular_files_only(tmp_path: Path) -> None:
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__/a.pyc").write_text("")
     assert {name: status[0] for name, status in snapshot(tmp_path).items()} == {"a": 2}
-
-
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [(12, "12 bytes"), (1500, "1.5 kB"), (2e6, "2.0 MB"), (3.2e9, "3.2 GB")],
-)
-def test_sizes_have_units(size: float, words: str) -> None:
-    assert size_words(size) == words
