@@ -116,7 +116,9 @@ def _become_background(make: Callable[[], Agent], listener: socket.socket, folde
 
     def work() -> int:
         try:
-            return life.live_detached(make(), listener)
+            agent = make()
+            life.begin(agent)
+            return life.receive_visitors(agent, listener)
         finally:
             _remove_traces(folder)
             life.discard_empty(folder)

@@ -36,15 +36,12 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def shim() -> str:
-    """What ties a process to the agent: its source, from wherever the agent was imported."""
-    name = "phalanx.agent.child"
-    return str(importlib.util.find_spec(name).loader.get_source(name))  # type: ignore[union-attr]
-
-
 def bound(words: list[str], *options: str) -> list[str]:
     """``words`` as a command that ends with us."""
-    return [sys.executable, *options, "-I", "-S", "-c", shim(), str(os.getpid()), *words]
+    # The source of what ties them, from wherever the agent was imported.
+    name = "phalanx.agent.child"
+    shim = str(importlib.util.find_spec(name).loader.get_source(name))  # type: ignore[union-attr]
+    return [sys.executable, *options, "-I", "-S", "-c", shim, str(os.getpid()), *words]
 
 
 def adopt_orphans() -> None:

@@ -174,13 +174,6 @@ def framework_of(system: str, roles: Mapping[str, int]) -> Framework:
     )
 
 
-def keras_request(request: Request, system: str, script: Path) -> Request:
-    """The same for a Keras script on one of its backends: Phalanx trains it."""
-    from phalanx.launch.script.script_check import is_adopted
-
-    return replace(request, script=script, adopt=is_adopted(script), keras=system)
-
-
 def spark_request(request: Request, system: str, systems: Sequence[str]) -> Request:
     """By way of Spark, or not: where both are compared, ``spark:URL`` is for one of them only."""
     asked, by_spark = request.options.launcher, request.launcher == "spark"

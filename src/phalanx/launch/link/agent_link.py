@@ -115,7 +115,11 @@ class AgentLink:
                 await self.send({**header, "id": number}, payload)
                 return await answer
         except TimeoutError:
-            raise loss.no_answer(self.machine, header["ask"], timeout) from None
+            raise MachineError(
+                f"{self.machine.name} did not answer '{header['ask']}' within "
+                f"{timeout or 0.0:.0f} seconds",
+                "Check whether it is up and how busy it is.",
+            ) from None
         finally:
             del self._waiting[number]
 
@@ -189,7 +193,14 @@ class AgentLink:
         except WrongAgentFrame as error:
             self._lose(loss.talks_otherwise(self.machine, str(error)))
         except OSError as error:  # this machine's own disk; what becomes of the connection ends it
-            self._lose(loss.cannot_keep(self.machine, error))
+            why = error.strerror or str(error)
+            self._lose(
+                MachineError(
+                    f"cannot write here what {self.machine.name} sends: {why}",
+                    "Free some space on this machine, or set PHALANX_RUNS to a folder with free "
+                    "space.",
+                )
+            )
         except Exception as error:  # the listener did not expect what was sent
             why = f"{type(error).__name__}: {error}"
             self._lose(loss.talks_otherwise(self.machine, why))
