@@ -25,7 +25,9 @@ from phalanx.core.registry import Registry
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import OURS, SPARK_SYSTEM, RunSettings
 from phalanx.core.terminal import Say
-from phalanx.launch.frameworks import Framework, deciding, roles_by_rank
+from phalanx.launch.frameworks import deciding
+from phalanx.launch.frameworks.framework import Framework
+from phalanx.launch.frameworks.seating import roles_by_rank
 from phalanx.launch.shipping.requirements import DISTRIBUTION, installed
 from phalanx.observe.machines.monitor import Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot

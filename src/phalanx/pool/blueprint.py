@@ -20,7 +20,6 @@ from phalanx.pool.document import EXAMPLE, Document, Entry, read_document
 from phalanx.pool.facts import measure
 from phalanx.pool.here import fitted
 from phalanx.pool.jumps import JumpError, resolve_ways
-from phalanx.pool.known_file import keys_beside
 from phalanx.pool.machine import FILE_FIELDS, Machine, Pool
 
 ORIGINAL_NAMES = {"ip": "host", "username": "user"}
@@ -225,7 +224,7 @@ def _check_twice(
 
 def _with_ways(document: Document, drafts: list[Draft], machines: list[Machine]) -> list[Machine]:
     try:
-        return resolve_ways(machines, keys_beside(document.path))
+        return resolve_ways(machines, document.path)
     except JumpError as error:
         draft = next(d for d in drafts if d.name == error.machine)
         raise document.fault(draft.fields["jump"].value, error.problem, error.remedy) from None

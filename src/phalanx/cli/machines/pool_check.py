@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A blueprint, YAML or JSON.")],
+    file: o.Blueprint,
     machines: o.Machines = "all",
     offline: Annotated[
         bool, typer.Option("--offline", help="Only read the blueprint; connect to no machine.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +17,7 @@ SHORTEST, LONGEST = 2.0, 3600.0
 
 
 def probe(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A blueprint, YAML or JSON.")],
+    file: o.Blueprint,
     machines: o.Machines = "all",
     seconds: Annotated[
         float, typer.Option(metavar="N", help="Most seconds to measure, once workers run.")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from phalanx.cli.output import Output
     from phalanx.cli.request.options import RunOptions
     from phalanx.cli.request.request import Request
-    from phalanx.launch.frameworks import Framework
+    from phalanx.launch.frameworks.framework import Framework
 
 SECONDS = 10.0
 LEAST_ERROR = 0.05

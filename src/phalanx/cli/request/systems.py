@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from phalanx.cli.output import Output
     from phalanx.cli.request.request import Request
     from phalanx.core.run_folder.run_paths import RunPaths
-    from phalanx.launch.frameworks import Framework
+    from phalanx.launch.frameworks.framework import Framework
     from phalanx.launch.launcher import Job
     from phalanx.launch.run.controller import RunOutcome
 
@@ -164,7 +164,7 @@ def _script_for(system: str, script: Path) -> Path:
 
 
 def framework_of(system: str, roles: Mapping[str, int]) -> Framework:
-    from phalanx.launch.frameworks import Framework
+    from phalanx.launch.frameworks.framework import Framework
     from phalanx.launch.frameworks.peer_environments import peer_of
 
     peer = peer_of(system)
@@ -188,7 +188,7 @@ def framework_job(
     request: Request, framework: Framework, script: Path, batch: int | None, *, repeat: int = 0
 ) -> Job:
     """A run of another framework's script on the same machines, with as many workers."""
-    from phalanx.launch.frameworks import plan_for
+    from phalanx.launch.frameworks.seating import plan_for
 
     if request.launcher == "inprocess":
         raise InputError(

@@ -14,7 +14,7 @@ from phalanx.core.errors import InputError, MachineError, PhalanxError, RunStopp
 from phalanx.core.files import read_bounded
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
-from phalanx.launch.frameworks import plan_for
+from phalanx.launch.frameworks.seating import plan_for
 from phalanx.launch.launcher import Job, Launch, Launcher, describe_launch, never
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.link.event_loop import EventLoop, cancel
