@@ -14,19 +14,16 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phalanx.agent import ownership
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import InvalidFrame, RequestProblem, field, is_run
 from phalanx.agent.machine.facts import machine_facts
 from phalanx.agent.system import readable
 from phalanx.agent.wire import Connection, Gone
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from phalanx.agent.agent import Agent
 
 SHARED_FOLDERS = ("blobs", "code", "data", "wheels", "environments", "runs")
 GRACE = 2.0

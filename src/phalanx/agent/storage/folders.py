@@ -13,13 +13,12 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem, inside
 from phalanx.agent.ownership import content_is, is_our_tree
 from phalanx.agent.storage import blobs
 
 if TYPE_CHECKING:
-    from phalanx.agent.agent import Agent
-
     Entries = list[dict[str, Any]]
 
 SHARED = ("code", "data", "wheels")
