@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from phalanx.cli.output import Output
+from phalanx.cli.show.check_words import plain_table
 from phalanx.core.errors import InputError
-
-if TYPE_CHECKING:
-    from phalanx.cli.output import Output
-    from phalanx.pool.machine import Machine, Pool
+from phalanx.plan.select import GROUPS, select
+from phalanx.pool.machine import Machine, Pool
 
 
 def selections_of(pool: Pool) -> dict[str, list[str]]:
-    from phalanx.plan.select import GROUPS, select
 
     taken: dict[str, list[str]] = {}
     for text in (*GROUPS, "fastest:1"):
@@ -33,7 +30,6 @@ def as_json(pool: Pool, selections: dict[str, list[str]]) -> dict[str, object]:
 
 
 def show(output: Output, pool: Pool, selections: dict[str, list[str]]) -> None:
-    from phalanx.cli.show.check_words import plain_table
 
     table = plain_table(
         "name", "host", "cores", "GPUs", "efficient", "watts", "price/h", left=("host",)

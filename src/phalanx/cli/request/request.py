@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 
+from phalanx.cli.invocation import Invocation
 from phalanx.cli.request import values
+from phalanx.cli.request.options import RunOptions
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
+from phalanx.core.run_folder.run_paths import runs_home
+from phalanx.core.script.packages import module_file
 from phalanx.core.script.weight_writes import may_write_weights
 from phalanx.core.settings import (
     COMPILE_MODES,
@@ -26,14 +30,15 @@ from phalanx.core.settings import (
     View,
 )
 from phalanx.core.spec import AUTO_SWITCH, parse_spec
-
-if TYPE_CHECKING:
-    from phalanx.cli.invocation import Invocation
-    from phalanx.cli.request.options import RunOptions
-    from phalanx.launch.launcher import Fleet, Job
-    from phalanx.plan.plan import Plan
-    from phalanx.pool.machine import Machine, Pool
-
+from phalanx.launch.launcher import Fleet, Job
+from phalanx.launch.script.script_check import check_script, is_adopted
+from phalanx.plan.plan import Plan, make_plan
+from phalanx.plan.select import select
+from phalanx.pool.blueprint import read_blueprint
+from phalanx.pool.here import this_machine
+from phalanx.pool.machine import Machine, Pool
+from phalanx.pool.measured import read_probe
+from phalanx.pool.measured_pool import as_measured
 
 MOST_SEED = 2**32
 SERVES = "server:"
@@ -84,7 +89,6 @@ class Request:
         return self.options.name or self.module or self.script.stem
 
     def plan(self, strategy: str, batch: int | None) -> Plan:
-        from phalanx.plan.plan import make_plan
 
         options = self.options
         return make_plan(
@@ -104,7 +108,6 @@ class Request:
 
     def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
         """One run; each repeat has its own seed, shared by all strategies."""
-        from phalanx.launch.launcher import Job
 
         options = self.options
         plan = self.plan(strategy, batch)
@@ -149,7 +152,6 @@ class Request:
 
     def _auto_switch(self, workers: int) -> tuple[str, str]:
         """The switch that past runs of this script recommend, and why."""
-        from phalanx.core.run_folder.run_paths import runs_home
         from phalanx.observe.summary.past_runs import losses_of, past_runs
         from phalanx.plan.choice.evidence import MIDDLE_SWITCH, earliest_switch, why_auto_switch
 
@@ -157,7 +159,6 @@ class Request:
         return earliest_switch(losses, workers) or MIDDLE_SWITCH, why_auto_switch(losses, workers)
 
     def _fleet(self) -> Fleet:
-        from phalanx.launch.launcher import Fleet
 
         return Fleet(
             machines=(*self.machines, *self.servers),
@@ -194,8 +195,6 @@ def check(
     to call Phalanx, which one of another framework does not. ``keras``: as ``--framework`` names
     it; what such a script distributes itself is left out.
     """
-    from phalanx.core.script.packages import module_file
-    from phalanx.launch.script.script_check import check_script, is_adopted
 
     slow, rate = values.read_slow(options.slow), values.read_rate(options.rate)
     times = values.read_checkpoints(options.checkpoint_every)
@@ -262,11 +261,6 @@ def _check_choices(options: RunOptions) -> None:
 
 def _machines(options: RunOptions) -> tuple[list[Machine], list[Machine], Pool]:
     """Those of workers, those of servers, and the pool of both."""
-    from phalanx.plan.select import select
-    from phalanx.pool.blueprint import read_blueprint
-    from phalanx.pool.here import this_machine
-    from phalanx.pool.measured import read_probe
-    from phalanx.pool.measured_pool import as_measured
 
     if options.pool is None:
         pool = this_machine()
