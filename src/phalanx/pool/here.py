@@ -1,10 +1,67 @@
-"""This machine as a member of a pool."""
+"""What machines were found to have, against what their blueprint says: measured figures win over
+what it promises, and that over guesses."""
 
 from __future__ import annotations
 
-from phalanx.pool.contradictions import contradictions
+from dataclasses import dataclass
+
 from phalanx.pool.facts import Facts, measure
 from phalanx.pool.machine import HERE, Machine, Pool
+from phalanx.pool.measured import Probe
+
+MEMORY_SLACK = 0.9
+"""A kernel keeps some of the memory that was bought for itself."""
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """One field; ``cause`` and ``remedy`` are for people."""
+
+    machine: str
+    field: str
+    said: int
+    found: int
+    remedy: str
+
+    @property
+    def cause(self) -> str:
+        words = {"gpus": "GPU", "cores": "core"}
+        if self.field == "memory":
+            said, found = (f"{size / 2**30:.1f} GiB" for size in (self.said, self.found))
+            return f"{self.machine}: the blueprint says {said} of memory, the machine has {found}"
+        word = words[self.field]
+        said, found = (count_words(number, word) for number in (self.said, self.found))
+        return f"{self.machine}: the blueprint says {said}, the machine has {found}"
+
+    def __str__(self) -> str:
+        return f"{self.cause}. {self.remedy}"
+
+
+def count_words(number: int, word: str) -> str:
+    many = word if number == 1 else f"{word}s"
+    return f"no {many}" if number == 0 else f"{number} {many}"
+
+
+def contradictions(
+    machine: Machine, *, cores: int | None, memory: int | None, gpus: int | None
+) -> list[Contradiction]:
+    """What the blueprint promises and the machine does not have.
+
+    Less than there is may be wanted; an emulated machine pretends on purpose.
+    """
+    if machine.emulated:
+        return []
+    found = []
+    for field, said, there, least in (
+        ("gpus", machine.gpus if "gpus" in machine.model_fields_set else 0, gpus, 1.0),
+        ("cores", machine.cores, cores, 1.0),
+        ("memory", machine.memory, memory, MEMORY_SLACK),
+    ):
+        if said is not None and there is not None and there < said * least:
+            remedy = f"Correct '{field}'"
+            remedy += ", or set emulated: yes if that is intended." if field == "gpus" else "."
+            found.append(Contradiction(machine.name, field, said, there, remedy))
+    return found
 
 
 def this_machine() -> Pool:
@@ -43,3 +100,29 @@ def fitted(machine: Machine, facts: Facts) -> tuple[Machine, list[str]]:
         "real_gpus": min(gpus, facts.usable_gpus),
     }
     return machine.model_copy(update=update), warnings
+
+
+def as_measured(pool: Pool, probe: Probe | None) -> Pool:
+    """The pool that planning reads; what the blueprint promises in vain becomes a warning.
+
+    Less than there is may be wanted, so that a smaller figure of the blueprint stands. Emulated
+    machines stay what they pretend to be.
+    """
+    if probe is None:
+        return pool
+    rates = {m.name: probe.rates_of(m.name) for m in pool.machines}
+    speeds = {name: each.speed if each else None for name, each in rates.items()}
+    comparable = all(speeds.values()) and not any(m.emulated for m in pool.machines)
+    machines, warnings = [], list(pool.warnings)
+    for machine in pool.machines:
+        found = rates[machine.name]
+        # Of this machine the blueprint's reader warns itself.
+        if found is not None and not machine.emulated and not machine.is_here:
+            gpus = len(found.gpus)
+            facts = Facts(found.cores, (), found.memory or 0, gpus, gpus)
+            machine, notes = fitted(machine, facts)
+            warnings += notes
+        if comparable:
+            machine = machine.model_copy(update={"speed": speeds[machine.name]})
+        machines.append(machine)
+    return pool.model_copy(update={"machines": tuple(machines), "warnings": tuple(warnings)})

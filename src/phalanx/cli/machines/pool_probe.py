@@ -37,8 +37,8 @@ def probe(
     from phalanx.launch.ssh.ssh_login import with_passwords
     from phalanx.plan.select import select
     from phalanx.pool.blueprint import read_blueprint
+    from phalanx.pool.here import as_measured
     from phalanx.pool.measured import path_beside, write_probe
-    from phalanx.pool.measured_pool import as_measured
 
     if not SHORTEST <= seconds <= LONGEST:
         raise InputError(

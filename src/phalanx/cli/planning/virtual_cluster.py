@@ -16,8 +16,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.settings import VirtualCluster, VirtualWorker
 from phalanx.core.spec import parse_spec
 from phalanx.launch.launcher import Fleet, Job
-from phalanx.launch.profile.kept_profiles import job_key, read_kept
-from phalanx.launch.profile.machine_kinds import Kinds
+from phalanx.launch.profile.kept_profiles import Kinds, job_key, read_kept
 from phalanx.launch.profile.profile_job import plain_settings
 from phalanx.plan.cost.network import Network
 from phalanx.plan.job import JobProfile

@@ -35,10 +35,9 @@ from phalanx.launch.script.script_check import check_script, is_adopted
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.select import select
 from phalanx.pool.blueprint import read_blueprint
-from phalanx.pool.here import this_machine
+from phalanx.pool.here import as_measured, this_machine
 from phalanx.pool.machine import Machine, Pool
 from phalanx.pool.measured import read_probe
-from phalanx.pool.measured_pool import as_measured
 
 MOST_SEED = 2**32
 SERVES = "server:"

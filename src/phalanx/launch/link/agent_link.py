@@ -14,12 +14,16 @@ from typing import Any
 
 from phalanx.core.errors import MachineError
 from phalanx.launch.link import agent_loss as loss
-from phalanx.launch.link.agent_answers import AgentListener, AgentRefused, Reply, Taker, fail
 from phalanx.launch.link.agent_frames import (
     AgentFrame,
+    AgentListener,
     AgentProblem,
+    AgentRefused,
     Pong,
+    Reply,
+    Taker,
     WrongAgentFrame,
+    fail,
     pack,
     read_as,
     unpack,

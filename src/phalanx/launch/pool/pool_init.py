@@ -19,9 +19,8 @@ from phalanx.launch.link.agent_link import AgentLink, open_agent
 from phalanx.launch.pool.pool_check import ANSWER_SECONDS, START_SECONDS, Visit, see
 from phalanx.launch.ssh.ssh_config import Resolved, resolve
 from phalanx.launch.ssh.ssh_login import typed
-from phalanx.pool.credential import Credential, read_credential
 from phalanx.pool.jumps import JumpError, keys_beside, resolve_ways
-from phalanx.pool.machine import HERE, SELECTION_WORDS, Machine
+from phalanx.pool.machine import HERE, SELECTION_WORDS, Credential, Machine, read_credential
 
 PYTHONS = (
     "python3",

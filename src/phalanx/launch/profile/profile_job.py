@@ -29,8 +29,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.core.terminal import Say
 from phalanx.launch.launcher import Fleet, Job
 from phalanx.launch.pool.pool_check import check_pool
-from phalanx.launch.profile.kept_profiles import job_key, keep, read_kept
-from phalanx.launch.profile.machine_kinds import Kinds
+from phalanx.launch.profile.kept_profiles import Kinds, job_key, keep, read_kept
 from phalanx.launch.run.controller import execute
 from phalanx.launch.run.failure import never_joined, told_by
 from phalanx.launch.run.interrupts import Interrupts

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from phalanx.agent.machine import energy, gpus
+from phalanx.agent.machine import counters, gpus
 from phalanx.agent.machine.facts import machine_facts
 from phalanx.pool.measured import DeviceRates
 from phalanx.sync.probe import probe_messages as m
@@ -50,7 +50,7 @@ def _models() -> list[tuple[int, str, int]]:
 
 
 def _measure(device: torch.device, name: str, count: int, seconds: float) -> DeviceRates:
-    meter, began = energy.Joules(), time.perf_counter()
+    meter, began = counters.Joules(), time.perf_counter()
     single = product_rate(device, torch.float32, seconds)
     watts = _watts(device, meter, time.perf_counter() - began)
     half = product_rate(device, torch.bfloat16, seconds)
@@ -107,7 +107,7 @@ def _finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _watts(device: torch.device, meter: energy.Joules, seconds: float) -> float | None:
+def _watts(device: torch.device, meter: counters.Joules, seconds: float) -> float | None:
     """Under load, where the device counts it itself."""
     if device.type == "cpu":
         joules = meter.read()
