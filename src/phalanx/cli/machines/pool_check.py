@@ -54,6 +54,8 @@ def _show_offline(pool: Pool, output: Output) -> None:
 
     titles = ("name", "host", "cores", "GPUs", "efficient", "watts", "price/h")
     table = plain_table(*titles, left=("host",))
+    for column in table.columns[:2]:
+        column.no_wrap, column.overflow = False, "fold"
     for machine in pool.machines:
         cores, watts, price = machine.cores, machine.watts, machine.price_per_hour
         table.add_row(
@@ -73,9 +75,10 @@ def _show_offline(pool: Pool, output: Output) -> None:
             selections[text] = taken = [m.name for m in select(pool, text)]
         except InputError:
             selections[text] = taken = []
-        output.say(f"{text:<13}{', '.join(taken) or 'no machine'}", None if taken else "dim")
+        line = f"{text:<13}{', '.join(taken) or 'no machine'}"
+        output.human.print(line, style=None if taken else "dim", soft_wrap=False)
     for warning in pool.warnings:
-        output.say(f"warning: {warning}", "yellow")
+        output.human.print(f"warning: {warning}", style="yellow", soft_wrap=False)
     machines = [m.model_dump(mode="json", exclude={"cpu_ids"}) for m in pool.machines]
     known = {"source": pool.source, "machines": machines, "selections": selections}
     output.result({**known, "warnings": list(pool.warnings)})

@@ -70,7 +70,7 @@ class AttachedLauncher(SshLauncher):
         return read_launch(paths)[0]
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
-        assert self._job and self._loop and self._run
+        assert self._job and self._loop
         self._paths = paths
         # Who stops a run before it knows the workers would stop nobody.
         self._loop.wait(self._run.keep_error(self._run.rejoin(self._job, paths)), never)
