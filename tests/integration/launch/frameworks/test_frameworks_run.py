@@ -12,7 +12,8 @@ from launch_support import Recorder, alive, make_job
 
 from phalanx.core.errors import ScriptError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.frameworks import Framework, seat
+from phalanx.launch.frameworks.framework import Framework
+from phalanx.launch.frameworks.seating import seat
 from phalanx.launch.launchers.local import free_ports
 from phalanx.launch.run import controller
 from phalanx.launch.run.controller import RunOutcome, execute
