@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import phalanx
+from commands import last_json, phalanx
 
 NEAR = 1e-5
 LIMIT = 240.0
@@ -219,6 +219,36 @@ def _assert_ended(found: Ended, wanted: Ended) -> None:
         assert len(found["history"][name]) == len(values), name
         assert np.isfinite(found["history"][name]).all(), name
     assert all(np.isfinite(weights).all() for weights in found["weights"])
+
+
+def _explained(folder: Path, script: str, *words: str) -> dict[str, Any]:
+    folder.mkdir()
+    (folder / "train.py").write_text(script)
+    ended = phalanx(
+        "run", "--explain", *words, "train.py", "--json", cwd=folder, limit=LIMIT,
+        **_variables("torch"),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert not (folder / "ended.json").exists() and not (folder / "runs").exists()
+    return dict(last_json(ended.stdout))
+
+
+@pytest.mark.timeout(300)
+def test_what_explain_finds_and_what_several_workers_would_refuse(tmp_path: Path) -> None:
+    found = _explained(tmp_path / "stops", _script(STOPPING, noise=0.1), "--framework", "keras")
+    assert found["models"][0]["kind"] == "Sequential" and found["models"][0]["parameters"] == 49
+    assert (found["optimizers"][0]["kind"], round(found["optimizers"][0]["rate"], 6)) == (
+        "SGD",
+        0.05,
+    )
+    data = found["data"]
+    assert (data["samples"], data["batch"], data["batches"], data["shuffled"]) == (100, 16, 7, True)
+    assert (found["epochs"], found["loss"], found["refused"]) == (40, "mean", [])
+    assert found["schedulers"] == ["ReduceLROnPlateau"]
+    assert "each worker evaluates a part" in found["evaluation"]
+    refused = _script(ARRAYS).replace('"mse"', 'keras.losses.MeanSquaredError("sum")')
+    (said,) = _explained(tmp_path / "sum", refused)["refused"]
+    assert "the loss is a sum over the samples" in said
 
 
 @pytest.mark.timeout(600)
