@@ -48,7 +48,7 @@ def _run(
     text = text.replace(
         "losses.append(float(loss))", f"losses.append(float(loss))\n        {inside}"
     )
-    (folder / "train.py").write_text(f"import os\nfrom time import sleep\n{text}")
+    (folder / "train.py").write_text(f"import os\nfrom time import sleep\n\nOWN = os.getpid()\n{text}")
     words = ("run", "train.py", "--workers", "2", "--view", "parts", *more)
     ended = phalanx(*words, cwd=folder)
     return ended.returncode, " ".join((ended.stdout + ended.stderr).split())
@@ -71,8 +71,7 @@ def test_a_right_script_is_not_stopped(tmp_path: Path, piece: dict[str, Any]) ->
 
 
 def test_a_check_that_fails_is_said(tmp_path: Path) -> None:
-    ends = "own = globals().setdefault('own', os.getpid()); os.getpid() == own or os._exit(3)"
-    code, said = _run(tmp_path, PLAIN, inside=ends)
+    code, said = _run(tmp_path, PLAIN, inside="os.getpid() == OWN or os._exit(3)")
     assert code == 0, said
     assert "none could go on alone" in said
 
