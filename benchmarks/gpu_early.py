@@ -73,8 +73,6 @@ def _places(kind: str, folder: Path, port: int) -> list[Place]:
                 "PHALANX_RUNS": str(folder / "runs"),
                 "PHALANX_PROCESSES": str(WORKERS),
                 "PHALANX_PROCESS": str(rank),
-                "PHALANX_LOCAL": "0",
-                "PHALANX_LOCALS": "1",
             }
         found.append(Place("here", words, variables))
     return found

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from phalanx.train.api.fit import fit
     from phalanx.train.api.join import join
     from phalanx.train.api.run import Run
-    from phalanx.train.figures.metrics import accuracy
+    from phalanx.train.figures.model_calls import accuracy
 
 __all__ = ["Run", "__version__", "accuracy", "data", "fit", "join"]
 
 _LAZY = {
     "fit": "phalanx.train.api.fit",
     "join": "phalanx.train.api.join",
-    "accuracy": "phalanx.train.figures.metrics",
+    "accuracy": "phalanx.train.figures.model_calls",
     "Run": "phalanx.train.api.run",
 }
 

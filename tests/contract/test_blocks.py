@@ -17,7 +17,7 @@ from training import Training, assert_identical, made_data
 from phalanx.core.errors import InputError
 from phalanx.data.blocks.block import Block, Columns
 from phalanx.data.blocks.block_data import BlockData
-from phalanx.train.control.directives import SaveCheckpoint
+from phalanx.train.control.directives import Directive, Kind
 
 SIZES = [0, 17, 3, 1, 30, 8, 0, 2]  # 61 rows
 SPEEDS = [1.0, 0.5, 1.0, 0.3] if HOSTS else [0.01, 0.005, 0.01, 0.003]
@@ -97,7 +97,7 @@ def test_without_a_shuffle_one_worker_reads_in_the_order_of_the_files(tmp_path: 
 @pytest.mark.parametrize("spec", quick(LOCKSTEP))
 def test_stopped_in_mid_epoch_it_ends_where_an_unbroken_run_ends(tmp_path: Path, spec: str) -> None:
     unbroken = _training(tmp_path / "unbroken", spec, 3).run()
-    saved = _training(tmp_path / "saved", spec, 3, commands={3: SaveCheckpoint()}).run()
+    saved = _training(tmp_path / "saved", spec, 3, commands={3: Directive(Kind.SAVE)}).run()
     resume = {"resume": str(saved.checkpoint()[0])}
     resumed = _training(tmp_path / "resumed", spec, 3, settings=resume).run()
     assert resumed.counts() + saved.counts(until_save=True) == saved.once()
@@ -133,7 +133,7 @@ def test_each_row_once_through_a_resume_with_another_number_of_workers(
     folder = tmp_path_factory.mktemp("blocks")
     shape = {"samples": sum(sizes), "data": in_blocks(sizes, window=window), "batch": 12}
     first, second = ("single" if count == 1 else spec for count in (workers, later))
-    saved = Training(folder / "saved", first, workers, commands={at: SaveCheckpoint()}, **shape)
+    saved = Training(folder / "saved", first, workers, commands={at: Directive(Kind.SAVE)}, **shape)
     assert saved.run().counts() == saved.once()
     if not sum(saved.before_save):
         return  # it ended before
@@ -151,7 +151,7 @@ def test_each_row_once_through_a_resume_with_another_number_of_workers(
     ],
 )
 def test_it_does_not_go_on_in_another_order(tmp_path: Path, other: dict[str, Any]) -> None:
-    saved = _training(tmp_path / "saved", "allreduce", 2, commands={3: SaveCheckpoint()}).run()
+    saved = _training(tmp_path / "saved", "allreduce", 2, commands={3: Directive(Kind.SAVE)}).run()
     resume = {"resume": str(saved.checkpoint()[0])}
     with pytest.raises(InputError, match="not read as when the checkpoint was saved"):
         _training(tmp_path / "resumed", "allreduce", 2, settings=resume, **other).run()

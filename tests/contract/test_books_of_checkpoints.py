@@ -21,7 +21,7 @@ import phalanx
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint.tensor_files import load
-from phalanx.train.control.directives import SaveCheckpoint
+from phalanx.train.control.directives import Directive, Kind
 
 WORKERS, SAMPLES, BATCH, EPOCHS = 3, 240, 24, 3
 SPEEDS = [0.01, 0.004, 0.007]  # steps long enough for shares to follow the speeds
@@ -58,7 +58,7 @@ def _sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 def _counting(folder: Path, spec: str, workers: int = WORKERS, **settings: Any) -> Counting:
     chosen = {"checkpoint_epochs": 1, "balance": "off", **settings}
-    commands = {at: SaveCheckpoint() for at in range(2, 200, 3)}
+    commands = {at: Directive(Kind.SAVE) for at in range(2, 200, 3)}
     return Counting(
         folder, spec, workers, _zeros, _sgd, SAMPLES, EPOCHS, BATCH, commands=commands,
         settings=chosen,

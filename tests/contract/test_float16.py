@@ -26,7 +26,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.data.reader import order
 from phalanx.observe.summary.summary import summarise
 from phalanx.train.api.run import Run
-from phalanx.train.control.directives import SaveCheckpoint
+from phalanx.train.control.directives import Directive, Kind
 from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.worker import build_worker as assembly
 
@@ -381,7 +381,12 @@ def test_a_resumed_run_goes_on_with_its_scale(
     size: dict[str, Any] = {"accumulate": accumulate, "epochs": 3}
     unbroken = Watched(tmp_path / "unbroken", spec, workers, settings=FLOAT16, **size).run()
     saved = Watched(
-        tmp_path / "saved", spec, workers, commands={at: SaveCheckpoint()}, settings=FLOAT16, **size
+        tmp_path / "saved",
+        spec,
+        workers,
+        commands={at: Directive(Kind.SAVE)},
+        settings=FLOAT16,
+        **size,
     ).run()
     path, _ = saved.checkpoint()
     settings = FLOAT16 | {"resume": str(path)}
@@ -400,7 +405,7 @@ def test_accumulated_gradients_survive_another_precision(
     size: dict[str, Any] = {"accumulate": 3, "epochs": 2}
     plain = Training(tmp_path / "plain", "allreduce", 2, **size).run()
     saved = Training(
-        tmp_path / "saved", "allreduce", 2, commands={4: SaveCheckpoint()},
+        tmp_path / "saved", "allreduce", 2, commands={4: Directive(Kind.SAVE)},
         settings={"precision": before}, **size,
     ).run()  # fmt: skip
     path, _ = saved.checkpoint()

@@ -20,10 +20,10 @@ from phalanx.core.spec import parse_spec
 from phalanx.observe.events.event_types import Joined, Switched, read_events
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint.resuming import Resumed
-from phalanx.train.control.directives import Leave, Return, SaveCheckpoint
+from phalanx.train.control.directives import Directive, Kind
 from phalanx.train.engine.best_model import BestSoFar
 
-SAVE = SaveCheckpoint()
+SAVE = Directive(Kind.SAVE)
 OPTIMIZERS = {"momentum": momentum, "adam": adam}
 
 
@@ -162,7 +162,7 @@ def test_another_number_of_workers_and_another_strategy_begin_with_the_same_para
     assert resumed.counts() + saved.counts(until_save=True) == saved.once()
 
 
-LEAVE, RETURN = Leave(), Return()
+LEAVE, RETURN = Directive(Kind.LEAVE), Directive(Kind.RETURN)
 WATCHED = [0.5, 0.9, 0.6, 0.7, 0.65, 0.66, 0.6, 0.6]
 
 

@@ -15,9 +15,9 @@ from training import Training, assert_identical
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.train.checkpoint import checkpoint_index as shelf
-from phalanx.train.control.directives import Stop
+from phalanx.train.control.directives import Directive, Kind
 
-STOP = Stop()
+STOP = Directive(Kind.STOP)
 SPECS = ["allreduce", "async", "ssp:bound=3", "localsgd:every=2", "allreduce@0.5/async"]
 WORKERS = 3  # of two hosts, two are on the first
 

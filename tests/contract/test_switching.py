@@ -21,7 +21,7 @@ from phalanx.core.spec import Phase, Spec, known_strategies
 from phalanx.observe.events.event_types import Switched, read_events
 from phalanx.sync.state.optimizer_state import read_slot
 from phalanx.train.api.run import Run
-from phalanx.train.control.directives import Switch
+from phalanx.train.control.directives import Directive, Kind
 from phalanx.train.engine.shared_engine import SharedEngine
 
 OPTIMIZERS = [
@@ -178,7 +178,7 @@ def _commanded(
         model = nn.Linear(4, 1)
         run = phalanx.join(model, kind(model.parameters(), lr=0.01))
         steps, source = itertools.count(1), run.engine.directives.source
-        source.look = lambda: Switch(command) if next(steps) == 3 else None  # type: ignore[method-assign]
+        source.look = lambda: Directive(Kind.SWITCH, command) if next(steps) == 3 else None  # type: ignore[method-assign]
         for _ in run.epochs(2):
             for a, b in run.batches((x, y), batch=8):
                 run.backward(nn.functional.mse_loss(model(a), b))

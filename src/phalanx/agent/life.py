@@ -56,10 +56,7 @@ def hello(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
         make_folders(agent.folder, agent.run_folder)
     return {
         "pid": os.getpid(),
-        "python": sys.executable,
-        "version": list(sys.version_info[:3]),
         "folder": str(agent.folder),
-        "run_folder": agent.run_folder and str(agent.run_folder),
         "workers": agent.workers.pids,
         "codes": agent.workers.codes,
     }

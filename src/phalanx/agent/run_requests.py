@@ -62,11 +62,6 @@ def stop(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any
     return {}
 
 
-def kill(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    agent.stop_workers(0)
-    return {}
-
-
 def resume_tails(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     agent.logs.resume(field(request, "offsets", dict, {}))
     agent.told.clear()
@@ -126,10 +121,9 @@ def _kept(agent: Agent, request: dict[str, Any]) -> KeptSamples | None:
 HANDLERS = {
     "start": start,
     "stop": stop,
-    "kill": kill,
     "resume_tails": resume_tails,
     "switch": switch,
     "sample": sample,
     "kept_samples": kept_samples,
 }
-SLOW = ("stop", "kill", "sample", "kept_samples")
+SLOW = ("stop", "sample", "kept_samples")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 PROCESS = "PHALANX_PROCESS"  # by hand: the number of this process, from 0
 PROCESSES = "PHALANX_PROCESSES"  # by hand: how many there are
-LOCAL = "PHALANX_LOCAL"  # by hand: its number on its machine; unknown when left out
-LOCALS = "PHALANX_LOCALS"  # by hand: how many are on its machine
+LOCALS = "PHALANX_LOCALS"  # by hand: how many are on its machine; unknown when left out
 MEET = "PHALANX_MEET"  # HOST[:PORT] of process 0; wins over what the launcher says
 PORT = "PHALANX_PORT"  # the port on which process 0 is met
 RUN_ID = "PHALANX_RUN_ID"  # a word that all processes of the run share

@@ -48,6 +48,7 @@ def _named(
             interface=f"{bridge}p{number}",
             cgroups=tuple(str(folder / machine) for folder in parents),
             cpu=quota,
+            cpu_at_first=quota,
             rate=own,
         )
         for number, (quota, own) in enumerate(zip(quotas, rates, strict=True), start=1)
@@ -75,7 +76,7 @@ def build(state: LabState, shared: Sequence[Path], password: str | None = None) 
             started.append(Starting(state.name, machine))
         for one in started:  # before its number is known, its control group tells which it is
             one.machine.pid = one.pid()
-            one.machine.started = ending.started_at(one.machine.pid)
+            one.machine.started = states.started_at(one.machine.pid)
             if one.machine.started is None:
                 raise MachineError(f"machine '{one.machine.name}' ended immediately", "Try again.")
         states.write(state)
@@ -112,8 +113,7 @@ def _make_groups(state: LabState) -> None:
     for folder in map(Path, state.cgroups):
         cgroups.make_parent(folder)
     for machine in state.machines:
-        folders = [Path(folder) for folder in machine.cgroups]
-        for folder in folders:
+        for folder in machine.folders:
             folder.mkdir(exist_ok=True)
-        cgroups.limit_memory(folders, state.memory)
-        cgroups.limit_cpu(folders, machine.cpu)
+        cgroups.limit_memory(machine.folders, state.memory)
+        cgroups.limit_cpu(machine.folders, machine.cpu)

@@ -2,7 +2,7 @@
 
 Pure functions and values. In lockstep every global batch is cut into shares, one per worker; a
 free-running worker instead takes the next chunk from a counter that all workers share. Either
-way a *pass* over the data is a stretch of positions ``0 … n`` in an order that all workers
+way a *pass* over the data is a range of positions ``0 … n`` in an order that all workers
 derive from the seed, and every position is given out once.
 """
 
@@ -55,7 +55,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a pass that is trained under one phase of the strategy."""
+    """A range of a pass that is trained under one phase of the strategy."""
 
     start: int
     end: int

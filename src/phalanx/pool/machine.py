@@ -7,6 +7,7 @@ The description of each field is also the sentence that a wrong value is answere
 from __future__ import annotations
 
 import re
+import sys
 from typing import Annotated
 
 from pydantic import (
@@ -145,6 +146,12 @@ class Machine(BaseModel):
     @property
     def is_here(self) -> bool:
         return self.host == HERE
+
+    @property
+    def interpreter(self) -> str:
+        """The Python that the blueprint names; of this machine else the one that we run on."""
+        named = "python" in self.model_fields_set or not self.is_here
+        return self.python if named else sys.executable
 
     @property
     def endpoint(self) -> str:

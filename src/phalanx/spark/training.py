@@ -144,8 +144,7 @@ class KerasTrainee:
     def __init__(self, request: WorkerRequest) -> None:
         from phalanx.adapters.keras.optimizers import read_state, rule_of
         from phalanx.adapters.keras.torch_backend import TorchKerasModel
-        from phalanx.train.keras.seeds import KerasSeeds
-        from phalanx.train.keras.setup import check_clipping, check_options
+        from phalanx.train.keras.setup import KerasSeeds, check_clipping, check_options
         from phalanx.train.start.environment import detect
         from phalanx.train.worker.build_worker import build_worker
 
@@ -158,9 +157,8 @@ class KerasTrainee:
         self._rule = rule_of(self.model.optimizer, mirror.variables, mirror.parameters)
         read_state(self.model.optimizer, mirror.variables, mirror.parameters, self._rule)
         parts, loop = build_worker(
-            environment, mirror.module, self._rule, buffers="auto", loss="mean", trial=None,
-            seeds=KerasSeeds(self.model),
-        )  # fmt: skip
+            environment, mirror.module, self._rule, seeds=KerasSeeds(self.model)
+        )
         self.run, self._steps = Run(parts, loop), parts.steps
         self.run.keep(keras=self)
         self._checked = environment.workers == 1

@@ -246,7 +246,7 @@ def test_a_killed_machine_says_nothing_to_its_peers(lab: MakeLab) -> None:
 
 
 def test_several_labs_have_networks_of_their_own(pair: Lab, lab: MakeLab) -> None:
-    assert lab(1).subnet != pair.subnet
+    assert lab(1).state.subnet != pair.state.subnet
 
 
 @pytest.mark.parametrize("moment", ["bridge", "key", "process", "link", "ready"])

@@ -151,18 +151,11 @@ def test_a_checkpoint_with_many_names_for_a_tensor_is_refused(
     paths = write_run(shell.runs, "bomb")
     write_checkpoint(paths, 1)
     many_names(paths, names, places)
-    monkeypatch.setattr("phalanx.train.checkpoint.named_tensors.MOST_UNTIED", 40_000)
+    monkeypatch.setattr("phalanx.train.checkpoint.tensor_files.MOST_UNTIED", 40_000)
     answer = shell("export", "bomb", "--checkpoint", "1")
     assert answer.code == 2 and len(answer.errors) == 2
     assert "would take 48,000 bytes (2,000 names)" in answer.errors[0]
     assert not list(shell.folder.glob("*.safetensors")) + list(shell.folder.glob(".*.part"))
-
-
-def test_tied_tensors_are_exported(shell: Shell) -> None:
-    paths = write_run(shell.runs, "tied")
-    write_checkpoint(paths, 1)
-    many_names(paths, 40, 1)
-    assert shell("export", "tied", "--checkpoint", "1", "--json").json["tensors"] == 41
 
 
 @pytest.mark.parametrize("name", ["pool.yaml", "pool.json"])

@@ -24,8 +24,6 @@ from phalanx.launch.launcher import Launch
 from phalanx.observe.summary.history import source_of
 from phalanx.report.load import load_study
 
-SOURCES = Path(trust.__file__).parents[2]
-
 
 class Server:
     """Counts who connects, as an SSH server that collects passwords would."""
@@ -193,15 +191,6 @@ def test_without_a_place_for_a_key_runs_go_on_unsigned(
     paths = RunPaths(tmp_path / "run").make()
     write_launch(paths, "{}")
     assert paths.launch.read_text() == "{}" and not is_own(paths)
-
-
-def test_one_function_writes_the_launch_record() -> None:
-    writers = [
-        file.relative_to(SOURCES).as_posix()
-        for file in SOURCES.rglob("*.py")
-        if any("write" in line and "paths.launch" in line for line in file.read_text().splitlines())
-    ]
-    assert writers == ["core/run_folder/trust.py"]
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "../other", "/etc", "a\0b"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +10,7 @@ import pytest
 from cli_reference import example_of, verbs
 from cli_support import Shell
 
-from phalanx.cli.invocation import Invocation
-from phalanx.cli.main import ORDER
-from phalanx.cli.usage import explain
+from phalanx.cli.main import VERBS
 
 REMOTE = "machines:\n  far: {host: 192.0.2.10, cores: 4}\n  near: {host: here}\n"
 
@@ -45,8 +42,6 @@ WRONG = [
     (["run", "train.py", "--strategy", "bsp:depth=2"], "no option 'depth'", "servers"),
     (["run", "train.py", "--strategy", "switch:at=1.5"], "out of range: 1.5", "at most 1"),
     (["run", "train.py", "--strategy", "pipeline"], "'pipeline' is not implemented", "Use one of"),
-    (["run", "train.py", "--balance", "off"], "no longer has --balance", "SPEC:shares=equal"),
-    (["run", "train.py", "--slurm=time=1"], "no longer has --slurm", "slurm:partition=gpu"),
     (["run", "train.py", "--check", "0"], "--check must be a number of steps", "12,finite"),
     (["run", "train.py", "--check", "1,2"], "--check must be a number of steps", "12,finite"),
     (["run", "train.py", "--slow", "1,x"], "not 'x'", "--slow 1,1,0.25"),
@@ -74,7 +69,6 @@ WRONG = [
     (["run", "train.py", "--checkpoint-every", "0min"], "above 0", "10min"),
     (["run", "train.py", "--checkpoint-every", "1e999"], "epochs must be whole numbers", "10min"),
     (["run", "train.py", "--checkpoint-every", "1,keep=0"], "keep must be a whole number", "0"),
-    (["tune-switch", "train.py"], "unknown command 'tune-switch'", "switch:at=auto"),
     (["switch", "async"], "nothing is running", "phalanx run"),
     (["switch"], "missing argument", "phalanx switch --help"),
     (["switch", "a", "b", "c"], "at most a run", "phalanx switch async"),
@@ -204,14 +198,8 @@ def test_the_overview_lists_the_verbs_in_order(shell: Shell) -> None:
     answer = shell("--help")
 
     listed = [line.split()[0] for line in answer.out.partition("Commands:")[2].splitlines() if line]
-    assert tuple(listed[: len(ORDER)]) == ORDER
+    assert listed[: len(VERBS)] == [example.split()[1] for _, example in VERBS]
     assert shell().out == answer.out
-
-
-def test_version(shell: Shell) -> None:
-    from phalanx import __version__
-
-    assert shell("--version").out == f"phalanx {__version__}\n"
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -231,12 +219,6 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     process.stdout.close()
     _, errors = process.communicate(timeout=60)
     assert errors == ""
-
-
-def test_a_full_disk_is_no_defect() -> None:
-    told = explain(OSError(errno.ENOSPC, "No space left on device", "runs/x"), Invocation(("run",)))
-    assert (told.exit_code, told.cause) == (3, "the disk is full (runs/x)")

@@ -79,10 +79,6 @@ def test_live_displays_still_move() -> None:
     assert "\x1b[1A" in written and "\x1b]" not in written
 
 
-def test_letters_stay() -> None:
-    assert printable("a\tÄ 漢\n\x1b[31mred\x07") == "a\tÄ 漢\n[31mred"
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

@@ -58,13 +58,6 @@ def test_it_is_a_padded_crop_mirrored_half_of_the_time() -> None:
     assert torch.equal(augmented(list(range(40))), torch.stack(expected))
 
 
-def test_pad_zero_only_mirrors() -> None:
-    result = augmented(list(range(40)), pad=0)
-    mirrored = (result == IMAGES.flip(3)).flatten(1).all(1)
-    kept = (result == IMAGES).flatten(1).all(1)
-    assert torch.equal(mirrored, ~kept) and 5 < int(mirrored.sum()) < 35
-
-
 def test_draws_are_uniform_and_streams_independent() -> None:
     draws = Draws(0, 0, torch.arange(20_000))
     uniform = [draws.uniform(stream) for stream in range(3)]

@@ -10,11 +10,9 @@ from torch import Tensor
 
 from phalanx.data.augment import crop_and_flip
 from phalanx.data.gpu_copies import batches_ahead, copied_ahead
-from phalanx.data.placement import fits, placed
 from phalanx.data.reader import TensorReader
 
 HOST = torch.device("cpu")
-GB = 1 << 30
 
 
 class LateCopies:
@@ -57,14 +55,6 @@ def test_every_batch_is_what_the_reader_would_fetch(ahead: int) -> None:
         assert torch.equal(x, reader.fetch(indices, 0)[0])
 
 
-def test_a_batch_without_samples_is_none() -> None:
-    reader = TensorReader([torch.arange(4)])
-    orders = [("a", torch.tensor([1, 2])), ("b", torch.tensor([], dtype=torch.int64))]
-    found = dict(batches_ahead(reader, orders, LateCopies(), 2, pin=False))
-    assert found["a"][0].tolist() == [1, 2]
-    assert found["b"] is None
-
-
 def test_a_batch_keeps_its_values_after_later_ones_were_read() -> None:
     reader = TensorReader([torch.arange(100)])
     batches = [
@@ -101,31 +91,13 @@ def test_long_rows_are_taken_in_parts(
         assert torch.equal(found[key][0], reader.tensors[0][indices])
 
 
-def test_data_stay_where_they_are_for_a_cpu() -> None:
-    reader = TensorReader([torch.arange(4)])
-    assert placed(reader, HOST, 1) is reader
-
-
 def test_a_moved_reader_has_the_same_batches() -> None:
     reader = TensorReader([torch.randn(20, 3, 8, 8)], seed=5, augment=crop_and_flip())
     moved, indices = reader.on(HOST), torch.tensor([7, 3, 3])
     assert torch.equal(moved.fetch(indices, 2)[0], reader.fetch(indices, 2)[0])
 
 
-def test_a_gpu_without_a_number_may_be_any() -> None:
-    reader = TensorReader([torch.empty(4, device="meta")])
-    assert reader.is_on(torch.device("meta")) and not reader.is_on(HOST)
-    mixed = TensorReader([torch.empty(4, device="meta"), torch.empty(4)])
-    assert not mixed.is_on(HOST)
-
-
 def test_only_known_augmentation_moves() -> None:
     x = torch.randn(4, 3, 8, 8)
     assert TensorReader([x], augment=crop_and_flip()).moves
     assert not TensorReader([x], augment=lambda batch, draws: batch).moves
-
-
-def test_much_of_the_gpu_is_left_for_the_model() -> None:
-    assert fits(2 * GB, free=20 * GB, total=24 * GB)
-    assert not fits(6 * GB, free=20 * GB, total=24 * GB)
-    assert not fits(2 * GB, free=3 * GB, total=24 * GB)

@@ -33,18 +33,6 @@ def _first(samples: list[Any]) -> Any:
     return samples[0]
 
 
-@pytest.mark.timeout(60)
-def test_tensors_of_all_kinds() -> None:
-    for name, expected in _kinds().items():
-        if name == "nested":
-            continue
-        reducer, words = reduce_by_size(expected)
-        found = reducer(*words)
-        assert found.layout == expected.layout and found.dtype == expected.dtype
-        assert found.requires_grad == expected.requires_grad
-        assert torch.equal(found.to_dense(), expected.to_dense())
-
-
 def _send_by_size(_: int) -> None:
     ForkingPickler.register(Tensor, reduce_by_size)
 

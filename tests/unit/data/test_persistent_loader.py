@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import multiprocessing
 import os
@@ -17,7 +16,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from phalanx.agent.system import stat_fields
-from phalanx.data.persistent_loader import PersistentLoader
 from phalanx.data.prefetch import prefetch
 from phalanx.data.reader import as_reader
 
@@ -32,15 +30,6 @@ class Drawn(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[float, int, int]:
         return float(torch.rand(())), os.getpid(), index
-
-
-class Failing(Drawn):
-    fails = True
-
-    def __getitem__(self, index: int) -> tuple[float, int, int]:
-        if self.fails and index == 5:
-            raise ValueError("cannot read sample 5")
-        return super().__getitem__(index)
 
 
 def _loader(dataset: Dataset[Any], *, keep: bool = True, processes: int = 2) -> DataLoader[Any]:
@@ -109,18 +98,6 @@ def _answer(loader: DataLoader[Any], answers: Any) -> None:
     os._exit(0)
 
 
-class Owner:
-    """As trainers are: the loader knows it, and it knows the loader."""
-
-    def __init__(self) -> None:
-        self.loader = DataLoader(
-            Drawn(), 2, num_workers=1, persistent_workers=True, collate_fn=self.collate
-        )
-
-    def collate(self, samples: list[Any]) -> list[Tensor]:
-        return [torch.tensor(part) for part in zip(*samples, strict=True)]
-
-
 def test_processes_end_with_their_worker_in_the_midst_of_a_sample(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     worker = context.Process(target=_hang, args=(tmp_path,))
@@ -157,27 +134,12 @@ class Opened(Drawn):
 
 def _open(_: int) -> None:
     info = get_worker_info()
-    assert info is not None
     info.dataset.opened = True
 
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_what_prepares_a_process_finds_the_dataset_of_the_script(keep: bool) -> None:
     loader = DataLoader(Opened(), 2, num_workers=1, persistent_workers=keep, worker_init_fn=_open)
-    _read(loader, 0)
-
-
-def test_another_seed() -> None:
-    loader = _loader(Drawn())
-    assert not torch.equal(_read(loader, 0)[0], _read(loader, 0, seed=4)[0])
-
-
-def test_a_pass_after_one_that_failed() -> None:
-    dataset = Failing()
-    loader = _loader(dataset, processes=1)  # torch may wait seconds for each to end
-    with pytest.raises(ValueError, match="cannot read sample 5"):
-        _read(loader, 0)
-    dataset.fails = False
     _read(loader, 0)
 
 
@@ -188,20 +150,3 @@ def test_processes_end_with_the_loader() -> None:
     del loader
     gc.collect()
     assert not makers & {child.pid for child in multiprocessing.active_children()}
-
-
-@pytest.mark.slow  # torch waits seconds for what is collected as a cycle
-def test_processes_end_with_an_owner_of_the_loader() -> None:
-    owner = Owner()
-    _, makers = _read(owner.loader, 0)
-    assert makers <= {child.pid for child in multiprocessing.active_children()}
-    del owner
-    gc.collect()
-    assert not makers & {child.pid for child in multiprocessing.active_children()}
-
-
-def test_a_copy_of_a_loader_has_its_own() -> None:
-    loader = _loader(Drawn())
-    _read(loader, 0)
-    copied = PersistentLoader.of(copy.deepcopy(loader))
-    assert copied is not PersistentLoader.of(loader) and not copied._kept

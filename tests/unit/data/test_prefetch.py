@@ -86,11 +86,6 @@ def test_leaving_a_loop_early_ends_the_thread() -> None:
     assert not threads()
 
 
-def test_a_source_that_cannot_be_iterated() -> None:
-    with pytest.raises(TypeError):
-        list(prefetch(3))  # type: ignore[arg-type]
-
-
 def test_what_begins_early() -> None:
     """Where the next item is there, it begins before the one ahead of it is used."""
     events: list[str] = []
@@ -113,17 +108,6 @@ def test_what_begins_early() -> None:
     for item in items:
         events.append(f"use {item[-1]}")
     assert events == ["begin 0", "begin 1", "begin 2", "use 1", "use 2"]
-
-
-def test_what_has_begun_comes_before_an_exception() -> None:
-    def source() -> Iterator[int]:
-        yield from range(3)
-        raise ValueError("broken sample")
-
-    items = prefetch(source(), depth=5, begin=lambda number: number)
-    assert [next(items) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ValueError, match="broken sample"):
-        next(items)
 
 
 def test_threads_of_torch_are_limited_beside_the_training_alone() -> None:

@@ -94,13 +94,6 @@ def test_tensors_are_gathered(data: Any) -> None:
     assert torch.equal(x, X[PICK]) and torch.equal(y, PICK)
 
 
-def test_a_batch_may_be_changed_without_changing_the_data() -> None:
-    reader = as_reader((X.clone(), Y))
-    before = reader.fetch(torch.arange(10), 0)[0].clone()
-    reader.fetch(torch.arange(10), 0)[0].zero_()
-    assert torch.equal(reader.fetch(torch.arange(10), 0)[0], before)
-
-
 def test_a_single_tensor_and_a_subset() -> None:
     assert torch.equal(as_reader(X).fetch(PICK, 0), X[PICK])
     subset = as_reader(Subset(TensorDataset(X, Y), [9, 8, 7]))
@@ -250,11 +243,6 @@ def test_a_stream_that_is_left_early_ends_its_processes() -> None:
     items.close()  # type: ignore[attr-defined]
     del stream
     assert not multiprocessing.active_children()
-
-
-def test_a_reader_is_a_reader() -> None:
-    reader = as_reader((X, Y))
-    assert as_reader(reader) is reader
 
 
 def test_the_order_is_the_same_for_everyone_and_new_in_each_pass() -> None:

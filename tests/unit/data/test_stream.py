@@ -22,13 +22,6 @@ def numbers() -> Iterator[int]:
     yield from range(7)
 
 
-def test_batches_as_the_loader_makes_them() -> None:
-    reader = as_reader(DataLoader(Streamed(), batch_size=2, drop_last=True), seed=3)
-    assert (len(reader), reader.batch, reader.drop_last, reader.shuffle) == (5, 2, True, False)
-    x, y = reader.fetch(torch.tensor([1, 3]), 0)
-    assert y.tolist() == [1, 3] and x.shape == (2, 1)
-
-
 def test_random_numbers_do_not_depend_on_who_reads_what() -> None:
     one, other = as_reader(Streamed(), seed=3), as_reader(Streamed(), seed=3)
     whole, before = one.fetch(torch.arange(5), 1)[0], torch.get_rng_state()

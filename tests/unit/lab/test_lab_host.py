@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError, MachineError
-from phalanx.lab import cgroups, needs, network, state
+from phalanx.lab import cgroups, needs, state
 from phalanx.lab.first_process import moved_home
 from phalanx.lab.state import LabState, MachineState
 
@@ -108,11 +108,6 @@ def test_the_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_name_is_a_plain_word(name: str) -> None:
     with pytest.raises(InputError, match="cannot name a lab"):
         state.folder_of(name)
-
-
-def test_names_of_links_fit_the_kernel() -> None:
-    longest = f"{network.choose_bridge()}p{network.MACHINES_AT_MOST}"
-    assert len(longest) <= 15
 
 
 def test_only_root_moves_to_the_private_home() -> None:

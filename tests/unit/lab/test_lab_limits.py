@@ -67,7 +67,6 @@ def test_the_advice_for_too_much_is_enough(quotas: list[float], cores: int) -> N
 @given(percent=st.floats(1, 6400))
 def test_the_kernel_takes_every_quota(percent: float) -> None:
     quota, period = quota_of(percent)
-    assert quota is not None
     assert quota >= 1000
     assert 1000 <= period <= 1_000_000
     assert quota / period == pytest.approx(percent / 100, rel=0.001)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.core.errors import BAD_INPUT, InputError
+from phalanx.core.errors import InputError
 from phalanx.plan.placement import share_out
-from phalanx.plan.plan import MOST_WORKERS, Plan, Slot, make_plan
+from phalanx.plan.plan import Plan, Slot, make_plan
 from phalanx.pool.machine import Machine
 
 
@@ -82,18 +82,6 @@ def test_gpus_first_then_machines_then_where_there_is_room(workers: int, counts:
     assert share_out(machines, workers) == counts
 
 
-def test_several_machines() -> None:
-    made = plan(remote("a", cores=4), remote("b", cores=8, gpus=2), here(2))
-    assert made.workers == 4
-    assert [(m.name, [s.rank for s in m.slots]) for m in made.machines] == [
-        ("a", [0]),
-        ("b", [1, 2]),
-        ("here", [3]),
-    ]
-    assert made.remote == ["a", "b"]
-    assert [s.cpus for s in slots(made)] == [[], [], [], [0, 1]]
-
-
 def test_a_machine_without_a_worker_is_left_out_and_said() -> None:
     made = plan(here(2), remote("b", cores=1), workers=1)
     assert [m.name for m in made.machines] == ["here"]
@@ -114,45 +102,6 @@ def test_single_has_one_worker() -> None:
     assert made.reasons == ["'single' has one worker; --workers 3 does not apply"]
     assert plan(here(4), strategy="single").reasons == []
     assert slots(plan(here(4), here(4, gpus=2), strategy="single"))[0].device == "cuda:0"
-
-
-@pytest.mark.parametrize("workers", [0, -1])
-def test_no_workers(workers: int) -> None:
-    with pytest.raises(InputError, match=f"--workers is {workers}") as caught:
-        plan(here(2), workers=workers)
-    assert caught.value.exit_code == BAD_INPUT
-    with pytest.raises(InputError):
-        plan(here(2), workers=workers, strategy="single")
-
-
-def test_absurdly_many_workers() -> None:
-    with pytest.raises(InputError, match="too many to start"):
-        plan(here(2), workers=10**12)
-    assert plan(here(2), workers=MOST_WORKERS).workers == MOST_WORKERS
-
-
-def test_batch_smaller_than_workers() -> None:
-    with pytest.raises(InputError, match="a batch of 2 is too small for 3 workers") as caught:
-        plan(here(4), workers=3, batch=2)
-    assert caught.value.exit_code == BAD_INPUT
-    assert "--batch 3 or more, or at most 2 workers" in caught.value.remedy
-    assert plan(here(4), workers=3, batch=3).batch == 3
-
-
-@pytest.mark.parametrize("batch", [0, -5])
-def test_no_batch(batch: int) -> None:
-    with pytest.raises(InputError, match=f"--batch is {batch}"):
-        plan(here(2), batch=batch)
-
-
-def test_no_machines() -> None:
-    with pytest.raises(InputError, match="no machine"):
-        plan()
-
-
-def test_an_unknown_strategy() -> None:
-    with pytest.raises(InputError, match="unknown strategy 'allreduc'"):
-        plan(here(2), strategy="allreduc")
 
 
 def test_json_there_and_back() -> None:

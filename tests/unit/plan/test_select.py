@@ -112,23 +112,6 @@ def made(facts: list[tuple[int, int, bool]]) -> Pool:
     )
 
 
-def names_or_none(pool: Pool, text: str) -> list[str]:
-    try:
-        return [m.name for m in select(pool, text)]
-    except InputError:
-        return []
-
-
-@given(machines_of_any_kind)
-def test_cpus_and_gpus_divide_the_pool(facts: list[tuple[int, int, bool]]) -> None:
-    pool = made(facts)
-    cpus, gpus = names_or_none(pool, "cpus"), names_or_none(pool, "gpus")
-    everything = names_or_none(pool, "all")
-    assert not set(cpus) & set(gpus)
-    assert sorted(cpus + gpus) == sorted(everything) == sorted(m.name for m in pool.machines)
-    assert set(names_or_none(pool, "energy")) <= set(everything)
-
-
 @given(machines_of_any_kind, st.data())
 def test_the_fastest_are_at_least_as_fast_as_the_rest(
     facts: list[tuple[int, int, bool]], data: st.DataObject

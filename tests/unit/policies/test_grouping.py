@@ -47,14 +47,6 @@ def test_by_speed_joins_only_workers_of_like_speed(speeds: list[float], size: in
         assert all(fast <= 1.25 * slow for slow, fast in itertools.pairwise(ordered))
 
 
-@settings(deadline=None)
-@given(speeds_of_workers)
-def test_teams_without_a_size_are_all_unlike_each_other(speeds: list[float]) -> None:
-    known = [[speeds[r] for r in team] for team in by_speed(speeds) if speeds[team[0]] > 0.0]
-    known.sort(reverse=True)
-    assert all(min(fast) > 1.25 * max(slow) for fast, slow in itertools.pairwise(known))
-
-
 def test_examples() -> None:
     assert by_size(5, 2) == [(0, 1), (2, 3), (4,)]
     assert by_machine(["b", "a", "b"]) == [(0, 2), (1,)]

@@ -40,19 +40,6 @@ def test_each_row_once(sizes: list[int], workers: int, data: st.DataObject) -> N
     assert all(lanes.take(worker, 1) == [] for worker in range(lanes.workers))
 
 
-@settings(max_examples=100, deadline=None)
-@given(SIZES, st.integers(1, 5), st.data())
-def test_the_state_goes_on_alike(sizes: list[int], workers: int, data: st.DataObject) -> None:
-    lanes = Lanes([ranges_of(sizes)], workers)
-    asked = st.tuples(st.integers(0, workers - 1), st.integers(1, 20))
-    for worker, want in data.draw(st.lists(asked, max_size=10)):
-        lanes.take(worker, want)
-    again = Lanes.import_state(lanes.export_state(), workers)
-    for worker, want in data.draw(st.lists(asked, max_size=10)):
-        assert again.next_window(worker) == lanes.next_window(worker)
-        assert again.take(worker, want) == lanes.take(worker, want)
-
-
 def test_each_window_is_opened_by_one() -> None:
     lanes = Lanes([ranges_of([100] * 12)], 3)
     opened: dict[int, set[int]] = {}
@@ -68,16 +55,6 @@ def test_what_is_read_next_is_known() -> None:
     assert [lanes.next_window(0), lanes.next_window(1)] == [20, 30]
     lanes.take(0, 11)  # has begun with what it knew, and knows the next
     assert lanes.next_window(0) == 40
-
-
-def test_fewer_windows_than_workers() -> None:
-    lanes = Lanes([ranges_of([8])], 4)
-    assert [lanes.take(worker, 1) for worker in (3, 2, 1, 0)] == [
-        [(4, 5)],
-        [(2, 3)],
-        [(6, 7)],
-        [(0, 1)],
-    ]
 
 
 @settings(max_examples=100, deadline=None)

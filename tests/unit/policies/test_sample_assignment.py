@@ -31,13 +31,6 @@ def test_a_split_loses_and_repeats_nothing(total: int, parts: list[float]) -> No
     assert ends[-1] == total
 
 
-@given(sizes, st.integers(1, 8))
-def test_equal_shares_differ_by_one_at_most(total: int, workers: int) -> None:
-    ends = [0, *split(total, [1.0] * workers)]
-    parts = [b - a for a, b in itertools.pairwise(ends)]
-    assert max(parts) - min(parts) <= 1
-
-
 @given(sizes, batches, shares)
 def test_lockstep_covers_a_segment_once(samples: int, batch: int, parts: list[float]) -> None:
     segment = Segment(0, samples, 0)

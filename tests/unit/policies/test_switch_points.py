@@ -30,12 +30,6 @@ def test_segments_cover_each_epoch_and_phases_only_grow(
     )
 
 
-def test_the_point_is_the_next_global_batch() -> None:
-    ends = boundaries(parse_spec("switch:at=0.5"), 3, 100, 8)
-    assert ends == [(1, 56)]  # half of 300 samples is 50 into epoch 1; 56 is the next multiple
-    assert [(s.start, s.end, s.phase) for s in segments(1, 100, ends)] == [(0, 56, 0), (56, 100, 1)]
-
-
 def test_a_point_behind_the_end_is_refused() -> None:
     with pytest.raises(InputError, match="switches after epoch 4, but there are only 4"):
         boundaries(parse_spec("allreduce@4e/async"), 4, 100, 8)

@@ -41,7 +41,6 @@ def test_a_host_outside_the_pool(tmp_path: Path) -> None:
             "machines: {a: {host: a.example, user: ml, password: env:P, jump: 'me@gate:2222'}}",
         )
     )["a"]
-    assert machine.via is not None
     assert (machine.via.user, machine.via.host, machine.via.port) == ("me", "gate", 2222)
     assert machine.via.password is None, "a password is for the machine it was given for"
     assert machine.via.known_keys == str(tmp_path / "pool.known_hosts")

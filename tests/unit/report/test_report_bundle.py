@@ -11,7 +11,6 @@ from made_runs import write_run, write_study
 
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.script.script_imports import script_files
 from phalanx.launch.run.open_run_folder import keep_source
 from phalanx.report.bundle import write_bundle
 from phalanx.report.html import write_report
@@ -117,15 +116,6 @@ def test_nothing_outside_the_run_s_folder_is_packed(tmp_path: Path) -> None:
     assert not [name for name, content in files.items() if b"hunter2" in content]
 
 
-def test_source_that_is_a_link_is_not_packed(tmp_path: Path) -> None:
-    paths, report = plain_run(tmp_path)
-    (tmp_path / "keys").mkdir()
-    (tmp_path / "keys" / "id").write_text("hunter2")
-    paths.source.symlink_to(tmp_path / "keys")
-    files = contents(write_bundle(paths, report, tmp_path / "b.tar.gz"))
-    assert not [name for name in files if name.startswith("script/")]
-
-
 def test_a_bundle_replaces_a_link_and_leaves_its_target(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     target = tmp_path / "b.tar.gz"
@@ -159,9 +149,3 @@ def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
     for target in (tmp_path / "file" / "b.tar.gz", tmp_path):
         with pytest.raises(InputError, match="cannot write the bundle"):
             write_bundle(*plain_run(tmp_path), target)
-
-
-def test_a_script_that_does_not_parse_is_packed_alone(tmp_path: Path) -> None:
-    script = tmp_path / "broken.py"
-    script.write_text("def (:\n")
-    assert script_files(script) == [script.resolve()]

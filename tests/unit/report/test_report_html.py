@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from phalanx.observe.events import event_types as ev
 from phalanx.observe.summary.summary import summarise
 from phalanx.report.html import write_report
 from phalanx.report.load import load_study
-from phalanx.report.sections import REPORT_SECTIONS, make_sections
 from phalanx.report.study_verdict import verdict_on
 from phalanx.report.windows import cut_window, usual_span
 
@@ -64,11 +62,6 @@ class Page(HTMLParser):
         self.heading += data if self._in_heading else ""
 
 
-def test_it_begins_with_the_verdict(study: RunPaths) -> None:
-    page = Page(study.report.read_text())
-    assert page.heading.replace("\u00a0", " ") == verdict_on(load_study(study)).sentence
-
-
 def test_nothing_is_fetched_and_nothing_runs(study: RunPaths) -> None:
     text = study.report.read_text()
     assert "http://" not in text and "https://" not in text
@@ -85,20 +78,6 @@ def test_a_hostile_name_is_shown_not_obeyed(study: RunPaths) -> None:
     text = study.report.read_text()
     assert "<script" not in text
     assert "&lt;script&gt;alert(1)" in text
-
-
-def test_ids_inside_the_page_are_unique_and_resolve(study: RunPaths) -> None:
-    page = Page(study.report.read_text())
-    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
-    assert len(ids) == len(set(ids))
-    used = set(re.findall(r"url\(#([^)]+)\)", study.report.read_text()))
-    assert used and used <= set(ids)
-
-
-def test_figures_are_files_too(study: RunPaths) -> None:
-    for name in FIGURES:
-        assert (study.figures / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert "<svg" in (study.figures / f"{name}.svg").read_text()
 
 
 def test_the_same_run_gives_the_same_page(study: RunPaths) -> None:
@@ -182,44 +161,6 @@ def test_a_run_in_any_state_has_a_report(tmp_path: Path, make: object) -> None:
     text = write_report(paths).read_text()
     assert Page(text).heading.replace("\u00a0", " ") == verdict_on(load_study(paths)).sentence
     assert "None" not in re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
-
-
-def test_a_run_without_accuracy_shows_its_loss(tmp_path: Path) -> None:
-    paths = write_run(tmp_path, "run")
-    kept = [e for e in ev.read_events(paths.events_of(0)) if not isinstance(e, ev.Logged)]
-    kept = [e for e in kept if not isinstance(e, ev.EpochDone)]
-    paths.events_of(0).write_bytes(b"".join(map(ev.encode, kept)))
-    titles = [section.title for section in make_sections(load_study(paths))]
-    assert "Where the time went" in titles
-
-
-def test_the_phases_of_each_run_are_shown(study: RunPaths) -> None:
-    (found,) = (s for s in make_sections(load_study(study)) if s.title == "Where the time went")
-    (grid,) = found.grids
-    assert grid.head == ("strategy", "start", "read", "prepare", "train", "evaluate")
-    assert [row[0] for row in grid.rows] == ["single", "allreduce", "switch:at=0.5"]
-    assert grid.rows[0][1:4] == ("1.50 s", "100 ms", "–")
-
-
-def test_a_section_is_one_file_and_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = tmp_path / "colophon_section.py"
-    module.write_text(
-        "from phalanx.report.sections import Section\n"
-        "def section(study):\n"
-        "    return Section('Colophon', 150, lead=f'{len(study.runs)} runs, set in <b>bold</b>')\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(REPORT_SECTIONS, "_entries", dict(REPORT_SECTIONS._entries))
-    REPORT_SECTIONS.add("colophon", "colophon_section:section")
-    try:
-        paths = write_run(tmp_path / "runs", "run")
-        text = write_report(paths).read_text()
-    finally:
-        sys.modules.pop("colophon_section", None)
-    assert "1 runs, set in &lt;b&gt;bold" in text
-    assert text.index("Results") < text.index("Colophon") < text.index("Test accuracy")
 
 
 def test_the_window_shows_each_moment_of_a_worker_once(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from phalanx.core import words
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.report.load import load_study
-from phalanx.report.tables import print_table, ratio_to_baseline, table_lines
+from phalanx.report.tables import print_table, table_lines
 
 
 def make_study(home: Path, repeat: int = 1) -> RunPaths:
@@ -55,22 +55,6 @@ def test_it_fits_eighty_columns_and_loses_nothing(tmp_path: Path) -> None:
             assert cell.text in text and cell.note in text
 
 
-def test_repeats_are_one_group_with_their_range(tmp_path: Path) -> None:
-    study = load_study(make_study(tmp_path, repeat=3))
-    assert [len(group.runs) for group in study.groups] == [3, 3, 3, 3]
-    lines = {line.name: line for line in table_lines(study)}
-    assert all(" to " in cell.note for cell in lines["training time"].cells)
-
-
-def test_the_ratio_to_allreduce(tmp_path: Path) -> None:
-    study = load_study(make_study(tmp_path))
-    by_label = {group.label: group for group in study.groups}
-    assert ratio_to_baseline(by_label["allreduce"], study.groups) == 1.0
-    slower = ratio_to_baseline(by_label["single"], study.groups)
-    faster = ratio_to_baseline(by_label["async"], study.groups)
-    assert slower is not None and faster is not None and faster < 1.0 < slower
-
-
 def test_labels_name_the_batch_only_where_it_varies(tmp_path: Path) -> None:
     for name, strategy, batch in (
         ("a", "allreduce", 128), ("b", "allreduce", 256), ("c", "async", 128),
@@ -87,11 +71,6 @@ def test_best_is_marked_unless_all_are(tmp_path: Path) -> None:
     lines = {line.name: line for line in table_lines(study)}
     assert [cell.best for cell in lines["training time"].cells] == [False, False, True, False]
     assert not any(cell.best for cell in lines["test accuracy"].cells)
-
-
-def test_an_empty_run_still_has_a_table(tmp_path: Path) -> None:
-    text = printed(RunPaths(tmp_path / "nothing"), 80)
-    assert "lost" in text
 
 
 @given(st.floats(0, 1e6))

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import dlpack
 
-from phalanx.adapters.keras.flat import VariableRow
-from phalanx.adapters.keras.keras_model import KerasModel, copy_of
+from phalanx.adapters.keras.keras_model import KerasModel, VariableRow, copy_of
 
 
 class JaxKerasModel(KerasModel):

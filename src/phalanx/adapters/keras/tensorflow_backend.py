@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch.utils import dlpack
 
-from phalanx.adapters.keras.flat import VariableRow
-from phalanx.adapters.keras.keras_model import KerasModel
+from phalanx.adapters.keras.keras_model import KerasModel, VariableRow
 
 
 class TensorFlowKerasModel(KerasModel):

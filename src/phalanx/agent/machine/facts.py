@@ -27,30 +27,22 @@ def machine_facts(folder: Path) -> dict[str, Any]:
     """All of them; ``folder`` is where Phalanx keeps its files."""
     ids = cpu_ids()
     found_gpus = gpus.gpu_facts()
-    total, available = memory()
     return {
         "hostname": socket.gethostname(),
         "user": _user(),
-        "home": str(Path.home()),
         "folder": str(folder),
         "disk_free": disk_free(folder),
         "python": sys.executable or "",
-        "python_version": platform.python_version(),
-        "platform": sys.platform,
-        "arch": platform.machine(),
         "cores": usable_cores(ids),
         "cpu_ids": ids,
         "cpu_model": cpu_model(),
-        "memory": total,
-        "memory_available": available,
+        "memory": memory(),
         "gpus": found_gpus,
         "addresses": addresses(),
         "default_interface": default_interface(),
         "machine_id": machine_id(),
         "energy": _energy(found_gpus),
-        # Last, so that both clocks are read when the answer leaves.
-        "monotonic": time.monotonic(),
-        "wall": time.time(),
+        "wall": time.time(),  # last: read when the answer leaves
     }
 
 
@@ -87,15 +79,10 @@ def cpu_model() -> str:
     return (found.get("model name") or found.get("model") or platform.processor())[:100]
 
 
-def memory() -> tuple[int | None, int | None]:
-    """Bytes in all, and those that are free; what a control group allows counts."""
-    known = meminfo()
-    total, free = known.get("MemTotal"), known.get("MemAvailable")
-    limit, group = groups.memory_limit(), groups.memory_group()
-    if limit is not None and (total is None or limit < total):
-        used = groups.memory_used(group) if group else None
-        total, free = limit, min(free or limit, limit - (used or 0))
-    return total, free
+def memory() -> int | None:
+    """Bytes in all; what a control group allows counts."""
+    known = (meminfo().get("MemTotal"), groups.memory_limit())
+    return min((size for size in known if size is not None), default=None)
 
 
 def meminfo() -> dict[str, int]:

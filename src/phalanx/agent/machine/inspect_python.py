@@ -21,8 +21,6 @@ import json, platform, sys, sysconfig
 found = {"executable": sys.executable, "version": platform.python_version(), "packages": {}}
 found["platform"] = sysconfig.get_platform()
 found["libc"] = list(platform.libc_ver())
-found["soabi"] = sysconfig.get_config_var("SOABI") or ""
-found["implementation"] = sys.implementation.name
 try:
     from importlib.metadata import PackageNotFoundError, version
 except ImportError:

@@ -62,7 +62,12 @@ def environment(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[s
 def _wait_for(agent: Agent, lock: Any) -> None:
     deadline = time.monotonic() + INSTALL_SECONDS
     told = False
-    while not _free(lock):
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError:
+            pass  # another run has it
         if not told:
             agent.tell("note", text="waiting for another run that is creating the same environment")
             told = True
@@ -72,14 +77,6 @@ def _wait_for(agent: Agent, lock: Any) -> None:
                 "Try again when that run has started, or end it.",
             )
         time.sleep(0.2)
-
-
-def _free(lock: Any) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _made(agent: Agent, request: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def have(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any
     first = int(request.get("first", 0))
     target = target_of(agent, kind, digest)
     if first == 0:
-        store.forget_trouble()
+        store.trouble = None
     if not store.has(digest, size):
         return {"manifest_offset": store.offset(digest, size)}
     entries = store.manifest(digest)

@@ -43,7 +43,7 @@ def check(
         from phalanx.cli.machines import pool_offline
 
         selections = pool_offline.selections_of(pool)
-        pool_offline.show(output.human, pool, selections)
+        pool_offline.show(output, pool, selections)
         output.result(pool_offline.as_json(pool, selections))
         return DONE
     found, findings = _check(select(pool, machines), output)

@@ -25,7 +25,7 @@ def convert(
 
     Example: phalanx pool convert blueprint.json --out pool.yaml
     """
-    from phalanx.core.files import write_whole
+    from phalanx.core.files import write_asked
     from phalanx.pool.old_blueprint import convert as converted
 
     if out.exists():
@@ -33,12 +33,7 @@ def convert(
     output, found = Output(json), converted(old)
     for note in found.mended:
         output.note(f"warning: {old}: {note}")
-    try:
-        write_whole(out, found.text)
-    except OSError as error:
-        raise InputError(
-            f"{out}: cannot be written: {error.strerror}", "Give another --out."
-        ) from None
+    write_asked(out, found.text)
     output.say(found.text.rstrip())
     output.say(f"\nwritten to {out}; next: phalanx pool check {out}")
     output.result({"file": str(out), "mended": found.mended})

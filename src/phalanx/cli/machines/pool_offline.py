@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
+    from phalanx.cli.output import Output
     from phalanx.pool.machine import Machine, Pool
 
 
@@ -34,34 +32,20 @@ def as_json(pool: Pool, selections: dict[str, list[str]]) -> dict[str, object]:
     }
 
 
-def show(console: Console, pool: Pool, selections: dict[str, list[str]]) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
+def show(output: Output, pool: Pool, selections: dict[str, list[str]]) -> None:
+    from phalanx.cli.show.check_words import plain_table
 
-    console.print(_table(pool.machines), soft_wrap=False)
-    console.print(Text("\nselection    takes", style="bold"))
+    table = plain_table(
+        "name", "host", "cores", "GPUs", "efficient", "watts", "price/h", left=("host",)
+    )
+    for machine in pool.machines:
+        table.add_row(*_row(machine))
+    output.human.print(table, soft_wrap=False)
+    output.say("\nselection    takes", "bold")
     for name, taken in selections.items():
-        line = Text(f"{name:<13}").append(", ".join(taken) or "no machine")
-        line.stylize("dim" if not taken else "")
-        console.print(line, soft_wrap=False)
+        output.say(f"{name:<13}{', '.join(taken) or 'no machine'}", None if taken else "dim")
     for warning in pool.warnings:
-        text = Text(f"warning: {warning}", style="yellow")
-        console.print(Padding(text, (1, 0, 0, 0)), soft_wrap=False)
-
-
-def _table(machines: tuple[Machine, ...]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("name", overflow="fold")
-    table.add_column("host", overflow="fold")
-    for title in ("cores", "GPUs", "efficient", "watts", "price/h"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for machine in machines:
-        table.add_row(*(Text(cell) for cell in _row(machine)))
-    return table
+        output.say(f"warning: {warning}", "yellow")
 
 
 def _row(machine: Machine) -> list[str]:

@@ -45,11 +45,6 @@ class StudyCell:
         return ", ".join(parts)
 
 
-def matrix(strategies: list[str], batches: list[int | None], repeat: int) -> list[StudyCell]:
-    """Every combination."""
-    return alternating([(strategy, OURS, "") for strategy in strategies], batches, repeat)
-
-
 def alternating(
     rows: Sequence[tuple[str, str, str]], batches: Sequence[int | None], repeat: int
 ) -> list[StudyCell]:

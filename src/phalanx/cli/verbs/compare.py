@@ -100,12 +100,14 @@ def compare_checked(
     request: Request, strategies: list[str], batches: list[int | None], *, simulate: bool = False
 ) -> int:
     """Everything after the options: also what ``demo`` does."""
-    from phalanx.cli.request.study import StudyRun, matrix, show_or_execute, start_of
+    from phalanx.cli.request.study import StudyRun, alternating, show_or_execute, start_of
+    from phalanx.core.settings import OURS
 
     out = start_of(request)
     if request.workers == 1 and strategies != ["single"]:
         out.note("note: with one worker there is nothing to synchronise; compare with --workers 2")
-    cells = matrix(strategies, batches, request.options.repeat)
+    rows = [(strategy, OURS, "") for strategy in strategies]
+    cells = alternating(rows, batches, request.options.repeat)
     make_job = _simulated(request, out) if simulate else None
     return show_or_execute(StudyRun(request, cells, out, make_job), out, request.options.dry_run)
 

@@ -39,11 +39,9 @@ EPOCHS, BATCH, SEED = "PHALANX_EPOCHS", "PHALANX_BATCH", "PHALANX_SEED"
 
 def environment_of(framework: str, places: Places) -> dict[int, dict[str, str]]:
     """The variables of each rank."""
-    if framework == TENSORFLOW:
-        return tensorflow_scripts.environment(places)
-    if framework == JAX:
-        return jax_scripts.environment(places)
-    return torch_scripts.environment(places)
+    scripts = {TENSORFLOW: tensorflow_scripts.variables, JAX: jax_scripts.variables}
+    variables = scripts.get(framework, torch_scripts.variables)
+    return {process.rank: variables(process, places) for process in places.processes}
 
 
 def deciding(roles: Sequence[str]) -> list[int]:

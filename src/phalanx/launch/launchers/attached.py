@@ -58,7 +58,7 @@ class AttachedLauncher(SshLauncher):
         try:
             self._loop.wait(self._run.connect(), self._saying(say, asked))
         except BaseException:
-            self._let_go()
+            self._close(leave=True)
             raise
         return replace(job, fleet=replace(job.fleet, detach=False))
 
@@ -71,4 +71,4 @@ class AttachedLauncher(SshLauncher):
         assert self._job and self._loop and self._run
         self._paths = paths
         # Who stops a run before it knows the workers would stop nobody.
-        self._loop.wait(self._run.rejoin(self._job, paths), never)
+        self._loop.wait(self._run.keep_error(self._run.rejoin(self._job, paths)), never)

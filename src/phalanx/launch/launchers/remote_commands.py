@@ -17,12 +17,7 @@ from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
 from phalanx.launch.frameworks import Framework, places_of
 from phalanx.launch.frameworks.framework import SERVER
-from phalanx.launch.launcher import (
-    Job,
-    WorkerCommand,
-    process_variables,
-    worker_variables,
-)
+from phalanx.launch.launcher import Job, WorkerCommand, worker_command
 from phalanx.launch.launchers.foreign_commands import MachineContext, commands_of
 from phalanx.launch.link.agent_frames import Ports
 from phalanx.launch.machines.machine_session import ANSWER_SECONDS, MachineSession
@@ -60,7 +55,7 @@ async def secrets_for(
         member = by_name[machine.name]
         found[slot.rank] = {settings.SKEW: repr(member.skew)} if member.skew else {}
         if meeting is not None:
-            found[slot.rank] |= meeting_variables(meeting, member.address, machine, slot)
+            found[slot.rank] |= meeting_variables(meeting, member.address)
             found[slot.rank][hosts.PROCESSES] = str(len(job.plan.seats))
     return found
 
@@ -160,31 +155,23 @@ def command_of(
 ) -> WorkerCommand:
     """The worker of ``slot``, without what only the start knows (the key, where to meet)."""
     script = PurePosixPath(layout.project) / job.script.resolve().relative_to(root).as_posix()
-    bootstrap = [layout.python, "-P", "-m", "phalanx.launch.worker.bootstrap"]
-    chosen = msgspec.structs.replace(
-        job.settings, data=layout.data
-    )  # not where this machine has it
-    if layout.checkpoint is not None:
-        chosen = msgspec.structs.replace(chosen, resume=layout.checkpoint)
-    found = {
-        **worker_variables(replace(job, settings=chosen), layout.run_folder, machine, slot),
-        **process_variables(job, slot),
-        "PYTHONPATH": layout.code,
-    }
-    if layout.data is not None:
-        found[settings.DATA] = layout.data
-    serves = slot.rank >= job.plan.workers
-    server = [layout.python, "-P", "-m", "phalanx.train.start.joining_hosts"]
-    return WorkerCommand(
-        rank=slot.rank,
-        machine=machine.name,
-        argv=server if serves else [*bootstrap, str(script), *job.arguments],
-        env=found,
-        cpus=list(slot.cpus),
-        threads=slot.threads,
-        log=f"logs/rank-{slot.rank}.log",
-        role=SERVER if serves else "",
+    settings_there = msgspec.structs.replace(
+        job.settings, data=layout.data, resume=layout.checkpoint or job.settings.resume
+    )  # not where this machine has them
+    found = worker_command(
+        replace(job, settings=settings_there),
+        layout.run_folder,
+        machine,
+        slot,
+        python=layout.python,
+        script=str(script),
     )
+    more = {"PYTHONPATH": layout.code, **({settings.DATA: layout.data} if layout.data else {})}
+    found = msgspec.structs.replace(found, env={**found.env, **more})
+    if slot.rank < job.plan.workers:
+        return found
+    server = [layout.python, "-P", "-m", "phalanx.train.start.joining_hosts"]
+    return msgspec.structs.replace(found, argv=server, role=SERVER)
 
 
 def working_folder(root: Path, layout: RemoteLayout) -> str:
@@ -195,16 +182,12 @@ def working_folder(root: Path, layout: RemoteLayout) -> str:
     return os.path.normpath(f"{layout.project}/{part}")
 
 
-def meeting_variables(
-    meeting: MeetingPoint, address: str, machine: PlannedMachine, slot: Slot
-) -> dict[str, str]:
-    """What connects the worker of ``slot`` to the others; it holds the key, so is not kept."""
+def meeting_variables(meeting: MeetingPoint, address: str) -> dict[str, str]:
+    """What connects a worker to the others; it holds the key, so is not kept."""
     found = {
         hosts.MEET: endpoint(meeting.address, meeting.port),
         hosts.ADDRESS: address,
         hosts.MEMBERS: ",".join(meeting.members),
-        hosts.LOCAL: str(machine.slots.index(slot)),
-        hosts.LOCALS: str(len(machine.slots)),
         KEY_VARIABLE: meeting.key.text(),
     }
     if meeting.tls:

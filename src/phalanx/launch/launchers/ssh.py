@@ -19,10 +19,9 @@ from phalanx.launch.launcher import Job, Launch, Launcher, describe_launch, neve
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.link.event_loop import EventLoop, cancel
 from phalanx.launch.machines.reconnect import reconnect_seconds
-from phalanx.launch.machines.remote_files import MachineFile
 from phalanx.launch.run.interrupts import await_end
 from phalanx.launch.ssh.ssh_login import with_passwords
-from phalanx.observe.machines.monitor import MachineSamples
+from phalanx.observe.machines.monitor import Monitor
 from phalanx.pool.machine import Machine
 
 _MOST_SWITCH = 1 << 16  # bytes
@@ -74,7 +73,8 @@ class SshLauncher(Launcher):
         self._paths = paths
         if self._job.fleet.detach:  # first: if we are killed, the workers can still be found
             paths.detached.touch()
-        self._launching = self._loop.submit(self._run.launch(self._job, paths, launch))
+        run = self._run
+        self._launching = self._loop.submit(run.keep_error(run.launch(self._job, paths, launch)))
 
     def poll(self) -> dict[int, int]:
         run = self._run
@@ -123,7 +123,7 @@ class SshLauncher(Launcher):
     def leave(self) -> None:
         if self._paths is not None:
             self._paths.detached.touch()
-        self._let_go()
+        self._close(leave=True)
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
         run, loop = self._run, self._loop
@@ -137,7 +137,7 @@ class SshLauncher(Launcher):
         loop.submit(run.stop(grace))
         await_end(run.all_ended, grace, hurry)
         if not run.all_ended():
-            loop.submit(run.kill())
+            loop.submit(run.stop(0.0))
             await_end(run.all_ended, _AFTER_KILL, never)
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
@@ -161,16 +161,8 @@ class SshLauncher(Launcher):
                 paths.detached.unlink(missing_ok=True)
             self._say_news(say)
 
-    def processes(self) -> list[int]:
-        return []  # agents read what their workers use
-
-    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
-        assert self._run is not None
-        files: list[MachineSamples] = []
-        for member in self._run.members:
-            member.samples = MachineFile(paths.machine(member.name))
-            files.append(member.samples)
-        return files
+    def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:
+        return []  # agents read their machines
 
     def _saying(self, say: Say, asked: Callable[[], bool]) -> Callable[[], bool]:
         """Asked again and again while something is waited for: a time to say what there is."""
@@ -185,21 +177,17 @@ class SshLauncher(Launcher):
         for text in self.news():
             say(text)
 
-    def _let_go(self) -> None:
-        """Closes the connections like ``_close``, but lets everything on the machines go on."""
-        assert self._run and self._loop
-        with contextlib.suppress(PhalanxError, TimeoutError, OSError):
-            self._loop.wait(self._run.leave(), never, _AFTER_KILL)
-        self._loop.close()
-        self._run = None
-
-    def _close(self) -> None:
-        if self._loop is None or self._run is None:
+    def _close(self, *, leave: bool = False) -> None:
+        """``leave``: everything on the machines goes on."""
+        run, loop = self._run, self._loop
+        if loop is None or run is None:
             return
         with contextlib.suppress(PhalanxError, TimeoutError, OSError):
-            self._loop.wait(self._run.close(), never, _CLOSING)
-        self._loop.close()
+            loop.wait(run.leave() if leave else run.close(), never, _CLOSING)
+        loop.close()
         self._loop = None
+        if leave:
+            self._run = None
 
 
 def as_found(job: Job, machines: tuple[Machine, ...]) -> Job:

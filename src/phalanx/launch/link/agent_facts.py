@@ -12,7 +12,7 @@ from phalanx.launch.link.clocks import SKEW_WARNING, clock_words
 from phalanx.pool.facts import Facts
 from phalanx.pool.here import on_this_machine
 from phalanx.pool.machine import Machine
-from phalanx.pool.machine_facts import MachineFacts, facts_of
+from phalanx.pool.machine_facts import MachineFacts
 
 
 async def ask_facts(link: AgentLink, timeout: float) -> tuple[MachineFacts, float]:
@@ -20,7 +20,7 @@ async def ask_facts(link: AgentLink, timeout: float) -> tuple[MachineFacts, floa
     answer = await link.ask("facts", timeout=timeout)
     arrived = time.time()
     try:
-        facts = facts_of(answer)
+        facts = msgspec.convert(answer, MachineFacts)
     except msgspec.ValidationError as error:
         raise talks_otherwise(link.machine, str(error)) from None
     return facts, facts.wall - arrived  # short of the answer's way: milliseconds

@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from phalanx.core.errors import MachineError
-from phalanx.launch.link.agent_answers import AgentListener, PendingAnswers, Reply, Taker
+from phalanx.launch.link.agent_answers import AgentListener, AgentRefused, Reply, Taker, fail
 from phalanx.launch.link.agent_frames import (
     AgentFrame,
     AgentProblem,
@@ -30,6 +29,7 @@ from phalanx.launch.link.agent_loss import (
     silent,
     talks_otherwise,
     why_it_ended,
+    without_controls,
 )
 from phalanx.launch.link.agent_source import agent_command, agent_sources
 from phalanx.launch.link.clocks import ClockOffset
@@ -62,7 +62,9 @@ class AgentLink:
         self._command, self._patience, self._listener = command, patience, listener
         self._takers: list[Taker] = []
         self._heard = time.monotonic()
-        self._pending = PendingAnswers(self.machine.name)
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        """Awaited answers by number."""
         self._clock = ClockOffset()
         self._closing = False
         self._ended = False
@@ -112,13 +114,17 @@ class AgentLink:
         self, header: dict[str, Any], payload: bytes = b"", *, timeout: float | None = ASK_SECONDS
     ) -> Reply:
         """The same as ``ask``, with the bytes that came with the answer."""
-        with self._pending.expected() as (number, answer):
-            try:
-                async with asyncio.timeout(timeout):
-                    await self.send({**header, "id": number}, payload)
-                    return await answer
-            except TimeoutError:
-                raise no_answer(self.machine, header["ask"], timeout) from None
+        number = next(self._numbers)
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            async with asyncio.timeout(timeout):
+                await self.send({**header, "id": number}, payload)
+                return await answer
+        except TimeoutError:
+            raise no_answer(self.machine, header["ask"], timeout) from None
+        finally:
+            del self._waiting[number]
 
     @contextlib.contextmanager
     def diverted(self, take: Taker) -> Iterator[None]:
@@ -216,9 +222,14 @@ class AgentLink:
             if not any(take(found.tell, header, payload) for take in self._takers):
                 self._listener.on_tell(found.tell, header, payload)
         elif found.problem is not None:
-            self._pending.refuse(found.problem, read_as(AgentProblem, header))
+            told = read_as(AgentProblem, header)
+            cause = f"{self.machine.name}: {without_controls(told.cause)}"
+            refused = AgentRefused(cause, without_controls(told.remedy))
+            fail(self._waiting.get(found.problem), refused)
         elif found.answer is not None:
-            self._pending.resolve(found.answer, header, payload)
+            waiting = self._waiting.get(found.answer)
+            if waiting is not None and not waiting.done():  # else it comes too late
+                waiting.set_result((header, payload))
         else:
             raise WrongAgentFrame("a frame has no message")
 
@@ -243,7 +254,8 @@ class AgentLink:
         if self.lost is not None:
             return
         self.lost = error
-        self._pending.fail_all(error)
+        for waiting in self._waiting.values():
+            fail(waiting, error)
         if not self._closing:
             self._listener.on_lost(error)
 
@@ -278,9 +290,8 @@ async def open_agent(
     ``detach``: it outlives this link; ``attach``: the one of ``run`` that does; ``hold``: for so
     many seconds it may be silent here, and then come back.
     """
-    own = machine.is_here and "python" not in machine.model_fields_set
-    python = sys.executable if own else machine.python
-    command = await start_command(machine, agent_command(python, run), timeout=timeout)
+    words = agent_command(machine.interpreter, run)
+    command = await start_command(machine, words, timeout=timeout)
     link = AgentLink(command, patience, listener or AgentListener())
     hello = {
         "run": run,

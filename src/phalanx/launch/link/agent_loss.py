@@ -20,8 +20,8 @@ class ConnectionLost(MachineError):  # noqa: N818  (what happened)
     """The agent at its other end may still be there."""
 
 
-async def why_it_ended(command: RunningCommand) -> MachineError:
-    """The reason, from the exit code and the last words of an agent that has ended."""
+async def why_it_ended(command: RunningCommand, what: str = "agent") -> MachineError:
+    """The reason, from the exit code and the last words of what has ended."""
     machine = command.machine
     try:
         code = await command.wait(_WAIT)
@@ -49,7 +49,7 @@ async def why_it_ended(command: RunningCommand) -> MachineError:
     why = last or exit_words(code)
     kind = MachineError if code else ConnectionLost
     return kind(
-        f"the agent on {machine.name} ended: {why}",
+        f"the {what} on {machine.name} ended: {why}",
         "Check whether the machine is up, and whether something kills processes there.",
     )
 

@@ -163,6 +163,7 @@ class MachineSession(AgentListener):
 
     def begin(self, paths: RunPaths, plan: PlannedMachine) -> None:
         self.ranks = [slot.rank for slot in plan.slots]
+        self.samples = MachineFile(paths.machine(self.name))
         self._files = FileDownload(paths, self.ranks, self._say_by_name)
         self._checkpoints = CheckpointDownload(
             self.name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -22,6 +22,7 @@ from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.terminal import Say
 from phalanx.launch.link.agent_link import open_agent
+from phalanx.launch.link.agent_loss import why_it_ended
 from phalanx.launch.link.event_loop import in_thread
 from phalanx.launch.machines.addresses import own_address
 from phalanx.launch.pool.probe_plan import Schedule, all_reached, handling, pair_seconds
@@ -258,34 +259,21 @@ def _rates(name: str, found: m.MachineFigures) -> MachineRates:
 
 
 async def _why_it_ended(worker: RunningCommand) -> MachineError:
-    """The reason, from the exit code and the last words of a worker that has ended."""
+    error = await why_it_ended(worker, "worker")
+    missing = re.search(r"No module named '?([\w.]+)", worker.errors)
+    if missing is None:
+        return error
     name, python = worker.machine.name, worker.machine.python
-    try:
-        code = await worker.wait(GRACE_SECONDS)
-    except TimeoutError:
-        code = None
-    last = (worker.errors.splitlines() or [""])[-1][:200]
-    if "No module named" in last:
-        missing = last.rpartition("No module named")[2].strip(" ')\"")
-        return MachineError(
-            f"{name}: {python} there has no module {missing}",
-            "Install it there, or set 'python' in the blueprint to a Python that has it.",
-        )
-    if code == 127:
-        return MachineError(
-            f"{name} has no command '{python}'", "Set 'python' in the blueprint to its Python."
-        )
-    if code is None and not last:
-        return MachineError(f"the connection to {name} was lost", "Check whether it is still up.")
-    why = last or f"exit code {code}"
-    return MachineError(f"the worker on {name} ended: {why}", "Check whether its machine is up.")
+    return MachineError(
+        f"{name}: {python} there has no module {missing[1]}",
+        "Install it there, or set 'python' in the blueprint to a Python that has it.",
+    )
 
 
 async def _worker_command(machine: Machine, code: Code, module: str) -> Sequence[str]:
     """What starts ``module`` there, once the machine has our code."""
     if machine.is_here:
-        own = "python" not in machine.model_fields_set
-        return [sys.executable if own else machine.python, "-m", module]
+        return [machine.interpreter, "-m", module]
     root, manifest = code
     async with await open_agent(machine, run=None) as link:
         folder = await ship(link, manifest, root, "code", ignore_progress)

@@ -117,10 +117,10 @@ class Controller:
         self._interrupts = interrupts
         self._ranks = [worker.rank for worker in launch.workers]
         self._named: set[int] = set()
-        self._machines = launcher.samples(launch, paths)
+        self._monitors = launcher.monitors(launch, paths)
         self._training = [w.rank for w in launch.workers if launch.joins and w.role != SERVER]
         """The ranks that join the training: all but parameter servers."""
-        self._relay = Relay(paths, self._ranks, self._machines, observer, self._training)
+        self._relay = Relay(paths, self._ranks, observer, self._training)
         self._cause_waited = Patience(_PATIENCE_FOR_CAUSE)
         self._early_waited = Patience(_PATIENCE_FOR_EARLY)
         self._stragglers_waited = Patience(_PATIENCE_FOR_STRAGGLERS)
@@ -139,8 +139,8 @@ class Controller:
                     self._launcher.finish(self._observer.note, self._interrupts.insisted)
                     if ending.status == "done" and (why := self._model_lost()):
                         ending = _Ending("failed", MACHINE_FAILED, model_lost(why, self._paths))
-                    for machine in self._machines:
-                        machine.stop()
+                    for monitor in self._monitors:
+                        monitor.stop()
                     self._paths.remove_private()
                     for rank in self._ranks:
                         append_to_log(self._paths.log_of(rank), told_by(rank, self._paths))
@@ -161,8 +161,8 @@ class Controller:
 
     def _supervise(self) -> _Ending:
         self._observer.started(self._launch)
-        for machine in self._machines:
-            machine.start()
+        for monitor in self._monitors:
+            monitor.start()
         try:
             self._launcher.start(self._launch, self._paths)
         except OSError as error:

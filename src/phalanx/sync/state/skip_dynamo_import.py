@@ -23,9 +23,14 @@ _METHODS = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 def without_compiler() -> None:
     for name in _METHODS:
-        method = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
-        if method is not None and getattr(method, _MARK, None) is None:
-            setattr(method, _MARK, _marked_when_needed(method))
+        skip_compiler(getattr(torch.optim.Optimizer, name))
+
+
+def skip_compiler(method: Callable[..., Any]) -> None:
+    """A ``method`` that torch has marked no longer imports the compiler on its first call."""
+    plain = getattr(method, "__wrapped__", None)
+    if plain is not None and getattr(plain, _MARK, None) is None:
+        setattr(plain, _MARK, _marked_when_needed(plain))
 
 
 def step_without_compiler() -> None:

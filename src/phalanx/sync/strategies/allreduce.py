@@ -1,9 +1,10 @@
-"""Synchronous data parallelism in shared memory: reduce-scatter, update, and nothing to gather.
+"""Synchronous data parallelism: reduce-scatter, update, and on one machine nothing to gather.
 
-Each worker sums one slice of everybody's gradients and updates that slice of the parameters,
-which all workers see. It is the reduce-scatter and all-gather of Rabenseifner, "Optimization of
-collective reduction operations" (2004), where the gather costs nothing because the memory is
-shared, with the optimizer sharded between the halves as in Rajbhandari et al., "ZeRO" (2020).
+Each worker sums one slice of the gradients of all on its machine and updates that slice of the
+parameters, which they all see. It is the reduce-scatter and all-gather of Rabenseifner,
+"Optimization of collective reduction operations" (2004), where the gather costs nothing because the
+memory is shared, with the optimizer sharded between the halves as in Rajbhandari et al., "ZeRO"
+(2020).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class AllReduce(TeamStrategy):
-    """Two barriers a step: gradients are there; parameters are updated."""
+    """Two barriers a step: gradients are there; parameters are updated. One more where the
+    optimizer is not element-wise, or where gradients are clipped or may not be finite."""
 
     def __init__(
         self, context: StrategyContext, topology: str | None = None, through: str | None = None

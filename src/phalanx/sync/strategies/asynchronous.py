@@ -1,9 +1,10 @@
 """Asynchronous data parallelism: workers update the store one by one, without waiting.
 
-A push is one visit per shard: lock it, run the optimizer on it. No worker waits for another's
-step (Dean et al., "Large scale distributed deep networks", 2012). On a CPU there is nothing to
-pull: the model reads the store itself, also while others update it, as in Recht et al.,
-"Hogwild!" (2011), but no update is ever lost.
+A push is one visit per shard, whose owner locks it and runs the optimizer on it: this worker on
+one machine, a server between machines. No worker waits for another's step (Dean et al., "Large
+scale distributed deep networks", 2012). On a CPU there is nothing to pull on one machine: the model
+reads the store itself, also while others update it, as in Recht et al., "Hogwild!" (2011), but no
+update is ever lost. Between machines the answer to a push brings the newest parameters.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
@@ -19,10 +18,9 @@ from torch.utils.hooks import RemovableHandle
 from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.reader import Reader
-from phalanx.train.adopt.alone_pass import AlonePass
 from phalanx.train.adopt.found_models import parameters_of
 from phalanx.train.adopt.kept_objects import OrderState, advice_on_skipped, keepers_of
-from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, read_by_number
+from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, alone_pass, read_by_number
 from phalanx.train.adopt.script_length import (
     has_left_a_loop,
     may_have_failed,
@@ -32,7 +30,7 @@ from phalanx.train.checkpoint.kept_state import ORDER, unpack
 from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.proof.checks import Checks
-from phalanx.train.start.random_streams import Streams
+from phalanx.train.start.seed import Streams
 from phalanx.train.whole.own_batches import OwnBatches
 from phalanx.train.whole.plain_pass import PlainPass
 
@@ -52,15 +50,13 @@ class AdoptedTraining:
         self,
         parts: WorkerParts,
         loop: TrainingLoop,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
         passes: int | None,
-        seed: int,
         streams: Streams,
         checks: Checks,
     ) -> None:
-        self.parts, self.models, self._streams, self._checks = parts, models, streams, checks
-        self._loop, self._optimizers, self._left, self._seed = loop, list(optimizers), passes, seed
+        self.parts, self._streams, self._checks = parts, streams, checks
+        self.models, self.optimizers = parts.trained.models, list(parts.trained.optimizers)
+        self._loop, self._left, self._seed = loop, passes, parts.environment.settings.seed
         self._checked = weakref.WeakSet[DataLoader[Any]]()
         """Loaders whose data are those of all workers; a script may make one in each epoch."""
         self._loader: weakref.ref[DataLoader[Any]] | None = None
@@ -72,11 +68,11 @@ class AdoptedTraining:
         self._unmet: RemovableHandle | None = None
         """What makes this worker meet the others, who have left a pass early as it has."""
         engine = parts.trained.engine
-        self.own = OwnBatches(parts, loop, models) if engine.workers == 1 else None
+        self.own = OwnBatches(parts, loop) if engine.workers == 1 else None
         """Steps outside of any pass, where they can be counted."""
         self.order = OrderState(whole=self.is_whole)
         self.order.left.update(self._saved_order().get("left", {}))
-        parts.trained.keepers.update(keepers_of(optimizers))
+        parts.trained.keepers.update(keepers_of(self.optimizers))
         parts.trained.keepers[ORDER] = self.order
         if parts.resumed is not None:
             be_advised_by(lambda error: "" if parts.steps.losses else advice_on_skipped(error))
@@ -108,18 +104,14 @@ class AdoptedTraining:
         cpu = environment.device.type == "cpu" and not torch.cuda.is_initialized()
         return cpu and not environment.thread
 
-    @property
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        return self._optimizers
-
     def parameter_names(self) -> list[str]:
         """Of what the optimizers were given, in their order."""
         known = {id(p): n for m in self.models for n, p in m.named_parameters()}
-        return [known.get(id(p), "a parameter") for p in parameters_of(self._optimizers)]
+        return [known.get(id(p), "a parameter") for p in parameters_of(self.optimizers)]
 
     def is_checked(self) -> bool:
         """Whether some of its steps are done by one process as well."""
-        return self._checks.begin(self.parts, self.models, self.optimizers, self)
+        return self._checks.begin(self.parts, self)
 
     def go_alone(self) -> None:
         """In a child: the pass in hand is never ended, as far as the workers' team goes."""
@@ -130,7 +122,7 @@ class AdoptedTraining:
         if isinstance(drawn, PlainPass):
             return drawn.rest()
         reader = read_by_number(loader, self._seed, alone=True)
-        return AlonePass(reader, drawn, self._passes - 1, given, self._checks, self._streams)
+        return alone_pass(reader, drawn, self._passes - 1, given, self._checks, self._streams)
 
     def alone_again(self, loader: DataLoader[Any], drawn: Drawn) -> Iterator[Any]:
         """In a child: another pass."""
@@ -153,10 +145,10 @@ class AdoptedTraining:
         return begun is not None and begun.untrained
 
     def knows(self, optimizer: torch.optim.Optimizer) -> bool:
-        return any(known is optimizer for known in self._optimizers)
+        return any(known is optimizer for known in self.optimizers)
 
     def is_of(self, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-        same = len(optimizers) == len(self._optimizers) and all(map(self.knows, optimizers))
+        same = len(optimizers) == len(self.optimizers) and all(map(self.knows, optimizers))
         return same and not self.parts.lifecycle.over
 
     def through(self, loader: DataLoader[Any], drawn: Drawn) -> Iterator[Any]:
@@ -207,9 +199,11 @@ class AdoptedTraining:
         engine, current = self.parts.trained.engine, self._loop.current
         if not engine.lockstep:
             engine.rest()
-            me = threading.get_ident()  # workers may be threads, and this is a hook of all modules
+            me = (
+                threading.current_thread()
+            )  # workers may be threads, and this is a hook of all modules
             self._unmet = register_module_forward_pre_hook(
-                lambda *_: self._meet_those_who_left() if threading.get_ident() == me else None
+                lambda *_: self._meet_those_who_left() if threading.current_thread() is me else None
             )
         if meant and current is not None and self.parts.steps.refused is None:
             self._meet_those_who_left()

@@ -39,11 +39,10 @@ from phalanx.train.adopt.loader_pass import LoaderDraws, is_ours
 from phalanx.train.adopt.script_length import loop_may_train, passes_of
 from phalanx.train.files.calling_code import is_peek, script_frame
 from phalanx.train.proof.checks import Checks
-from phalanx.train.start.random_streams import Streams
+from phalanx.train.start.seed import Streams
 from phalanx.train.whole.calls import share_calls
 from phalanx.train.whole.plain_pass import PlainPass
-from phalanx.train.whole.view_choice import ViewChoice
-from phalanx.train.whole.view_trial import ViewTrial
+from phalanx.train.whole.view_trial import ViewChoice, ViewTrial
 from phalanx.train.whole.whole_engine import WholeEngine
 from phalanx.train.worker.build_worker import build_worker
 
@@ -357,8 +356,8 @@ class Adoption:
             environment = dataclasses.replace(self._view.environment(), device=device)
             whole = self._view.whole
             parts, loop = build_worker(
-                environment, models, optimizers, buffers="auto", loss=_DECLARED[self._chosen.loss],
-                trial=None, seeds=self.streams,
+                environment, models, optimizers, loss=_DECLARED[self._chosen.loss],
+                seeds=self.streams,
                 notes=describe(
                     models, optimizers, data, batch, passes, self._workers,
                     whole=whole, slower=self._view.slower,
@@ -373,8 +372,7 @@ class Adoption:
             if isinstance(engine, WholeEngine):
                 engine.go_on_from((parts.resumed.private or {}) if parts.resumed else {})
                 share_calls(engine.shared_calls(parts.figures.say_once))
-            own = self._chosen.seed, self.streams, self._checks
-            return AdoptedTraining(parts, loop, models, optimizers, known, *own)
+            return AdoptedTraining(parts, loop, known, self.streams, self._checks)
         finally:
             self._joining = False
 

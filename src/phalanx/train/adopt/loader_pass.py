@@ -23,6 +23,8 @@ from phalanx.data.reader import Reader, reader_of
 from phalanx.sync.arena.arena import Locks
 from phalanx.train.adopt.own_generators import OwnGenerators
 from phalanx.train.engine.engine import Engine
+from phalanx.train.proof.checks import Checks
+from phalanx.train.start.seed import Streams
 
 _PASSES_APART = 4
 """That free-running workers may be, for their orders to be compared."""
@@ -154,3 +156,20 @@ def read_by_number(loader: DataLoader[Any], seed: int, *, alone: bool = False) -
     options = options_of(loader)
     options = replace(options, processes=0, persistent=None) if alone else options
     return reader_of(loader.dataset, options, seed=seed)
+
+
+def alone_pass(
+    reader: Reader, drawn: LoaderPass, epoch: int, given: int, checks: Checks, streams: Streams
+) -> Iterator[Any]:
+    """What a child that goes on alone reads: whole batches, in the order that all workers have,
+    after those that were ``given`` to the worker."""
+    orders = enumerate(drawn.order[given * drawn.batch :].split(drawn.batch))
+    streams.enter_pass()
+    try:
+        for taken, (_, batch) in enumerate(reader.stream(orders, epoch), given + 1):
+            drawn.own.give(taken)
+            checks.given()
+            yield batch
+        drawn.own.end()
+    finally:
+        streams.leave_pass()

@@ -18,8 +18,14 @@ from phalanx.data.reader import Reader, tensors_of
 from phalanx.data.structure import map_tensors
 from phalanx.train.api.join import join_with
 from phalanx.train.api.run import Run
-from phalanx.train.figures.metrics import Metric, accuracy, is_classification
-from phalanx.train.figures.model_calls import Forward, call_model, own_loss
+from phalanx.train.figures.model_calls import (
+    Forward,
+    Metric,
+    accuracy,
+    call_model,
+    is_classification,
+    own_loss,
+)
 from phalanx.train.worker.precision import trial_step
 
 Loss = Callable[[Any, Any], Tensor]

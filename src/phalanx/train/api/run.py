@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from phalanx.train.checkpoint.kept_state import Keeper
 from phalanx.train.figures import gathered_values as gathered
 from phalanx.train.figures.evaluation import Means, Question
-from phalanx.train.figures.metrics import Metric, whole_set
-from phalanx.train.figures.model_calls import Forward, call_model
+from phalanx.train.figures.model_calls import Forward, Metric, call_model, whole_set
 from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.worker.precision import autocast

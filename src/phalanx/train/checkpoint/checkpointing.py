@@ -18,8 +18,8 @@ from phalanx.sync.state.optimizer_state import State
 from phalanx.train.checkpoint.kept_state import Keeper, groups_of, pack, random_state
 from phalanx.train.control.directives import CheckpointTimer
 from phalanx.train.engine.best_model import Best
-from phalanx.train.engine.buffer_state import frozen, names_of
 from phalanx.train.engine.engine import Engine
+from phalanx.train.engine.model_state import frozen, names_of
 from phalanx.train.samples.epoch_batches import Pass
 from phalanx.train.samples.schedule import TrainingSchedule
 from phalanx.train.start.environment import Environment, saves_checkpoints
@@ -55,7 +55,7 @@ class Trained:
 
     def layouts(self) -> list[OptimizerLayout]:
         from phalanx.train.checkpoint.checkpoint_manifest import OptimizerLayout
-        from phalanx.train.checkpoint.named_tensors import describe
+        from phalanx.train.checkpoint.tensor_files import describe
 
         names = names_of(self.models)
         return [

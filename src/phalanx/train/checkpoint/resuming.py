@@ -22,7 +22,7 @@ from phalanx.train.checkpoint.checkpointing import History, Trained
 from phalanx.train.checkpoint.kept_state import restore_groups, restore_random, unpack
 from phalanx.train.checkpoint.tensor_files import load
 from phalanx.train.engine.best_model import BestSoFar
-from phalanx.train.engine.buffer_state import names_of
+from phalanx.train.engine.model_state import names_of
 from phalanx.train.samples.schedule import ResumePoint
 
 

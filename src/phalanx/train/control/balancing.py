@@ -12,7 +12,7 @@ from phalanx.core.spec import Phase, Spec
 from phalanx.policies.balance import Balancer, ShareChange
 from phalanx.policies.share_proposal import Tick
 from phalanx.policies.straggler_policy import StragglerPolicy
-from phalanx.train.control.directives import Directive, Leave, Regroup, Return
+from phalanx.train.control.directives import Directive, Kind
 from phalanx.train.control.rendezvous import BUSY, SAMPLES, STEPS, WHOLE
 
 LOOK_EVERY = 4  # steps, at least, between observations of the policies
@@ -115,11 +115,11 @@ class SpeedWatch:
         speeds = [float(speed) for speed in speeds]
         if self.regroups and all(speed > 0.0 for speed in speeds) and self._steps >= KNOWN_AFTER:
             self.regroups = False
-            return Regroup()
+            return Directive(Kind.REGROUP)
         if self.policy is not None:
             verdict = self.policy.observe(speeds, now)
             if verdict is not None:
-                return Leave() if verdict == "leave" else Return()
+                return Directive(Kind.LEAVE if verdict == "leave" else Kind.RETURN)
         return None
 
 

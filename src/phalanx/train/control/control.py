@@ -22,7 +22,7 @@ from phalanx.train.control.directives import (
     Directive,
     DirectiveSource,
     DirectiveTaker,
-    Stop,
+    Kind,
 )
 from phalanx.train.control.rendezvous import (
     BUSY,
@@ -133,7 +133,7 @@ class Control(DirectiveTaker):
             self._cells.figures[self._arena.rank] = figures
 
     def use_shares(self) -> list[float]:
-        """The shares of the stretch that begins in lockstep."""
+        """The shares of the segment that begins in lockstep."""
         self._tell_decided()
         self._rebalanced = False
         return self.watch.shares
@@ -166,14 +166,14 @@ class Control(DirectiveTaker):
                 self._claims.cut()  # again: there was nothing left to cut the last time
             return
         if (found := self.source.look()) is not None:
-            if isinstance(found, Stop):
+            if found.kind is Kind.STOP:
                 self._cells.stopping[self._arena.rank] = 1
             elif self._first:
                 self._post(found)
         if not self._first:
             return
         if 1 in self._cells.stopping:
-            self._post(Stop())
+            self._post(Directive(Kind.STOP))
             return
         if not self._lockstep:
             figures, watch = self._cells.figures, self.watch

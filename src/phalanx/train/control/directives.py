@@ -11,6 +11,7 @@ import contextlib
 import sys
 import time
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 import msgspec
@@ -33,40 +34,22 @@ _taken: dict[Path, int] = {}
 asked for while it still started counts."""
 
 
-@dataclass(frozen=True)
-class SaveCheckpoint:
-    """Write a checkpoint."""
+class Kind(IntEnum):
+    """Of what all workers do at the same place in the data."""
+
+    SAVE = 0  # write a checkpoint
+    SWITCH = 1  # go on under another strategy
+    LEAVE = 2  # a worker is transiently slow: train in the second phase of the spec
+    RETURN = 3  # it is as fast as before: train in the first phase again
+    REGROUP = 4  # speeds are known by now: make groups by them
+    STOP = 5  # a worker was asked to stop: save, and end together
 
 
 @dataclass(frozen=True)
-class Switch:
-    """Go on under another strategy."""
-
-    spec: str
-
-
-@dataclass(frozen=True)
-class Leave:
-    """A worker is transiently slow: train in the second phase of the spec."""
-
-
-@dataclass(frozen=True)
-class Return:
-    """It is as fast as before: train in the first phase again."""
-
-
-@dataclass(frozen=True)
-class Regroup:
-    """Speeds are known by now: make groups by them."""
-
-
-@dataclass(frozen=True)
-class Stop:
-    """A worker was asked to stop: save, and end together."""
-
-
-Directive = SaveCheckpoint | Switch | Leave | Return | Regroup | Stop
-_KINDS: tuple[type[Directive], ...] = (SaveCheckpoint, Switch, Leave, Return, Regroup, Stop)
+class Directive:
+    kind: Kind
+    spec: str = ""
+    """To switch to."""
 
 
 class DirectiveSource:
@@ -78,8 +61,7 @@ class DirectiveSource:
         return False
 
     def look(self) -> Directive | None:
-        """Asked at every step, on each worker: only the first one has other directives than
-        ``Stop``."""
+        """Asked at every step, on each worker: the others have none but to stop."""
         return None
 
 
@@ -124,16 +106,16 @@ class CommandPoller(DirectiveSource):
 
     def look(self) -> Directive | None:
         if self._lifecycle.stopped:
-            return Stop()
+            return Directive(Kind.STOP)
         if self._rank:
             return None
         now = self.clock.now()
         if now - self._looked < LOOK_SECONDS:
             return None
         self._looked = now
-        return self._switch() or (SaveCheckpoint() if self._timer.is_due() else None)
+        return self._switch() or (Directive(Kind.SAVE) if self._timer.is_due() else None)
 
-    def _switch(self) -> Switch | None:
+    def _switch(self) -> Directive | None:
         if self._path is None or self._workers == 1 or (request := self._read()) is None:
             return None
         if request.number <= _taken.get(self._path, 0):
@@ -146,7 +128,7 @@ class CommandPoller(DirectiveSource):
         except InputError as error:  # the command line checks it: this file is not from there
             say_refused(error)
             return None
-        return Switch(request.spec)
+        return Directive(Kind.SWITCH, request.spec)
 
     def _read(self) -> _Request | None:
         if self._path is None:
@@ -181,7 +163,7 @@ class DirectiveTaker:
 
     @property
     def cut(self) -> bool:
-        """In lockstep: the stretch under way ends with the batch in hand, or with its round."""
+        """In lockstep: the segment under way ends with the batch in hand, or with its round."""
         return self._directive is not None
 
     def after_segment(self, ticket: int, position: int) -> tuple[int, Directive | None]:
@@ -207,13 +189,10 @@ class CommandCells:
         """Of each worker, whether it has to stop; the first one looks at them."""
 
     def post(self, directive: Directive) -> None:
-        spec = directive.spec if isinstance(directive, Switch) else ""
-        self._text[:] = list(spec.encode()[:TEXT].ljust(TEXT, b"\0"))
-        self.cells[1] = _KINDS.index(type(directive))
+        self._text[:] = list(directive.spec.encode()[:TEXT].ljust(TEXT, b"\0"))
+        self.cells[1] = directive.kind
         self.cells[0] += 1
 
     def read(self) -> Directive:
-        kind = _KINDS[self.cells[1]]
-        if kind is Switch:
-            return Switch(bytes(self._text.tolist()).rstrip(b"\0").decode())
-        return kind()  # type: ignore[call-arg]
+        spec = bytes(self._text.tolist()).rstrip(b"\0").decode()
+        return Directive(Kind(self.cells[1]), spec)

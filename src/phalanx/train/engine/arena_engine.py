@@ -28,6 +28,7 @@ class ArenaEngine(Engine):
     def _use(self, arena: Arena, listener: EngineListener) -> None:
         self._arena, self._listener = arena, listener
         self.background = not arena.scripted
+        self.near_first = arena.hosts is None or 0 in arena.hosts.here
         self._gathering: Gathering | None = None
 
     def region(self, name: str, count: int, dtype: torch.dtype) -> Tensor:
@@ -75,8 +76,3 @@ class ArenaEngine(Engine):
     def channels_with_first(self) -> dict[int, Channel]:
         hosts = self._arena.hosts
         return {} if hosts is None else hosts.channels_with_first()
-
-    @property
-    def near_first(self) -> bool:
-        hosts = self._arena.hosts
-        return hosts is None or 0 in hosts.here

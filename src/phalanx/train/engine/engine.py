@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -17,12 +18,28 @@ from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured, ModelState
 from phalanx.train.engine.sample_leases import SampleLeases
 from phalanx.train.engine.script_optimizers import ScriptOptimizers
+from phalanx.train.start.environment import Environment
 
 if TYPE_CHECKING:
     from phalanx.sync.connect.channel import Channel
 
 NEVER = 2**62
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Script:
+    """What the script brings, on this worker's device."""
+
+    environment: Environment
+    models: list[nn.Module]
+    optimizers: list[torch.optim.Optimizer]
+    spec: Spec
+    precision: str
+    rounding: ExitStack
+    notes: list[str]
+    buffers: str
+    loss: str
 
 
 class Engine:
@@ -49,6 +66,14 @@ class Engine:
     goes_ahead = False
     """Whether gradients may be on their way before the step: then
     ``exchange.begin_batch`` is called."""
+    leads = True
+    """Whether it speaks for those that step together."""
+    holds_optimizers = True
+    """Whether this worker can give the script's optimizers their state at any time."""
+    near_first = True
+    """Whether this worker writes where the first one does: they are on one machine."""
+    phase = "single"
+    """What this worker trains under now, in words."""
 
     def __init__(
         self,
@@ -112,11 +137,6 @@ class Engine:
 
     # -- steps -------------------------------------------------------------------------------
 
-    @property
-    def leads(self) -> bool:
-        """Whether it speaks for those that step together."""
-        return True
-
     def settle(self) -> None:
         """Workers that train apart come together, to be evaluated as one. Collective."""
 
@@ -146,11 +166,6 @@ class Engine:
         """
         return None
 
-    @property
-    def phase(self) -> str:
-        """What this worker trains under now, in words."""
-        return "single"
-
     def capture(self) -> Captured:
         """The state now, in memory of its own. Collective."""
         return self.model.capture()
@@ -159,11 +174,6 @@ class Engine:
         """The weights are as they should be: it was not the script that has changed them."""
 
     # -- a child that goes on alone ----------------------------------------------------------
-
-    @property
-    def holds_optimizers(self) -> bool:
-        """Whether this worker can give the script's optimizers their state at any time."""
-        return True
 
     def leave_shared_memory(self) -> None:
         """Of a process that was forked from this worker: what it trains becomes its own."""
@@ -187,11 +197,6 @@ class Engine:
     def channels_with_first(self) -> dict[int, Channel]:
         """Between the first worker and those who cannot write where it does. Collective."""
         return {}
-
-    @property
-    def near_first(self) -> bool:
-        """Whether this worker writes where the first one does: they are on one machine."""
-        return True
 
     def finish(self, collective: bool) -> None:
         """Leave the final parameters, buffers and optimizer state in ordinary tensors."""

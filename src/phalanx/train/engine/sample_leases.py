@@ -49,20 +49,20 @@ class SampleLeases:
         """The next leases are of a pass whose data come in blocks, or are not."""
 
     def end_lanes(self, ticket: int) -> None:
-        """A stretch is over."""
+        """A segment is over."""
 
     def complete(self, ticket: int) -> bool:
-        """After all leases of a stretch, whether it is over: no worker has any of it in hand.
+        """After all leases of a segment, whether it is over: no worker has any of it in hand.
 
         If not, there are samples of a worker that was lost meanwhile: ask for leases again.
         """
         return True
 
     def let_go(self) -> None:
-        """The script has left the stretch before its end."""
+        """The script has left the segment before its end."""
 
     def waits(self, rank: int) -> bool:
-        """Whether that worker waits at the end of a stretch until no other has any of it."""
+        """Whether that worker waits at the end of a segment until no other has any of it."""
         return False
 
 

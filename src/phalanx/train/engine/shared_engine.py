@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import torch
-from torch import nn
 
-from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
-from phalanx.sync.arena.arena import Arena, LostWorker
-from phalanx.sync.arena.clock import Clock, Toll
+from phalanx.sync.arena.arena import LostWorker
+from phalanx.sync.arena.clock import Toll
 from phalanx.sync.codec.encoding import Encoding
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.active_phase import ActivePhase, PhaseParts, PhaseSet
@@ -19,13 +16,11 @@ from phalanx.train.control.control import Control
 from phalanx.train.control.directives import DirectiveSource
 from phalanx.train.engine.arena_engine import ArenaEngine
 from phalanx.train.engine.emulation import emulation_of
+from phalanx.train.engine.engine import Script
 from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.engine.model_state import Captured, SharedModelState
 from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, claims_for
 from phalanx.train.engine.script_optimizers import SharedOptimizers, WrittenWeights
-
-if TYPE_CHECKING:
-    from phalanx.sync.arena.memory_arena import ThreadArena
 
 
 class SharedEngine(ArenaEngine):
@@ -36,20 +31,14 @@ class SharedEngine(ArenaEngine):
     optimizers: SharedOptimizers
 
     def __init__(
-        self,
-        arena: Arena,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        spec: Spec,
-        clock: Clock,
-        chosen: RunSettings,
-        buffers: str,
-        machine: str,
-        first: int,
-        source: DirectiveSource,
-        listener: EngineListener,
-        virtual: ThreadArena | None = None,
+        self, script: Script, first: int, source: DirectiveSource, listener: EngineListener
     ) -> None:
+        """``first``: the phase to begin with."""
+        environment, spec = script.environment, script.spec
+        models, optimizers = script.models, script.optimizers
+        arena, clock, chosen = environment.arena, environment.clock, environment.settings
+        assert arena is not None
+        virtual = environment.virtual
         self._use(arena, listener)
         self.rank, self.workers = arena.rank, arena.workers
         self.goes_ahead, self._clock = arena.hosts is not None, clock
@@ -66,11 +55,12 @@ class SharedEngine(ArenaEngine):
 
             toll, shards = toll_of(chosen.virtual, virtual, spec.phases)
         parts = PhaseParts(
-            arena, clock, self.directives.rendezvous, chosen.divide_rate, encoding, machine,
-            chosen.private_weights, toll, shards,
+            arena, clock, self.directives.rendezvous, chosen.divide_rate, encoding,
+            environment.machine, chosen.private_weights, toll, shards,
         )  # fmt: skip
         self._phases = phases = PhaseSet(parts, optimizers)
-        self.model = SharedModelState(arena, models, phases, buffers)
+        self.holds_optimizers = all(shared.elementwise for shared in phases.shared)
+        self.model = SharedModelState(arena, models, phases, script.buffers)
         self.leases = SharedSampleLeases(arena, claims, self.directives, phases, listener)
         emulation = emulation_of(chosen, arena.rank, arena, virtual)
         self._written = WrittenWeights(
@@ -94,6 +84,7 @@ class SharedEngine(ArenaEngine):
     def _begin(self, active: ActivePhase, spec: Spec, *, regroup: bool = False) -> None:
         self._phases.current = active
         self.lockstep, self.apart = active.lockstep, active.every > 0
+        self.phase, self.leads = active.phase.label, active.team.index == 0
         self.parties = active.team.size if active.together else 1
         self._arena.in_step = active.lockstep  # all come here after the same barriers
         self.leases.begin_phase()
@@ -104,10 +95,6 @@ class SharedEngine(ArenaEngine):
 
     def note_weights(self) -> None:
         self._written.note_all()
-
-    @property
-    def phase(self) -> str:
-        return self._phases.current.phase.label
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         if not regroup and phase.label == self.phase:
@@ -156,10 +143,6 @@ class SharedEngine(ArenaEngine):
 
     # -- steps -------------------------------------------------------------------------------
 
-    @property
-    def leads(self) -> bool:
-        return self._phases.current.team.index == 0
-
     def settle(self) -> None:
         if self.apart:
             self._phases.drain()
@@ -204,10 +187,6 @@ class SharedEngine(ArenaEngine):
         return captured
 
     # -- a child that goes on alone ----------------------------------------------------------
-
-    @property
-    def holds_optimizers(self) -> bool:
-        return all(shared.elementwise for shared in self._phases.shared)
 
     def leave_shared_memory(self) -> None:
         for replica in self._phases.replicas:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.adapters.torch_models import save_state, state_of
+from phalanx.observe.events import event_types
 from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
 from phalanx.train.figures.evaluation import Evaluator, Question
-from phalanx.train.figures.metrics import is_classification, logits_of
+from phalanx.train.figures.model_calls import is_classification, logits_of
 from phalanx.train.figures.training_events import TrainingEvents
 from phalanx.train.samples.epoch_batches import Pass
 from phalanx.train.start.environment import Environment
@@ -49,7 +50,7 @@ class Figures:
         """What changes the mathematics, where the first worker's output is seen."""
         if self._environment.rank == 0 and line not in self._said:
             self._said.add(line)
-            self._events.noted(line)
+            self._events.emit(event_types.Noted, text=line)
             print(f"phalanx: {line}", file=sys.stderr, flush=True)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -60,7 +61,10 @@ class Figures:
         """Reported once: how long the training is."""
         if not self._planned:
             self._planned = True
-            self._events.planned(self.epochs, current.samples, current.batch)
+            self._events.emit(
+                event_types.Planned,
+                epochs=self.epochs, samples=current.samples, batch=current.batch,
+            )  # fmt: skip
 
     def ask(self, asked: Question, *, wait: bool) -> list[float] | None:
         """Averages over data; ``None`` if another worker makes them and this need not wait."""
@@ -103,7 +107,7 @@ class Figures:
         shared = self.evaluated and not over
         if not (self._evaluator.mine(self.epoch) if shared else rank == 0):
             return
-        self._events.logged(numbers)
+        self._events.emit(event_types.Logged, epoch=self._events.epoch, values=numbers)
         if not over:
             self._keep_best(numbers.get(self.best.name or ""))
 
@@ -140,7 +144,8 @@ class Figures:
                 engine = self._evaluator.engine
                 with engine.model.showing(None if engine.lockstep else self._evaluator.snapshot):
                     save_state(state_of(self._models), self._environment.paths.best)
-                self._events.saved(self._environment.paths.best)
+                best = self._environment.paths.best.name
+                self._events.emit(event_types.Saved, path=best, epoch=self._events.epoch)
             self._checkpointer.mark_best(self.best.name or "", value)
         elif self.best.is_hopeless(self.epoch):
             self._evaluator.engine.request_stop(self.epoch)

@@ -23,8 +23,7 @@ from phalanx.train.control.rendezvous import EVALUATE
 from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.model_state import Snapshot
 from phalanx.train.figures.gathered_values import gather
-from phalanx.train.figures.metrics import Metric, one_number
-from phalanx.train.figures.model_calls import Forward, call_model
+from phalanx.train.figures.model_calls import Forward, Metric, call_model, one_number
 from phalanx.train.samples.epoch_batches import formatted
 
 MOST_METRICS = 32

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from phalanx.observe.events import event_types as events
@@ -30,7 +28,7 @@ class TrainingEvents(EngineListener):
 
     def epoch_done(self, began: float, rate: float, step: int | None) -> None:
         sums, now = self._stopwatch.sums, self._stopwatch.clock.now()
-        self._emit(
+        self.emit(
             events.EpochDone,
             epoch=self.epoch,
             seconds=now - began,
@@ -41,36 +39,18 @@ class TrainingEvents(EngineListener):
             step=step,
         )
 
-    def planned(self, epochs: int | None, samples: int, batch: int) -> None:
-        self._emit(events.Planned, epochs=epochs, samples=samples, batch=batch)
-
-    def noted(self, text: str) -> None:
-        self._emit(events.Noted, text=text)
-
-    def logged(self, values: Mapping[str, float | None]) -> None:
-        self._emit(events.Logged, epoch=self.epoch, values=dict(values))
-
-    def saved(self, path: Path) -> None:
-        self._emit(events.Saved, path=path.name, epoch=self.epoch)
-
     def switched(self, point: float, before: str, after: str, asked: float, pause: float) -> None:
         """``point`` in epochs; reported by the first worker."""
-        self._stopwatch.writer.emit(
-            events.Switched(
-                time=asked,
-                rank=self._rank,
-                epoch=self.epoch,
-                at_epoch=self._before + point,
-                before=before,
-                after=after,
-                pause=pause,
-            )
-        )
+        at = self._before + point
+        self.emit(
+            events.Switched,
+            time=asked, epoch=self.epoch, at_epoch=at, before=before, after=after, pause=pause,
+        )  # fmt: skip
 
     # -- from the engine ---------------------------------------------------------------------
 
     def worker_lost(self, lost: LostWorker) -> None:
-        self._emit(events.WorkerLost, worker=lost.rank, machine=lost.machine, address=lost.address)
+        self.emit(events.WorkerLost, worker=lost.rank, machine=lost.machine, address=lost.address)
         print(
             f"phalanx: worker {lost.rank} on {lost.machine} ({lost.address}) is lost; training "
             f"goes on without it",
@@ -79,7 +59,7 @@ class TrainingEvents(EngineListener):
         )
 
     def samples_settled(self, settled: SettledSamples) -> None:
-        self._emit(
+        self.emit(
             events.SamplesSettled,
             worker=settled.worker,
             epoch=self.epoch,
@@ -91,7 +71,7 @@ class TrainingEvents(EngineListener):
         self._stopwatch.writer.flush()  # at once: what it says is known to this worker alone
 
     def shares_changed(self, change: ShareChange) -> None:
-        self._emit(
+        self.emit(
             events.Balanced,
             epoch=self.epoch,
             shares=change.shares,
@@ -100,6 +80,8 @@ class TrainingEvents(EngineListener):
             rate_after=change.after,
         )
 
-    def _emit(self, kind: Any, **fields: Any) -> None:
+    def emit(self, kind: Any, **fields: Any) -> None:
+        """``time``: now, unless it is among the ``fields``."""
         stopwatch = self._stopwatch
-        stopwatch.writer.emit(kind(time=stopwatch.clock.now(), rank=self._rank, **fields))
+        fields = {"time": stopwatch.clock.now(), **fields}
+        stopwatch.writer.emit(kind(rank=self._rank, **fields))

@@ -6,16 +6,15 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from phalanx.train.files.calling_code import caller_of
-from phalanx.train.files.private_files import PrivateFiles, exists
-from phalanx.train.files.script_files import FirstFiles, ScriptFiles
+from phalanx.train.files.script_files import FirstFiles, PrivateFiles, ScriptFiles, exists
 
 F = TypeVar("F", bound=ScriptFiles)
 
@@ -231,3 +230,82 @@ renames = Act(_renames, lambda call: call.argument(1, "dst"), (0, "src"))
 links = Act(_links, lambda call: call.argument(1, "dst"))
 copies = Act(_copies, lambda call: call.argument(1, "dst"))
 leaves_alone = Act(_leaves_alone)
+
+
+def _lists(call: Private) -> Any:
+    path = call.argument(0, "path") or "."
+    if (found := _both(call, path, _names)) is None:
+        return call.as_it_is()
+    return list(found)
+
+
+def _scans(call: Private) -> Any:
+    path = call.argument(0, "path") or "."
+    if (found := _both(call, path, _entries)) is None:
+        return call.as_it_is()
+    return _Scan(_Entry(entry, os.path.join(path, name)) for name, entry in found.items())  # noqa: PTH118
+
+
+def _both(
+    call: Private, path: Any, look: Callable[[Private, str], dict[str, Any]]
+) -> dict[str, Any] | None:
+    """The real ones and ours, by name; ``None`` where it is the real ones, and all of them."""
+    files, name = call.files, call.files.name_of(path)
+    if name is None:
+        return None
+    hidden, real_hidden = files.hidden_in(name), files.is_hidden(name)
+    ours = real_hidden or files.has(name)
+    if not ours and not hidden:
+        return None
+    # An error, where the script would get one.
+    own = look(call, files.copy_of(name)) if ours else {}
+    real: dict[str, Any] = {}
+    if not real_hidden:
+        with suppress(OSError) if files.has(name) else nullcontext():
+            real = look(call, name)
+    return {**{n: found for n, found in real.items() if n not in hidden}, **own}
+
+
+def _names(call: Private, folder: str) -> dict[str, Any]:
+    return dict.fromkeys(call.plain(folder))
+
+
+def _entries(call: Private, folder: str) -> dict[str, Any]:
+    with call.plain(folder) as found:
+        return {entry.name: entry for entry in found}
+
+
+class _Entry:
+    """As ``os.DirEntry``, under the name by which the script knows it."""
+
+    def __init__(self, entry: Any, path: str) -> None:
+        self._entry, self.path = entry, path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+    def __fspath__(self) -> str:
+        return self.path
+
+
+class _Scan(Iterator[_Entry]):
+    """As what ``os.scandir`` returns."""
+
+    def __init__(self, found: Iterable[_Entry]) -> None:
+        self._found = iter(found)
+
+    def __next__(self) -> _Entry:
+        return next(self._found)
+
+    def __enter__(self) -> _Scan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._found = iter(())
+
+
+lists = Act(_lists)
+scans = Act(_scans)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
@@ -98,3 +100,128 @@ def is_below(name: str, names: set[str]) -> bool:
             return True
         name = name.rpartition("/")[0]
     return False
+
+
+_stat = os.stat  # as it is: what is put in its place asks us
+
+
+class PrivateFiles(ScriptFiles):
+    def __init__(self, root: str, paths: RunPaths, one_machine: bool) -> None:
+        super().__init__()
+        self._one_machine = one_machine
+        """Whether the first worker is on this one, and says what it makes and removes."""
+        self.root = os.path.realpath(root)
+        self.noted = False
+        """Whether it was said that there is such a folder."""
+        self._moved_in = False
+        """Whether the script has gone into a folder of its own, where names are relative to it."""
+        self._made = MadeFiles(paths)
+        self._gone: set[str] = set()
+        """Real files that the script has removed, or so it believes."""
+
+    # -- names -------------------------------------------------------------------------------
+
+    def name_of(self, path: Any) -> str | None:
+        name = super().name_of(path)
+        if name is None or not f"{name}/".startswith(f"{self.root}/"):
+            return name
+        if os.path.isabs(path):  # noqa: PTH117
+            return None
+        self._moved_in = True
+        return name[len(self.root) :] or "/"
+
+    def copy_of(self, name: str) -> str:
+        return self.root + name
+
+    def has(self, name: str) -> bool:
+        return _mode(self.copy_of(name), follow=False) is not None
+
+    def existing_copy(self, path: Any) -> Any:
+        name = self.name_of(path)
+        return _like(path, self.copy_of(name)) if name is not None and self.has(name) else None
+
+    def nowhere(self, path: Any) -> Any:
+        """Where ``path`` would be if this worker had it, where the script has nothing to change;
+        ``None`` where it has, or would have but for the first worker."""
+        name = self.name_of(path)
+        if name is None or self.has(name):
+            return None
+        real = exists(name)  # first: it may have been removed, and announced, just now
+        theirs = not self._one_machine or is_below(name, self._made.names() | self._made.removed)
+        known = (real or theirs) and not is_below(name, self._gone)
+        return None if known else _like(path, self.copy_of(name))
+
+    def belongs(self, name: str) -> bool:
+        return self.has(name) or super().belongs(name)
+
+    def is_hidden(self, name: str) -> bool:
+        """Whether the script, alone in the world, would not find the real one."""
+        return is_below(name, self._gone) or self._made.has(name)
+
+    def made_by_first(self, path: Any) -> str | None:
+        """Where it would be, if it were ours."""
+        if not self._made.names() or (name := self.name_of(path)) is None:
+            return None
+        return self.copy_of(name) if self._made.has(name) else None
+
+    def hidden_in(self, folder: str) -> set[str]:
+        """Names of real files of this folder."""
+        names = self._gone | self._made.names()
+        return {os.path.basename(name) for name in names if os.path.dirname(name) == folder}  # noqa: PTH119, PTH120
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def read(self, path: Any) -> Any:
+        """What to read in place of ``path``: our own, or what is really there.
+
+        Also what the first worker has made: losses may differ, and so may what is worth saving.
+        """
+        name = self.name_of(path)
+        if name is None:
+            return path
+        mode = _mode(self.copy_of(name), follow=False)
+        if mode is None and not is_below(name, self._gone):
+            return _like(path, name) if self._moved_in else path
+        ours, real = stat.S_ISDIR(mode or 0), not self.is_hidden(name)
+        if ours and real and stat.S_ISDIR(_mode(name) or 0):
+            return _like(path, name)  # ours has a part of it
+        return _like(path, self.copy_of(name))
+
+    def is_folder(self, path: Any) -> bool:
+        return stat.S_ISDIR(_mode(self.read(path)) or 0)
+
+    # -- changing ----------------------------------------------------------------------------
+
+    def written(self, path: Any, keep: bool = False) -> Any:
+        """What to write in place of ``path``, which begins as it is with ``keep``."""
+        name = self.name_of(path)
+        if name is None:
+            return path
+        mode = _mode(name)
+        if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return path  # a pipe, a socket, a device
+        copy = self.copy_of(name)
+        os.makedirs(os.path.dirname(copy), exist_ok=True)  # noqa: PTH103, PTH120
+        if keep and not self.has(name) and mode is not None and not self.is_hidden(name):
+            shutil.copyfile(name, copy)
+        return _like(path, copy)
+
+    def removed(self, path: Any) -> None:
+        if (name := self.name_of(path)) is not None:
+            self._gone.add(name)
+
+
+def _mode(path: Any, follow: bool = True) -> int | None:
+    try:
+        return (_stat if follow else lstat)(path).st_mode
+    except (OSError, ValueError):
+        return None
+
+
+def exists(name: str) -> bool:
+    """In truth."""
+    return _mode(name, follow=False) is not None
+
+
+def _like(path: Any, name: str) -> Any:
+    return type(path)(name) if isinstance(path, PurePath) else name

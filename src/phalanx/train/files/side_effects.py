@@ -23,10 +23,8 @@ from phalanx.core import context, settings
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.script import import_hooks
 from phalanx.train.files import file_calls as how
-from phalanx.train.files.file_calls import Act, Call, announce, opens, reads, writes
-from phalanx.train.files.folder_calls import lists, scans
-from phalanx.train.files.private_files import PrivateFiles
-from phalanx.train.files.script_files import FirstFiles, ScriptFiles
+from phalanx.train.files.file_calls import Act, Call, announce, lists, opens, reads, scans, writes
+from phalanx.train.files.script_files import FirstFiles, PrivateFiles, ScriptFiles
 
 _TORCH = "torch torch.serialization torch.jit torch.export"
 _SAFE = "safetensors.torch safetensors.numpy"

@@ -1,16 +1,26 @@
-"""Arrays that ``fit`` is given, read by number, in the order that Keras itself would draw."""
+"""What ``fit`` is given: arrays, read by number in the order that Keras itself would draw, or data
+that come in batches (``tf.data``, ``PyDataset``, ``DataLoader``, generators).
+
+Samples of the latter have no numbers. Every worker reads every global batch, in the order that
+the seed makes the same for all, and takes its rows; a checksum of each epoch shows whether it was.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from phalanx.core.errors import InputError
 from phalanx.data.reader import Reader
 from phalanx.train.keras.epoch_sync import EpochSync
 from phalanx.train.keras.fit_arguments import FitArguments, batches_of, build_as_keras, epochs_of
@@ -100,3 +110,188 @@ def _numbers(batch: Any) -> Tensor:
 
     (found,) = batch if isinstance(batch, tuple | list) else (batch,)
     return torch.from_numpy(ops.convert_to_numpy(found).reshape(-1).astype(np.int64))
+
+
+InCommon = Callable[[], AbstractContextManager[None]]
+KEPT = 8
+"""Global batches that are kept for a share that is read again."""
+
+
+@dataclass(frozen=True)
+class BatchPart:
+    """This worker's rows of one global batch, and how many of them count."""
+
+    batch: Any
+    rows: int
+
+
+class StreamReader(Reader):
+    """A :class:`~phalanx.data.reader.Reader` whose numbers are columns of global batches.
+
+    Number ``i`` is column ``i % batch`` of batch ``i // batch``. A batch that is shorter than the
+    first one is divided in the same proportions.
+    """
+
+    background, shuffle, drop_last = False, False, False
+
+    def __init__(
+        self,
+        batches: int,
+        size: int,
+        convert: Callable[[Any], Any],
+        in_common: InCommon = nullcontext,
+    ) -> None:
+        """Inside ``in_common`` all workers draw the same random numbers."""
+        from keras import ops, tree
+
+        self._in_common = in_common
+        self._tree, self._numpy, self._convert = tree, ops.convert_to_numpy, convert
+        self._batches, self.batch = batches, size
+        self._source: Iterator[Any] = iter(())
+        self._kept: deque[tuple[int, Any]] = deque(maxlen=KEPT)
+        self._read, self.checksum = 0, 0
+        self.again: Callable[[], Iterator[Any]] | None = None
+        """Opens the data anew; only where steps are measured, and an epoch has no end."""
+
+    def __len__(self) -> int:
+        return self._batches * self.batch
+
+    def begin(self, source: Iterator[Any]) -> None:
+        """An epoch begins."""
+        self._kept.clear()
+        self._read, self.checksum = 0, 0
+        self._source = source
+
+    def end(self) -> int:
+        """Read what other workers had the last shares of; the checksum of the epoch."""
+        while self._read < self._batches:
+            self._next()
+        with self._in_common():
+            next(self._source, None)  # Keras prepares the next epoch
+        return self.checksum
+
+    def fetch(self, indices: Tensor, epoch: int) -> BatchPart:
+        """A free-running worker's numbers may be of two batches."""
+        first, last = int(indices[0]), int(indices[-1]) + 1
+        parts: list[Any] = []
+        rows = 0
+        for number in range(first // self.batch, (last - 1) // self.batch + 1):
+            begin = number * self.batch
+            part = self._columns(number, max(first, begin) - begin, min(last - begin, self.batch))
+            rows += part[1]
+            parts.append(part[0] if part[1] or not parts else None)
+        found = [part for part in parts if part is not None]
+        joined = self._tree.map_structure(lambda *leaves: self._joined(leaves), *found)
+        return BatchPart(joined, rows)
+
+    def _columns(self, number: int, first: int, last: int) -> tuple[Any, int]:
+        """Of one batch: the rows, and how many count; one that does not where there are none."""
+        whole = self._global_batch(number)
+        count = len(next(leaf for leaf in self._tree.flatten(whole) if leaf is not None))
+        start, end = (place * count // self.batch for place in (first, last))
+        rows = slice(start, end) if end > start else slice(0, 1)
+        taken = self._tree.map_structure(lambda leaf: None if leaf is None else leaf[rows], whole)
+        return taken, end - start
+
+    def _joined(self, leaves: Sequence[Any]) -> Any:
+        if leaves[0] is None:
+            return None
+        return self._convert(leaves[0] if len(leaves) == 1 else np.concatenate(leaves))
+
+    def peek(self, places: Sequence[int]) -> Iterator[Any]:
+        return iter(())  # they are compared as they are read
+
+    def _global_batch(self, number: int) -> Any:
+        if number < self._read - KEPT and self.again is not None:
+            self.end()
+            self.begin(self.again())
+        while self._read <= number:
+            self._next()
+        for known, batch in self._kept:
+            if known == number:
+                return batch
+        raise InputError(
+            "the samples of a lost worker cannot be read again: the data are a stream",
+            "Continue from the last checkpoint with phalanx resume, or give fit arrays.",
+        )
+
+    def _next(self) -> None:
+        with self._in_common():
+            found = next(self._source, None)
+        if found is None:
+            raise InputError(
+                f"the data ended after {self._read} of {self._batches} batches",
+                "Lower steps_per_epoch, or repeat the data: dataset.repeat().",
+            )
+        batch = self._tree.map_structure(self._as_array, found)
+        for leaf in self._tree.flatten(batch):
+            if leaf is not None:
+                self.checksum = zlib.crc32(_bytes_of(leaf), self.checksum)
+        self._kept.append((self._read, batch))
+        self._read += 1
+
+    def _as_array(self, leaf: Any) -> Any:
+        return None if leaf is None else np.asarray(self._numpy(leaf))
+
+
+def _bytes_of(leaf: Any) -> Any:
+    if leaf.dtype.kind == "O":  # strings of TensorFlow
+        return b"\0".join(str(value).encode() for value in leaf.reshape(-1))
+    return np.ascontiguousarray(leaf).data
+
+
+class StreamSource:
+    weighs = True
+    """A batch may be shorter than the assignment of samples says."""
+
+    def __init__(
+        self,
+        model: Any,
+        asked: FitArguments,
+        mirror: Any,
+        in_common: InCommon = nullcontext,
+        *,
+        measured: bool = False,
+    ) -> None:
+        """``measured``: for a profile of its steps."""
+        from keras import tree
+
+        self._epochs = epochs_of(model, asked)
+        build_as_keras(model, self._epochs, lambda batch: batch)
+        opened = batches_of(self._epochs)
+        first = next(opened, None)
+        if first is None:
+            raise InputError("the training data are empty", "Give at least one batch.")
+        self.samples = [first]
+        model._symbolic_build(data_batch=first)
+        self.batch = len(next(leaf for leaf in tree.flatten(first) if leaf is not None))
+        batches = self._epochs.num_batches
+        if batches is None:
+            raise InputError(
+                "the data do not say how many batches an epoch has",
+                "Give fit steps_per_epoch, or the dataset its length: "
+                "dataset.apply(tf.data.experimental.assert_cardinality(n)).",
+            )
+        self.steps = self.drawn = int(batches)
+        self.words = f"{type(asked.x).__name__} of {self.steps:,} batches"
+        self.reader = StreamReader(self.steps, self.batch, mirror.convert, in_common)
+        if measured:
+            self.reader.again = lambda: batches_of(self._epochs)
+        self._opened: Iterator[Any] | None = chain([first], opened)
+
+    def begin(self, meeting: EpochSync) -> Tensor:
+        self.reader.begin(self._opened or batches_of(self._epochs))
+        self._opened = None
+        return torch.arange(len(self.reader))
+
+    def end(self, meeting: EpochSync) -> None:
+        found = meeting.gather(self.reader.end())
+        if len(set(found)) > 1:
+            raise InputError(
+                "the workers read different data, or read them in different orders",
+                "Seed the shuffling: dataset.shuffle(n, seed=0), or keras.utils.set_random_seed(0) "
+                "before the data are made.",
+            )
+
+    def unpack(self, batch: BatchPart, samples: int) -> tuple[Any, int]:
+        return batch.batch, batch.rows

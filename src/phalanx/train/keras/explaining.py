@@ -17,7 +17,7 @@ from phalanx.train.keras import setup
 from phalanx.train.keras.callbacks import acts_inside, given_callbacks
 from phalanx.train.keras.fit_arguments import FitArguments
 from phalanx.train.keras.loss_check import check_loss
-from phalanx.train.keras.seeds import KerasSeeds
+from phalanx.train.keras.setup import KerasSeeds
 from phalanx.train.start.environment import Environment, detect
 
 

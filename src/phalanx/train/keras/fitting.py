@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from phalanx.adapters.keras.optimizers import rate_of, read_state, rule_of, write_state
@@ -26,11 +27,11 @@ from phalanx.train.keras.callbacks import (
 from phalanx.train.keras.epoch_sync import EpochSync, KeptRate
 from phalanx.train.keras.fit_arguments import FitArguments
 from phalanx.train.keras.loss_check import check_loss
-from phalanx.train.keras.seeds import KerasSeeds
 from phalanx.train.keras.setup import (
     RESUMED,
     SEES_A_PART,
     STOPS_LATER,
+    KerasSeeds,
     backend_of,
     check_clipping,
     check_options,
@@ -38,7 +39,6 @@ from phalanx.train.keras.setup import (
     source_of,
     tests_itself,
 )
-from phalanx.train.keras.validation import part_of, unpacked
 from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.start.environment import Environment, detect
@@ -99,8 +99,8 @@ class SharedFit:
 
     def _join(self, environment: Environment) -> tuple[WorkerParts, TrainingLoop]:
         parts, loop = build_worker(
-            environment, self._mirror.module, self._rule, buffers="auto", loss="mean", trial=None,
-            seeds=self._seeds, notes=notes_of(self._mirror, self._source, environment.workers),
+            environment, self._mirror.module, self._rule, seeds=self._seeds,
+            notes=notes_of(self._mirror, self._source, environment.workers),
         )  # fmt: skip
         loop.adopt(max(self._epochs - self._asked.initial_epoch, 0))
         parts.steps.keeps_gradients = False
@@ -285,3 +285,29 @@ class SharedFit:
 def _column(name: str) -> str:
     """As Phalanx' reports name it."""
     return name.replace("val_", "validation_", 1) if name.startswith("val_") else f"train_{name}"
+
+
+def unpacked(data: Any) -> dict[str, Any]:
+    from keras.src.trainers.data_adapters import data_adapter_utils
+
+    x, y, weights = data_adapter_utils.unpack_x_y_sample_weight(data)
+    return {"x": x, "y": y, "sample_weight": weights}
+
+
+def part_of(data: Any, rank: int, workers: int) -> dict[str, Any] | None:
+    """This worker's, where the data can be cut."""
+    from keras import tree
+    from keras.src.trainers.data_adapters import array_data_adapter
+
+    given = unpacked(data)
+    if workers == 1 or not array_data_adapter.can_convert_arrays(tuple(given.values())):
+        return None
+    leaves = [leaf for leaf in tree.flatten(given) if leaf is not None]
+    samples = leaves[0].shape[0] if hasattr(leaves[0], "shape") else len(leaves[0])
+    if samples < workers or not all(isinstance(leaf, np.ndarray) for leaf in leaves):
+        return None
+    rows = slice(rank * samples // workers, (rank + 1) * samples // workers)
+    cut: dict[str, Any] = tree.map_structure(
+        lambda leaf: None if leaf is None else leaf[rows], given
+    )
+    return cut

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from phalanx.adapters.keras.keras_model import AVERAGED, KerasModel
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
-from phalanx.train.keras.arrays import ArraySource
+from phalanx.train.keras.arrays import ArraySource, StreamSource
 from phalanx.train.keras.fit_arguments import FitArguments
-from phalanx.train.keras.seeds import KerasSeeds
-from phalanx.train.keras.streams import StreamSource
 from phalanx.train.start.environment import Environment
+from phalanx.train.start.seed import Streams
 
 RESUMED = (
     "resumed: the script runs from its start, and the epochs before the checkpoint are skipped; "
@@ -127,3 +128,25 @@ def backend_of() -> type[KerasModel]:
             raise InputError(
                 f"Keras' backend {other} cannot train", "Use torch, tensorflow or jax."
             )
+
+
+_APART = 0x9E3779B1
+
+
+class KerasSeeds(Streams):
+    """Layers have seeds of their own in Keras, and on torch may draw from its common stream, which
+    each worker has its own of inside an epoch. Data are made from what all have in common."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self._model = model
+
+    def own(self, rank: int) -> None:
+        from keras import ops
+
+        super().own(rank)
+        for variable in self._model.non_trainable_variables:
+            if rank and "seed_generator_state" in variable.path:
+                state = np.array(ops.convert_to_numpy(variable.value))
+                state[0] = (int(state[0]) + rank * _APART) % 2**31
+                variable.assign(state)

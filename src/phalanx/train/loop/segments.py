@@ -15,12 +15,7 @@ from phalanx.policies.sample_assignment import Lease, Segment
 from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
 from phalanx.train.control.directives import (
     Directive,
-    Leave,
-    Regroup,
-    Return,
-    SaveCheckpoint,
-    Stop,
-    Switch,
+    Kind,
     say_refused,
 )
 from phalanx.train.figures.epoch_figures import Figures
@@ -87,7 +82,7 @@ class Segments:
         self._parts, self._engine = parts, parts.trained.engine
         self._schedule, self._steps = parts.schedule, parts.steps
         self.reached = 0
-        """Where the stretch under way ends, if it is cut."""
+        """Where the segment under way ends, if it is cut."""
         self.switch: _SwitchUnderWay | None = None
 
     def of(self, current: Pass) -> Iterator[Source]:
@@ -134,21 +129,21 @@ class Segments:
 
     def _carry_out(self, directive: Directive | None, current: Pass) -> None:
         match directive:
-            case SaveCheckpoint():
+            case Directive(Kind.SAVE):
                 self._parts.checkpointer.save(current)
-            case Stop():
+            case Directive(Kind.STOP):
                 self._stop(current)
-            case Switch(spec):
+            case Directive(Kind.SWITCH, spec):
                 try:
                     self._schedule.follow(spec, current)
                 except InputError as error:  # no reason to end a training
                     if self._parts.environment.rank == 0:
                         say_refused(error)
-            case Regroup():
+            case Directive(Kind.REGROUP):
                 if segment := self._schedule.next(current):
                     self._enter(segment, current, regroup=True)
-            case Leave() | Return():
-                self._schedule.detour = isinstance(directive, Leave)
+            case Directive(Kind.LEAVE | Kind.RETURN as kind):
+                self._schedule.detour = kind is Kind.LEAVE
 
     def _enter(self, segment: Segment, current: Pass, *, regroup: bool = False) -> None:
         """Be in the phase of ``segment``. Collective when that is another one."""

@@ -10,14 +10,16 @@ import ctypes
 import resource
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError
@@ -32,7 +34,6 @@ from phalanx.train.engine.engine import NEVER, Engine
 from phalanx.train.engine.sample_leases import SampleLeases, least_samples
 from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.profile.curves import costs_of
-from phalanx.train.profile.readiness import Readiness
 from phalanx.train.profile.trial import Trial
 from phalanx.train.start.environment import Environment
 from phalanx.train.step.stopwatch import Stopwatch
@@ -304,3 +305,42 @@ class ProfilingEngine(Engine):
     def finish(self, collective: bool) -> None:
         self._profiling.leave_pause(ends=False)
         self._profiling.write()
+
+
+PIECES = 16
+
+
+class Readiness:
+    """Of the step in hand; watching costs time, so that such a step is not measured otherwise."""
+
+    def __init__(self, parameters: Sequence[Tensor], now: Callable[[], float]) -> None:
+        self._parameters, self._now = parameters, now
+        self._hooks: list[RemovableHandle] = []
+        self._times: dict[Tensor, float] = {}
+        self._began = 0.0
+        self.pieces: list[tuple[float, float]] = [(1.0, 1.0)]
+
+    def begin(self) -> None:
+        """The data are there."""
+        self._times, self._began = {}, self._now()
+        if not self._hooks:
+            leaves = (p for p in self._parameters if p.requires_grad and p.is_leaf)
+            self._hooks = [p.register_post_accumulate_grad_hook(self._note) for p in leaves]
+
+    def _note(self, parameter: Tensor) -> None:
+        self._times[parameter] = self._now()
+
+    def end(self, ready: float) -> None:
+        """The whole gradient is there."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        whole = ready - self._began
+        if whole > 0 and self._times:
+            shares = {p: (moment - self._began) / whole for p, moment in self._times.items()}
+            found = [(p.numel() * p.element_size(), shares.get(p, 1.0)) for p in self._parameters]
+            sizes, times = zip(*sorted(found, key=lambda one: one[1]), strict=True)
+            # Pieces of the same size, each ready when its last byte is.
+            through = np.cumsum(sizes) / sum(sizes)
+            last = np.searchsorted(through, np.arange(1, PIECES + 1) / PIECES - 1e-9)
+            self.pieces = [(1 / PIECES, min(1.0, max(0.0, times[i]))) for i in last]

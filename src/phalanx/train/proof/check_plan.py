@@ -1,8 +1,13 @@
-"""Which steps of a training are done by one process as well: alike on all workers, by the seed."""
+"""Which steps of a training are done by one process as well, and where that tells nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 LATER = 3
 """Steps of a check that is not the first one."""
@@ -24,3 +29,13 @@ class CheckPlan:
         if self.begins != step:
             return 0
         return min(LATER, self._first) if step else self._first
+
+
+def why_parts_differ(models: Sequence[nn.Module]) -> str | None:
+    """What of ``models`` makes workers that see parts of a batch differ from one process."""
+    for module in (module for model in models for module in model.modules() if module.training):
+        if isinstance(module, _BatchNorm):
+            return "batch norm sees a part of each batch"
+        if isinstance(module, _DropoutNd) and module.p > 0:
+            return "dropout is each worker's own"
+    return None

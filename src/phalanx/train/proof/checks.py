@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import astuple
 from typing import Any, Protocol
 
 import torch
-from torch import nn
 
 from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import parse_spec
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.loop.segments import WorkerParts
-from phalanx.train.proof.check_plan import CheckPlan
+from phalanx.train.proof.check_plan import CheckPlan, why_parts_differ
 from phalanx.train.proof.child import connections
-from phalanx.train.proof.differing_modules import why_parts_differ
 from phalanx.train.proof.proof import FAILED, SECONDS, Proof, Verdict
 
 MOST = 50_000_000
@@ -87,20 +85,14 @@ class Checks:
             self._forkable = not torch.cuda.is_initialized() and connections() <= self._connected
         return self._forkable
 
-    def begin(
-        self,
-        parts: WorkerParts,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        training: Forked,
-    ) -> bool:
+    def begin(self, parts: WorkerParts, training: Forked) -> bool:
         """Whether this training is checked. Collective where the workers train as one."""
-        engine, chosen = parts.trained.engine, self._chosen
+        engine, chosen, optimizers = parts.trained.engine, self._chosen, parts.trained.optimizers
         self._parts = self._proof = None
         one = engine.copies > 1 or (engine.workers > 1 and chosen.loss != "mean")
         if not chosen.check or not one or parts.resumed is not None or _is_trial(chosen):
             return False
-        why = why_parts_differ(models) if engine.copies == 1 else None
+        why = why_parts_differ(parts.trained.models) if engine.copies == 1 else None
         if not _steps_together(chosen):
             why = f"under {chosen.strategy} workers do not train as one process does"
         if sum(p.numel() for o in optimizers for g in o.param_groups for p in g["params"]) > MOST:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
 import signal
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,7 +15,6 @@ from pathlib import Path
 import torch
 
 from phalanx.agent.system import readable
-from phalanx.train.files.open_files import open_files_anew
 from phalanx.train.files.side_effects import files_of_child, keep_files_of_child_apart
 
 
@@ -97,3 +98,16 @@ def _become_child(seconds: float) -> None:
     open_files_anew()
     for stream in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+
+
+def open_files_anew() -> None:
+    """A data set may read from a file that is open: what the child reads must not move the place
+    at which the worker goes on."""
+    for link in list(Path("/proc/self/fd").iterdir()):
+        number = int(link.name)
+        with suppress(OSError):
+            if stat.S_ISREG(os.fstat(number).st_mode):
+                own = os.open(link, fcntl.fcntl(number, fcntl.F_GETFL))
+                os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+                os.dup2(own, number, inheritable=False)
+                os.close(own)

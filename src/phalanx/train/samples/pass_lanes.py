@@ -24,7 +24,7 @@ from phalanx.policies.lanes import Lanes, LaneState, Range
 from phalanx.policies.sample_assignment import Lease
 
 KEPT = 16
-"""Batches that may have been read ahead when a stretch ends: they are read again."""
+"""Batches that may have been read ahead when a segment ends: they are read again."""
 
 
 def check_order(same: bool) -> None:
@@ -110,7 +110,7 @@ class PassLanes:
         self._batches.append((position, self._lanes.cells.copy()))
 
     def came_to(self, position: int, *, lockstep: bool) -> None:
-        """A stretch ended there."""
+        """A segment ended there."""
         if lockstep:
             self.go_to(position)
         else:

@@ -1,4 +1,4 @@
-"""The schedule of a training: which stretch of the data comes next, under which phase.
+"""The schedule of a training: which segment of the data comes next, under which phase.
 
 A pass is cut into segments: where a phase of the strategy ends, where shares change, where a
 directive is carried out (another strategy, a checkpoint). Every worker comes to the same segments.
@@ -70,7 +70,7 @@ class TrainingSchedule:
         return start is not None and current.number == start.pass_number
 
     def next(self, current: Pass) -> Segment | None:
-        """The stretch that begins where all have come to; ``None`` at the end of the pass."""
+        """The segment that begins where all have come to; ``None`` at the end of the pass."""
         if self.position >= current.samples:
             return None
         if self.spec.on_straggler:

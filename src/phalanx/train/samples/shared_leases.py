@@ -101,7 +101,7 @@ class SharedLeases:
         ahead = 1 if self.given is None else AHEAD
         with self._arena.lock(Locks.CLAIMS):
             counter = self._counter()
-            if counter.ticket > ticket:  # another has gone on: this stretch is not cut
+            if counter.ticket > ticket:  # another has gone on: this segment is not cut
                 return segment.end
             if counter.ticket == ticket and (counter.cut == ticket or counter.position > start):
                 return counter.position
@@ -136,7 +136,7 @@ class SharedLeases:
 
     def others_have_more(self, ticket: int, segment: Segment) -> bool:
         """Whether there are samples to give out that this worker cannot read. It waits for them:
-        one counter is enough only if no worker is a stretch ahead of it."""
+        one counter is enough only if no worker is a segment ahead of it."""
         counter, lanes = self._counter(), self.lanes
         if lanes is None or not lanes.pinned or counter.cut == ticket:
             return False
@@ -149,7 +149,7 @@ class SharedLeases:
         self._arena.await_(lambda: not self.others_have_more(ticket, segment))
 
     def end_lanes(self, ticket: int) -> None:
-        """What has been claimed of the stretch is known to all workers."""
+        """What has been claimed of the segment is known to all workers."""
         if self.lanes is not None and self._lane_cells[0] == ticket:
             self.lanes.cells[:] = self._lane_cells[1:]
 

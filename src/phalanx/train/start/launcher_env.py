@@ -1,4 +1,4 @@
-"""Which process of a run this is, when a cluster's own launcher started it.
+"""Which process of a run this is, and where all meet, when a cluster's own launcher started it.
 
 Each launcher (torchrun, Open MPI's mpirun, Slurm's srun, or a person) says it in variables of its
 own; here they are mapped to one :class:`Seat`. Nothing is connected and nothing is asked of the
@@ -15,19 +15,17 @@ from typing import Literal, cast
 import msgspec
 
 from phalanx.core import hosts_settings as hosts
-from phalanx.core import settings
+from phalanx.core import settings, words
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 from phalanx.core.run_folder.run_paths import slug
 from phalanx.core.settings import PRECISIONS, Precision, RunSettings
 from phalanx.core.spec import parse_spec
-from phalanx.train.start.seat_parts import Variables, locals_of, meeting_of, numbers_of, run_word
 
 LauncherName = Literal["torchrun", "mpirun", "srun", "by hand", "phalanx"]
 MOST_SEED = 2**32
 _FIRST_PORT, _PORTS = 15000, 15000
 """Below the ports that Linux hands out by itself (from 32768)."""
-_MOST_NODES = 1 << 16
 _COUNT = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 
 
@@ -39,8 +37,6 @@ class Seat:
     process: int
     """Its number among all, from 0."""
     processes: int
-    local: int | None
-    """Its number on its machine; ``None`` is unknown."""
     locals: int | None
     """How many are on its machine; ``None`` is unknown."""
     meet_at: str
@@ -122,15 +118,15 @@ def _by_our_variables(
 ) -> Seat:
     """``wanted``: what ``PHALANX_MEET`` should have been."""
     meeting = address, port = meeting_of(found, "", None, wanted)
-    here = locals_of(found, hosts.LOCAL, hosts.LOCALS, numbers[1])
-    return Seat(launcher, *numbers, *here, *meeting, run_word(found, f"{address}-{port}"), machine)
+    here = found.number(hosts.LOCALS, least=1, most=numbers[1])
+    return Seat(launcher, *numbers, here, *meeting, run_word(found, f"{address}-{port}"), machine)
 
 
 def _torchrun(found: Variables, machine: str) -> Seat | None:
     numbers = numbers_of(found, "RANK", "WORLD_SIZE")
     if numbers[1] == 1:
         return None
-    here = locals_of(found, "LOCAL_RANK", "LOCAL_WORLD_SIZE", numbers[1])
+    here = found.number("LOCAL_WORLD_SIZE", least=1, most=numbers[1])
     taken = found.number("MASTER_PORT", least=1, most=65535)
     # torchrun itself listens on MASTER_PORT.
     beside = None if taken is None else taken + 1 if taken < 65535 else taken - 1
@@ -142,22 +138,21 @@ def _torchrun(found: Variables, machine: str) -> Seat | None:
     run = given if given not in ("", "none") else f"{address}-{taken or port}"
     again = found.number("TORCHELASTIC_RESTART_COUNT")
     run = run_word(found, f"{run}-again-{again}" if again else run)
-    return Seat("torchrun", *numbers, *here, *meeting, run, machine)
+    return Seat("torchrun", *numbers, here, *meeting, run, machine)
 
 
 def _mpirun(found: Variables, machine: str) -> Seat | None:
     numbers = numbers_of(found, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
     if numbers[1] == 1:
         return None
-    names = "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
-    here = locals_of(found, *names, numbers[1])
+    here = found.number("OMPI_COMM_WORLD_LOCAL_SIZE", least=1, most=numbers[1])
     # Open MPI names the machine of mpirun itself, where process 0 need not be.
     meeting = address, port = meeting_of(
         found, "", None, f"mpirun -x {hosts.MEET}=10.0.0.1:9900, the machine of process 0"
     )
     job = found.text("PMIX_NAMESPACE") or found.text("OMPI_MCA_ess_base_jobid")
     run = run_word(found, job or f"{address}-{port}")
-    return Seat("mpirun", *numbers, *here, *meeting, run, machine)
+    return Seat("mpirun", *numbers, here, *meeting, run, machine)
 
 
 def _srun(found: Variables, machine: str) -> Seat | None:
@@ -176,10 +171,9 @@ def _srun(found: Variables, machine: str) -> Seat | None:
     again = found.number("SLURM_RESTART_COUNT")
     run = f"{job}.{step or 0}" if job else f"{address}-{port}"
     run = run_word(found, f"{run}-again-{again}" if again else run)
-    local = found.number("SLURM_LOCALID", most=numbers[1] - 1)
     node = found.text("SLURMD_NODENAME")
-    here = local, _on_this_node(found, local)
-    return Seat("srun", *numbers, *here, *meeting, run, slug(node) if node else machine)
+    here = _on_this_node(found)
+    return Seat("srun", *numbers, here, *meeting, run, slug(node) if node else machine)
 
 
 # In this order: a torchrun that srun started has the variables of both, and its own count.
@@ -192,7 +186,7 @@ _LAUNCHERS = (
 )
 
 
-def _on_this_node(found: Variables, local: int | None) -> int | None:
+def _on_this_node(found: Variables) -> int | None:
     name = "SLURM_STEP_TASKS_PER_NODE"
     text = found.text(name)
     if not text:
@@ -204,11 +198,6 @@ def _on_this_node(found: Variables, local: int | None) -> int | None:
     if node >= len(counts):
         raise InputError(
             f"SLURM_NODEID is {node}, but {name} ('{text}') has {len(counts)} nodes",
-            f"Start it by srun; or set {hosts.PROCESS}, {hosts.PROCESSES}.",
-        )
-    if local is not None and local >= counts[node]:
-        raise InputError(
-            f"SLURM_LOCALID is {local}, but {name} ('{text}') gives this node {counts[node]}",
             f"Start it by srun; or set {hosts.PROCESS}, {hosts.PROCESSES}.",
         )
     return counts[node]
@@ -229,7 +218,99 @@ def tasks_by_node(name: str, text: str) -> list[int]:
     for part in text.split(","):
         found = _COUNT.fullmatch(part.strip())
         times = int(found[2] or 1) if found else 0
-        if found is None or len(counts) + times > _MOST_NODES:
+        if found is None or len(counts) + times > MOST_PROCESSES:
             raise InputError(f"{name} cannot be read: '{text[:40]}'", "Slurm writes it so: 2(x3),1")
         counts += [int(found[1])] * times
     return counts
+
+
+MOST_PROCESSES = 1 << 16
+_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]*")
+
+
+class Variables:
+    """The environment variables of a process, also read as numbers; an empty one counts as not
+    set, and a wrong one is one clear line that names it."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def any_of(self, *names: str) -> bool:
+        return any(self.text(name) for name in names)
+
+    def text(self, name: str) -> str:
+        return self._variables.get(name, "").strip()
+
+    def number(self, name: str, *, least: int = 0, most: int = 2**63 - 1) -> int | None:
+        """The whole number in ``name``; ``None`` when it is not set."""
+        text = self.text(name)
+        if not text:
+            return None
+        # int() takes more than digits, and refuses thousands of them.
+        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
+        if not least <= number <= most:
+            wanted = f"from {least} to {most}" if most < 2**63 - 1 else f"{least} or more"
+            raise InputError(
+                f"{name} must be a whole number, {wanted}, not '{words.short(text)}'",
+                "The launcher sets it, once for each process; correct or unset it.",
+            )
+        return number
+
+    def needed(self, name: str, *, beside: str, least: int = 0, most: int = 2**63 - 1) -> int:
+        """The same, where ``beside`` would mean nothing without it."""
+        number = self.number(name, least=least, most=most)
+        if number is None:
+            raise InputError(
+                f"{beside} is set, but {name} is not",
+                f"The launcher sets both; set {name} as well, or unset {beside}.",
+            )
+        return number
+
+
+def numbers_of(found: Variables, process: str, processes: str) -> tuple[int, int]:
+    """This process's number and how many there are, which have to fit."""
+    count = found.needed(processes, beside=process, least=1, most=MOST_PROCESSES)
+    number = found.needed(process, beside=processes)
+    if number >= count:
+        raise InputError(
+            f"{process} is {number}, but {processes} is {count}",
+            f"Count processes from 0 to {count - 1}.",
+        )
+    return number, count
+
+
+def meeting_of(found: Variables, address: str, port: int | None, wanted: str) -> tuple[str, int]:
+    """Where process 0 is met: ``PHALANX_MEET`` and ``PHALANX_PORT`` win over the launcher."""
+    told = found.text(hosts.MEET)
+    if told:
+        address, told_port = _split(told)
+        port = told_port or port
+    port = found.number(hosts.PORT, least=1, most=65535) or port
+    if not address or port is None:
+        missing = hosts.PORT if address and told else hosts.MEET
+        raise InputError(
+            f"{missing} is not set: the address of process 0 is unknown",
+            f"Set {hosts.MEET}: {wanted}",
+        )
+    if not _NAME.fullmatch(address):
+        raise InputError(f"process 0 cannot be at '{address}'", f"Set {hosts.MEET}: {wanted}")
+    return address, port
+
+
+def _split(text: str) -> tuple[str, int | None]:
+    """``HOST``, ``HOST:PORT``, ``[ADDRESS]:PORT``, or an IPv6 address alone."""
+    bracketed = re.fullmatch(r"\[([^\[\]]+)\](?::(.+))?", text)
+    if bracketed:
+        host, port = bracketed[1], bracketed[2] or ""
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    else:
+        return text, None
+    if not port:
+        return host, None
+    return host, Variables({hosts.MEET: port}).number(hosts.MEET, least=1, most=65535)
+
+
+def run_word(found: Variables, otherwise: str) -> str:
+    """A word that may be part of a folder's name."""
+    return slug(found.text(hosts.RUN_ID) or otherwise)[:100]

@@ -3,6 +3,11 @@
 Until then a script makes what all have to share: weights, splits, lists of files, made data. What
 follows is dropout and augmentation, which ought to differ. When the training is over the ranks
 share one stream again: a script may train several times.
+
+Alone, an adopted script has one stream of torch's numbers: it decides the order of the samples,
+dropout, and how the next model begins. So a worker draws from a stream of its own inside a pass
+over its training data, and outside from the one that all have in common. Python's and NumPy's
+numbers stay common: what a script decides by them, it decides for the whole batch.
 """
 
 from __future__ import annotations
@@ -10,6 +15,8 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,3 +66,90 @@ class CommonSeed:
     def _seed(self, purpose: str) -> None:
         mixed = (hashlib.sha256(state + purpose.encode()).digest() for state in self.states)
         seed_everything(*(int.from_bytes(word[:8], "little") >> 1 for word in mixed))
+
+
+_FORKS = 8
+
+
+class Streams(CommonSeed):
+    """Torch's numbers on one worker; with one worker there is but one stream."""
+
+    def __init__(self) -> None:
+        self._rank: int | None = None
+        self._in_pass = False
+        self._common: torch.Tensor | None = None
+        """While the worker draws from its own."""
+        self._own: torch.Tensor | None = None
+        self._forks: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Both streams before the script seeded torch: it may put back what was before."""
+
+    def own(self, rank: int) -> None:
+        """From now on this worker has a stream of its own in each pass."""
+        self._rank = rank
+
+    def common(self) -> None:
+        """Training is over."""
+        self.leave_pass()
+        self._rank = self._own = None
+
+    def enter_pass(self) -> None:
+        self._in_pass = True
+        if self._rank is not None and self._common is None:
+            self._common = _state()
+            _set(self._own_of(self._common) if self._own is None else self._own)
+
+    def leave_pass(self) -> None:
+        self._in_pass = False
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._common is not None:
+            self._own = _state()
+            _set(self._common)
+            self._common = None
+
+    @contextmanager
+    def in_common(self) -> Iterator[None]:
+        """Inside, torch draws what all workers draw."""
+        self._leave()
+        try:
+            yield
+        finally:
+            if self._in_pass:
+                self.enter_pass()
+
+    def seeded(self, before: torch.Tensor) -> None:
+        """The script has seeded torch: both streams begin anew."""
+        self._own = None
+        if self._common is not None:
+            self._forks = [*self._forks[1 - _FORKS :], (before, self._common)]
+            self._common = _state()
+            _set(self._own_of(self._common))
+
+    def put_back(self) -> None:
+        """The script has set torch's state: perhaps to what it was before a seed (``fork_rng``)."""
+        if self._common is None:
+            return
+        now = _state()
+        for place, (before, common) in enumerate(self._forks):
+            if torch.equal(now, before):
+                self._common = common
+                del self._forks[place:]
+                return
+
+    def _own_of(self, state: torch.Tensor) -> torch.Tensor:
+        if not self._rank:  # the first one goes on as it would alone
+            return state
+        word = hashlib.sha256(state.numpy().tobytes() + f"rank {self._rank}".encode()).digest()[:8]
+        seed = int.from_bytes(word, "little") >> 1
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
+        return torch.Generator().manual_seed(seed).get_state()
+
+
+def _state() -> torch.Tensor:
+    return torch.default_generator.get_state()
+
+
+def _set(state: torch.Tensor) -> None:
+    torch.default_generator.set_state(state)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from phalanx.core.errors import InputError, NotFinite, RunStopped
 from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.sync.strategy import Timing
-from phalanx.train.engine.engine import Engine
+from phalanx.train.engine.engine import Engine, Script
 from phalanx.train.engine.script_optimizers import Inside, StepGuard
 from phalanx.train.step.grad_scaler import Scaling, refuse_hooks
 from phalanx.train.step.gradient_reads import GradientReads
@@ -32,19 +32,17 @@ class Stepper:
 
     def __init__(
         self,
+        script: Script,
         engine: Engine,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
         weight: GradientWeight,
         stopwatch: Stopwatch,
-        nonfinite: NonFinite,
-        device: torch.device,
         losses: LossWatch,
     ) -> None:
+        models, optimizers = script.models, script.optimizers
         self._engine, self._exchange = engine, engine.exchange
         self._models, self._optimizers = models, optimizers
         self._weight, self._stopwatch, self._losses = weight, stopwatch, losses
-        self._nonfinite = nonfinite
+        nonfinite = self._nonfinite = NonFinite(script.environment, engine, stopwatch)
         self.ours = Inside()
         """Inside, it is not the script that steps, saves, loads or reads gradients."""
         self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
@@ -64,7 +62,7 @@ class Stepper:
         """Called after each step."""
         self.refused: InputError | RunStopped | None = None
         """A script may have caught it, and gone on, or could not be reached by it."""
-        timed = engine.workers > 1 or engine.timed
+        device, timed = script.environment.device, engine.workers > 1 or engine.timed
         self._device, self._waits_for_device = device, timed and device.type == "cuda"
         """A GPU's gradient is there when it has computed it, not when it was asked to: else its
         speed would look like that of the asking. The exchange would wait for it anyway."""

@@ -1,4 +1,4 @@
-"""Batch norm inside a shared call: the statistics of the whole batch, not of this worker's rows.
+"""Batch norm and cross entropy inside a shared call: over the whole batch, not this worker's rows.
 
 One small exchange on the way forward (how many values, their mean, their spread, which are put
 together as by Chan, Golub and LeVeque, "Updating formulae", 1979), and one on the way back (Ioffe
@@ -7,6 +7,7 @@ and Szegedy, "Batch Normalization", 2015, appendix; the sums are over the rows o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -116,3 +117,28 @@ def _composed(rows: Rows, x: Tensor, count: float, eps: float) -> Tensor:
 
 def _dims(x: Tensor) -> list[int]:
     return [d for d in range(x.dim()) if d != 1]
+
+
+def cross_entropy(
+    rows: Rows,
+    plain: Callable[..., Tensor],
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """``torch.nn.functional.cross_entropy``; the mean of what it returns over rows is the whole."""
+    given = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    if reduction != "mean" or size_average is not None or reduce is not None:
+        return plain(
+            input, target, weight, size_average, reduce=reduce, reduction=reduction, **given
+        )
+    counted = target != ignore_index
+    own = counted.sum() if weight is None else weight.detach()[target[counted]].sum()
+    total = rows.collective.sum(own.reshape(1).to("cpu", torch.float64))
+    whole = total[0].to(input.device, input.dtype) * rows.weight
+    return plain(input, target, weight, reduction="sum", **given) / whole

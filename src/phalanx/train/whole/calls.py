@@ -24,8 +24,8 @@ from phalanx.core.errors import InputError
 from phalanx.policies.sample_assignment import split_among_all
 from phalanx.sync.reduce.worker_collective import WorkerCollective, meaning_of
 from phalanx.train.whole import batch_norm
+from phalanx.train.whole.batch_norm import cross_entropy
 from phalanx.train.whole.comparison import CallState, Comparison, entered_values
-from phalanx.train.whole.cross_entropy import cross_entropy
 from phalanx.train.whole.module_state import (
     Slot,
     spare_hooks,

@@ -7,7 +7,7 @@ places where it can be stopped, as one that goes through its data in epochs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -27,10 +27,10 @@ _END = object()
 
 
 class OwnBatches:
-    def __init__(self, parts: WorkerParts, loop: TrainingLoop, models: Sequence[nn.Module]) -> None:
+    def __init__(self, parts: WorkerParts, loop: TrainingLoop) -> None:
         self._steps, self._stopwatch = parts.steps, parts.stopwatch
         self._loop, self._engine = loop, parts.trained.engine
-        self._models = {id(model) for model in models}
+        self._models = {id(model) for model in parts.trained.models}
         self._length = FIRST
         self._pass: Iterator[Any] | None = None
         self._rows, self._counting = 0, False

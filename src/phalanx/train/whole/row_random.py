@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from phalanx.sync.state.skip_dynamo_import import skip_compiler
+
 _RANDOM = torch.Tag.nondeterministic_seeded
 
 
@@ -60,3 +62,6 @@ class RowRandom(TorchDispatchMode):
         whole = given.new_zeros(shape)
         whole.narrow(dim, self._start, self._mine).copy_(given)
         return whole
+
+
+skip_compiler(RowRandom.__torch_dispatch__)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from operator import length_hint
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,9 +21,16 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from phalanx.core.context import suggest_option
+from phalanx.core.settings import RunSettings
 from phalanx.sync.arena.arena import Arena
+from phalanx.sync.state.skip_dynamo_import import step_without_compiler
+from phalanx.train.checkpoint.checkpoint_manifest import read_manifest
+from phalanx.train.checkpoint.kept_state import ORDER, WHOLE
+from phalanx.train.proof.check_plan import why_parts_differ
+from phalanx.train.proof.checks import trains_as_one
 from phalanx.train.proof.child import Child, ends_if_it_fails
-from phalanx.train.proof.differing_modules import why_parts_differ
+from phalanx.train.start.environment import Environment, detect
 from phalanx.train.whole.plain_pass import begun
 
 BATCHES, SECONDS = 5, 3.0
@@ -180,30 +188,6 @@ class ViewTrial:
         os._exit(0)
 
 
-def try_views(
-    arena: Arena,
-    models: Sequence[nn.Module],
-    loader: DataLoader[Any],
-    plain: Callable[[], Iterator[Any]],
-    *,
-    forkable: bool,
-) -> ViewTrial | float | None:
-    """Collective. In the child its trial. In the workers how many times as long view
-    ``whole`` would take as ``parts``; ``None``, if it is to be used."""
-    told, barrier = arena.region("view", 1, torch.float64), _barrier_seconds(arena)
-    if arena.rank == 1 and forkable:
-        child = Child(PATIENCE)
-        if child.id == 0:
-            with ends_if_it_fails():
-                return ViewTrial(child, models, loader, begun(loader, plain))
-        parameters = sum(p.numel() for model in models for p in model.parameters())
-        times = _times_of(child)
-        ratio = None if times is None else slower_whole(times, arena.workers, parameters, barrier)
-        told[0] = ratio or 0.0
-    arena.barrier()
-    return float(told[0]) or None
-
-
 def _times_of(child: Child) -> BatchTimes | None:
     """``None`` if the child could not tell: it failed, or took too long."""
     told = child.answer(PATIENCE)
@@ -220,3 +204,60 @@ def _barrier_seconds(arena: Arena) -> float:
         arena.barrier()
         found.append(time.perf_counter() - began)
     return min(found)
+
+
+class ViewChoice:
+    def __init__(self, chosen: RunSettings, workers: int) -> None:
+        self._open = chosen.view == "auto"
+        asked = chosen.adopt and chosen.view != "parts" and chosen.loss is None
+        self.whole = asked and workers > 1 and trains_as_one(chosen)
+        """Each worker runs the script on whole batches, and only calls of models are shared out."""
+        self.slower: float | None = None
+        """How many times as long a step would take in view ``whole``, if that decided it."""
+        self.trial: ViewTrial | None = None
+        """In the child that tries which view suits the script."""
+        self._environment: Environment | None = None
+        if self.whole and self._open and chosen.resume is not None:
+            self._open = False
+            kept = read_manifest(Path(chosen.resume)).other.get("state", {}).get(ORDER, {})
+            self.whole = bool(kept.get(WHOLE, True))
+
+    def environment(self) -> Environment:
+        """Where this worker runs: found out once for each training."""
+        found, self._environment = self._environment or detect(), None
+        return found
+
+    def choose(
+        self,
+        loader: DataLoader[Any],
+        plain: Callable[[], Iterator[Any]],
+        models: Sequence[nn.Module],
+        *,
+        forkable: bool,
+    ) -> Iterator[Any] | None:
+        """Collective, before the first training: in a child of a worker its trial. ``forkable``:
+        this worker can have a child."""
+        if not self.whole or not self._open or not can_be_tried(models, loader):
+            return None
+        self._open = False
+        self._environment = detect()
+        arena = self._environment.arena
+        if arena is None or self._environment.thread:
+            return None
+        told, barrier = arena.region("view", 1, torch.float64), _barrier_seconds(arena)
+        if arena.rank == 1 and forkable:
+            child = Child(PATIENCE)
+            if child.id == 0:
+                with ends_if_it_fails():
+                    step_without_compiler()
+                    self.trial = ViewTrial(child, models, loader, begun(loader, plain))
+                    return iter(self.trial)
+            parameters = sum(p.numel() for model in models for p in model.parameters())
+            if (times := _times_of(child)) is not None:
+                told[0] = slower_whole(times, arena.workers, parameters, barrier) or 0.0
+        arena.barrier()
+        self.slower = float(told[0]) or None
+        self.whole = self.slower is None
+        if self.slower is not None:
+            suggest_option("--view whole")
+        return None

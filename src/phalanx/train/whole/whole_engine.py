@@ -8,16 +8,13 @@ stop, save, or find that one of them has diverged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
 
 from phalanx.core.errors import InputError
-from phalanx.core.settings import RunSettings
 from phalanx.core.spec import Phase, Spec
 from phalanx.policies.sample_assignment import Lease, split_among_all
-from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.arena.team import everyone
 from phalanx.sync.reduce.worker_collective import WorkerCollective
@@ -27,10 +24,11 @@ from phalanx.sync.strategy import Timing
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.active_phase import ActivePhase
 from phalanx.train.control.control import Control
-from phalanx.train.control.directives import Directive, DirectiveSource, Switch, say_refused
+from phalanx.train.control.directives import Directive, DirectiveSource, Kind, say_refused
 from phalanx.train.control.rendezvous import WHOLE
 from phalanx.train.engine.arena_engine import ArenaEngine
 from phalanx.train.engine.emulation import SpeedEmulation, emulation_of
+from phalanx.train.engine.engine import Script
 from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured
 from phalanx.train.engine.sample_leases import EngineListener, claims_for
@@ -38,20 +36,17 @@ from phalanx.train.proof.check_plan import CheckPlan
 from phalanx.train.whole.calls import SharedCalls, share_calls
 from phalanx.train.whole.row_plan import rows_in
 
-if TYPE_CHECKING:
-    pass
-
 
 class _WholeControl(Control):
     """Of workers that see whole batches: the strategy stays as it is."""
 
     shares: list[float]
-    """Of the stretch under way."""
+    """Of the segment under way."""
 
     def after_segment(self, ticket: int, position: int) -> tuple[int, Directive | None]:
         position, directive = super().after_segment(ticket, position)
         self.shares = list(self.watch.shares)
-        if isinstance(directive, Switch):  # no reason to end a training
+        if directive is not None and directive.kind is Kind.SWITCH:  # no reason to end a training
             if self._first:
                 say_refused(InputError("it is in view whole", "Start it with --view parts."))
             directive = None
@@ -61,22 +56,16 @@ class _WholeControl(Control):
 class WholeEngine(ArenaEngine):
     directives: _WholeControl
 
-    def __init__(
-        self,
-        arena: Arena,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        spec: Spec,
-        clock: Clock,
-        chosen: RunSettings,
-        source: DirectiveSource,
-        listener: EngineListener,
-    ) -> None:
+    def __init__(self, script: Script, source: DirectiveSource, listener: EngineListener) -> None:
+        environment, spec = script.environment, script.spec
+        models, optimizers = script.models, script.optimizers
+        arena, clock, chosen = environment.arena, environment.clock, environment.settings
+        assert arena is not None
         self._use(arena, listener)
-        self._spec = spec
+        self.phase = spec.phases[0].label
         super().__init__(models, optimizers, clock, None, source)
         self.copy, self.copies = arena.rank, arena.workers
-        self._models = list(models)
+        self._models = models
         self.align()
         claims = claims_for(arena, models)
         self.directives = _WholeControl(
@@ -146,10 +135,6 @@ class WholeEngine(ArenaEngine):
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         return None
-
-    @property
-    def phase(self) -> str:
-        return self._spec.phases[0].label
 
     def capture(self) -> Captured:
         self.meet(intents.SAVE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
 from phalanx.train.control.directives import CheckpointTimer, CommandPoller
 from phalanx.train.engine.best_model import Best
 from phalanx.train.engine.emulation import emulation_of
-from phalanx.train.engine.engine import Engine
+from phalanx.train.engine.engine import Engine, Script
 from phalanx.train.engine.shared_engine import SharedEngine
 from phalanx.train.figures.epoch_figures import Figures
 from phalanx.train.figures.evaluation import Evaluator
@@ -45,7 +44,7 @@ from phalanx.train.start.seed import CommonSeed
 from phalanx.train.step.carried_state import CarriedState
 from phalanx.train.step.gradient_weight import GradientWeight
 from phalanx.train.step.loss_kind import AdoptedLoss, LossWatch
-from phalanx.train.step.nonfinite import NonFinite, skip_on_device
+from phalanx.train.step.nonfinite import skip_on_device
 from phalanx.train.step.stepper import Stepper
 from phalanx.train.step.stopwatch import Stopwatch
 from phalanx.train.worker.precision import Trial, agree, loss_scaler, switch_on_tf32
@@ -58,30 +57,15 @@ LOSS_SCALE = "precision.float16"
 """What a checkpoint calls it: no name that a script can keep something by."""
 
 
-@dataclass(frozen=True)
-class _Script:
-    """What the script brings, on this worker's device."""
-
-    environment: Environment
-    models: list[nn.Module]
-    optimizers: list[torch.optim.Optimizer]
-    spec: Spec
-    precision: str
-    rounding: ExitStack
-    notes: list[str]
-    buffers: str
-    loss: str
-
-
 def build_worker(
     environment: Environment,
     models: nn.Module | Sequence[nn.Module],
     optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
-    buffers: str,
-    loss: str,
-    trial: Trial | None,
     seeds: CommonSeed,
+    buffers: str = "auto",
+    loss: str = "mean",
+    trial: Trial | None = None,
     notes: Sequence[str] = (),
     compile: CompileMode = "off",
     whole: bool = False,
@@ -122,7 +106,7 @@ def build_worker(
     parts = WorkerParts(
         environment, trained, schedule, stopwatch, lifecycle, events, evaluator, checkpointer,
         figures,
-        _stepper(script, trained, stopwatch),
+        Stepper(script, engine, trained.weight, stopwatch, _losses(script.loss, engine)),
         RateSchedules(engine, script.optimizers),
         CarriedState(script.models, stopwatch) if engine.workers > 1 else None,
         resumed, seeds, script.precision, script.rounding,
@@ -135,16 +119,7 @@ def build_worker(
     return parts, TrainingLoop(parts)
 
 
-def _stepper(script: _Script, trained: Trained, stopwatch: Stopwatch) -> Stepper:
-    environment, engine = script.environment, trained.engine
-    judge = NonFinite(environment, engine, stopwatch)
-    return Stepper(
-        engine, trained.models, trained.optimizers, trained.weight, stopwatch, judge,
-        environment.device, _losses(script.loss, engine),
-    )  # fmt: skip
-
-
-def _compile(script: _Script, asked: CompileMode, figures: Figures) -> None:
+def _compile(script: Script, asked: CompileMode, figures: Figures) -> None:
     chosen = script.environment.settings
     mode = asked if chosen.compile == "off" else chosen.compile
     if mode != "off" and chosen.profile is None:
@@ -160,7 +135,7 @@ def _prepare(
     trial: Trial | None,
     buffers: str,
     loss: str,
-) -> _Script:
+) -> Script:
     found, spec = as_models(models), _spec(environment)
     opts = as_optimizers(optimizers, closures=environment.settings.adopt)
     if environment.workers > 1:
@@ -171,10 +146,10 @@ def _prepare(
     move(found, environment.device, channels_last=precision in AUTOCASTS)
     move_state(opts)
     notes = [n for n in (note, *_notes(environment, found, spec, precision, note)) if n]
-    return _Script(environment, found, opts, spec, precision, rounding, notes, buffers, loss)
+    return Script(environment, found, opts, spec, precision, rounding, notes, buffers, loss)
 
 
-def _resumed(script: _Script, training: int) -> Resumed | None:
+def _resumed(script: Script, training: int) -> Resumed | None:
     environment = script.environment
     if environment.settings.resume is None:
         return None
@@ -198,7 +173,7 @@ def _profiling(environment: Environment, writer: EventWriter) -> Profiling | Non
 
 
 def _engine(
-    script: _Script,
+    script: Script,
     resumed: Resumed | None,
     poller: CommandPoller,
     events: TrainingEvents,
@@ -206,35 +181,27 @@ def _engine(
     *,
     whole: bool,
 ) -> Engine:
-    environment, chosen, clock = script.environment, script.environment.settings, poller.clock
+    environment, chosen = script.environment, script.environment.settings
     if environment.arena is None:
+        own = script.models, script.optimizers, environment.clock
         emulation = emulation_of(chosen, 0, None, environment.virtual)
         if profiling is not None:
             from phalanx.train.profile.profiling import ProfilingEngine
 
-            return ProfilingEngine(
-                profiling, script.models, script.optimizers, clock, emulation, poller
-            )
-        return Engine(script.models, script.optimizers, clock, emulation, poller)
+            return ProfilingEngine(profiling, *own, emulation, poller)
+        return Engine(*own, emulation, poller)
     if any(phase.name == "single" for phase in script.spec.phases):
         raise InputError("'single' has one worker", "Use --workers 1, or another strategy.")
     if whole:
         from phalanx.train.whole.whole_engine import WholeEngine
 
-        return WholeEngine(
-            environment.arena, script.models, script.optimizers, script.spec, clock, chosen,
-            poller, events,
-        )  # fmt: skip
-    return SharedEngine(
-        environment.arena, script.models, script.optimizers, script.spec, clock, chosen,
-        script.buffers, environment.machine,
-        resumed.start.phase if resumed and resumed.same_spec else 0,
-        poller, events, environment.virtual,
-    )  # fmt: skip
+        return WholeEngine(script, poller, events)
+    first = resumed.start.phase if resumed and resumed.same_spec else 0
+    return SharedEngine(script, first, poller, events)
 
 
 def _trained(
-    script: _Script, engine: Engine, resumed: Resumed | None, lifecycle: Lifecycle
+    script: Script, engine: Engine, resumed: Resumed | None, lifecycle: Lifecycle
 ) -> Trained:
     scaler = loss_scaler(script.precision, script.optimizers)
     trained = Trained(
@@ -295,7 +262,7 @@ def _notes(
     return notes
 
 
-def _warm_up(script: _Script, engine: Engine) -> None:
+def _warm_up(script: Script, engine: Engine) -> None:
     """What torch loads on its first backward pass and first step belongs to preparing.
 
     A second or more on a slow machine, and not the same under every strategy: a comparison of

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agent_process import SECONDS, AgentProcess, await_gone
+from agent_process import SECONDS
 from agent_process import new_agent as new_agent
 
 from phalanx.agent import run_requests
 from phalanx.agent.machine import sampling
 from phalanx.agent.machine.sampling import FILE, KeptSamples
-
-NewAgent = Callable[[], AgentProcess]
 
 
 def times(samples: Any) -> list[float]:
@@ -182,35 +178,3 @@ def test_what_an_agent_left_behind_is_told_by_another(tmp_path: Path, kept: Kept
     agent = SimpleNamespace(connection=hearer, run_folder=tmp_path)
     run_requests.kept_samples(agent, {"after": 0}, b"")
     assert hearer.times == [1.0, 2.0]
-
-
-def test_a_real_agent_that_is_left_and_found_again(new_agent: NewAgent) -> None:
-    relay = new_agent()
-    relay.greet(detach=True)
-    relay.start(["sleep", "300"])
-    relay.ask("sample", on=True, keep=True)
-    told = _samples(relay, 1)
-    relay.pinging = False
-    os.kill(relay.guardian, signal.SIGKILL)
-    relay.wait()
-    file = relay.folder / "runs/test" / FILE
-    deadline = time.monotonic() + SECONDS
-    while len(file.read_bytes().splitlines()) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-    again = new_agent()
-    again.greet(attach=True)
-    again.ask("sample", on=True, keep=True, after=told[-1])
-    assert len(_samples(again, 0)) >= 2, "the old ones come before the answer"
-    home = told + _samples(again, 3)
-    lines = [json.loads(line) for line in file.read_bytes().splitlines()]
-    assert home == times(lines)[: len(home)]
-    again.ask("leave", grace=0)
-    await_gone(relay.pid)
-
-
-def _samples(agent: AgentProcess, count: int) -> list[float]:
-    while len(found := [told for told in agent.told if told["tell"] == "sample"]) < count:
-        agent.receive()
-    return times(found)

@@ -110,13 +110,6 @@ def test_init_of_this_machine_never_overwrites(shell: Shell) -> None:
     assert shell("pool", "init", "--out", "other.yaml").code == 2
 
 
-def test_init_of_nobody_who_answers_writes_nothing(shell: Shell) -> None:
-    answer = shell("pool", "init", "nobody.invalid")
-    assert answer.code == 3
-    assert "nobody.invalid cannot be reached" in answer.err
-    assert not (shell.folder / "pool.yaml").exists()
-
-
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="needs ssh")
 ONLY_PASSWORDS = new_key().export_public_key().decode()
 """The key that is let in has been thrown away."""

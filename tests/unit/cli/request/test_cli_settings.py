@@ -9,7 +9,6 @@ from cli_support import Shell
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.cli.request.options import STRATEGY_NAMES
 from phalanx.cli.request.strategy_help import SWITCHES
 from phalanx.cli.request.values import (
     CheckpointTimes,
@@ -127,17 +126,6 @@ def test_strategy_help_needs_nothing_else_and_names_everything(
     assert max(map(len, answer.out.splitlines())) <= 80
 
 
-def test_strategy_help_as_json(shell: Shell) -> None:
-    answer = shell("compare", "--strategies", "help", "--json")
-
-    assert len(answer.out.splitlines()) == 1
-    found = {entry["name"]: entry for entry in answer.json["strategies"]}
-    assert list(found) == list(known_strategies())
-    assert found["ssp"]["options"]["bound"]["default"] == "3"
-    assert found["groups"]["options"]["by"]["range"] == "rank or machine or speed"
-    assert [entry["name"] for entry in answer.json["codecs"]] == list(known_codecs())
-
-
 def test_every_example_of_the_help_is_a_spec(shell: Shell) -> None:
     answer = shell("run", "--strategy", "help", "--json").json
     examples = [
@@ -146,7 +134,3 @@ def test_every_example_of_the_help_is_a_spec(shell: Shell) -> None:
     assert len(examples) > 15
     for example in examples:
         assert parse_spec(example).text == example
-
-
-def test_the_option_s_help_names_the_strategies() -> None:
-    assert STRATEGY_NAMES.split(", ") == list(known_strategies())

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from cli_support import Shell
 
-from phalanx.launch.frameworks import Framework
 from phalanx.launch.frameworks import peer_environments as peers
 
 PEER = """
@@ -24,7 +22,6 @@ if os.environ.get("RANK", "0") == "0":
             epoch=epoch, seconds=0.2, samples=40, train_loss=0.5, test_accuracy=ACCURACY)))
 """
 AS_GOOD, WORSE = PEER.replace("ACCURACY", "0.755"), PEER.replace("ACCURACY", "0.6")
-BROKEN = "raise SystemExit('no such library')"
 
 
 def test_systems_are_compared_in_one_table_with_their_losses_checked(shell: Shell) -> None:
@@ -77,15 +74,6 @@ def test_a_system_that_cannot_run_is_marked_and_the_others_go_on(
     assert [run["system"] for run in answer.json["runs"]] == ["tf-mwms", "phalanx", "torch-ddp"]
     assert "nowhere has no tensorflow" in next(iter(answer.json["failures"].values()))
     assert "Not finished: 1 of 3" in answer.err
-
-
-def test_a_peer_that_fails_says_so_in_its_row(shell: Shell) -> None:
-    script = shell.script()
-    shell.script(BROKEN, "train.ddp.py")
-    answer = shell("compare", "--systems", "torch-ddp,phalanx", script, "--workers", "2", "--json")
-    assert answer.code == 1
-    assert [run["status"] for run in answer.json["runs"]] == ["failed", "done"]
-    assert 1 in answer.json["runs"][0]["exit_codes"]
 
 
 def test_an_unmodified_script_runs_and_what_is_not_known_is_null(shell: Shell) -> None:
@@ -142,7 +130,6 @@ def test_a_data_set_that_is_not_prepared_is_named(
         (("compare", "--systems", "phalanx,horovod", "S"), "unknown system 'horovod'"),
         (("compare", "--systems", "torch-ddp,torch-ddp", "S"), "twice"),
         (("compare", "--systems", "phalanx,tf-ps", "S"), "there is no train.keras.py"),
-        (("compare", "--peer", "tf-ps=S", "S"), "no longer has --peer"),
         (("compare", "--systems", "phalanx,tf-mwms:worker=2", "S"), "takes nothing after ':'"),
         (("compare", "--systems", "phalanx,tf-ps:worker=2", "S"), "names no ps"),
         (
@@ -179,32 +166,6 @@ def test_mistakes_are_one_line_before_anything_starts(
     assert not shell.runs.exists()
 
 
-def test_an_environment_is_made_once_and_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv(peers.VARIABLE, raising=False)
-    monkeypatch.setitem(peers._MODULES, "tensorflow", ("a_module_that_nobody_has",))
-    called: list[list[str]] = []
-
-    def call(words: list[str]) -> None:
-        called.append(words)
-        if "venv" in words:
-            python = Path(words[-1]) / "bin" / "python"
-            python.parent.mkdir(parents=True)
-            python.symlink_to(sys.executable)
-
-    monkeypatch.setattr(peers, "_call", call)
-    wanted = Framework(name="tensorflow", system="tf-ps", requirements=["some-thing==1"])
-    said: list[str] = []
-    python = peers.environment_for(wanted, said.append)
-    assert len(called) == 2 and called[1][-1] == "some-thing==1" and len(said) == 1
-    assert peers.environment_for(wanted, said.append) == python == peers.python_of(wanted)
-    assert len(called) == 2, "offline when it is there"
-    other = Framework(name="tensorflow", system="tf-ps", requirements=["some-thing==2"])
-    assert peers.python_of(other) != python
-
-
 def test_spark_is_one_of_the_systems_and_its_master_not_the_others(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,9 +183,3 @@ def test_spark_is_one_of_the_systems_and_its_master_not_the_others(
         line.rpartition(", ")[2] for line in answer.out.splitlines() if ": 2 workers, " in line
     ]
     assert found == ["local", "local", "spark"] * 2
-
-
-def test_only_the_launcher_of_a_cluster_takes_an_address(shell: Shell) -> None:
-    answer = shell("run", shell.script(), "--launcher", "local:local[2]")
-    assert answer.code == 2
-    assert "error: the launcher 'local' takes nothing after ':'" in answer.err

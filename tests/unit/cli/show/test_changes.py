@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from phalanx.cli.show.changes import MOST_REFUSED, MOST_SHARES, MOST_SWITCHES, ChangeLines
+from phalanx.cli.show.changes import MOST_SHARES, MOST_SWITCHES, ChangeLines
 from phalanx.cli.show.result_lines import describe
-from phalanx.observe.events.event_types import Balanced, SamplesSettled, StepRefused, Switched
+from phalanx.observe.events.event_types import Balanced, SamplesSettled, Switched
 from phalanx.observe.summary.summary import Summary
 
 
@@ -65,13 +65,3 @@ def test_what_is_taken_back_is_said() -> None:
     )
     told = [changes.line(tried) for _ in range(40)]
     assert len([line for line in told if line]) == MOST_SHARES
-
-
-def test_skipped_steps_and_reverted_shares_are_counted_apart() -> None:
-    changes = ChangeLines()
-    skipped = StepRefused(time=1.0, rank=0, epoch=0, step=1, what="the loss", workers=[0])
-    tried = Balanced(time=1.0, rank=0, epoch=0, shares=[0.5, 0.5], refused=[0.9, 0.1])
-    told = [changes.line(skipped) for _ in range(MOST_REFUSED + 5)]
-    assert len([line for line in told if line]) == MOST_REFUSED + 1
-    told = [changes.line(tried) for _ in range(MOST_SHARES)]
-    assert all(line and line.startswith("shares 90 : 10 tried and reverted") for line in told)

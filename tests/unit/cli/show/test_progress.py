@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+from functools import partial
+from typing import Any
 
+import made_events
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_events import finished
 from rich.console import Console
 
 from phalanx.cli.show.progress import LiveProgress, PlainProgress, epoch_line
@@ -14,44 +18,23 @@ from phalanx.cli.show.progress_state import ProgressState
 from phalanx.observe.events.event_types import (
     EpochDone,
     Event,
-    Finished,
-    Joined,
     Logged,
     Planned,
     Steps,
 )
 
-
-def joined(
-    rank: int, workers: int = 2, machine: str = "here", notes: tuple[str, ...] = ()
-) -> Joined:
-    return Joined(
-        time=10.0, wall=0.0, rank=rank, workers=workers, machine=machine, pid=1, device="cpu",
-        threads=1, precision="float32", strategy="async", parameters=1, seed=0, versions={},
-        notes=list(notes),
-    )  # fmt: skip
+joined = partial(made_events.joined, time=10.0)
 
 
 def planned(rank: int, epochs: int | None = 2, samples: int = 400) -> Planned:
     return Planned(time=10.0, rank=rank, epochs=epochs, samples=samples, batch=20)
 
 
-def steps(
-    rank: int,
-    began: float,
-    *,
-    epoch: int = 0,
-    wait: float = 0.25,
-    samples: int = 10,
-    count: int = 10,
-) -> Steps:
-    """``count`` steps of one second each, a share ``wait`` of it spent waiting."""
-    return Steps(
-        rank=rank, epoch=epoch, first=0, began=[began + i for i in range(count)],
-        samples=[samples] * count, input=[0.0] * count, compute=[1 - wait] * count,
-        send=[0.0] * count, wait=[wait / 2] * count, reduce=[0.0] * count, update=[0.0] * count,
-        settle=[wait / 2] * count, staleness=[rank] * count, loss=[0.5] * (count - 1) + [None],
-    )  # fmt: skip
+def steps(rank: int, began: float, *, epoch: int = 0, wait: float = 0.25, **more: Any) -> Steps:
+    """Ten steps of one second each, a share ``wait`` of it spent waiting."""
+    times = {"compute": 1 - wait, "wait": wait / 2, "settle": wait / 2, "samples": 10} | more
+    times |= {"began": [began + i for i in range(10)], "loss": [0.5] * 9 + [None]}
+    return made_events.steps(rank, 10, epoch=epoch, staleness=rank, **times)
 
 
 def epoch_done(rank: int, epoch: int, *, loss: float | None = 0.5, samples: int = 200) -> EpochDone:
@@ -65,33 +48,11 @@ def logged(epoch: int, rank: int = 0, **values: float) -> Logged:
     return Logged(time=20.0, rank=rank, epoch=epoch, values=values)
 
 
-def finished(rank: int) -> Finished:
-    return Finished(time=30.0, rank=rank, status="done", bytes_sent=0, peak_memory=0)
-
-
 def state_after(*events: Event) -> ProgressState:
     state = ProgressState()
     for event in events:
         state.take(event)
     return state
-
-
-def test_a_worker_s_figures_are_those_of_its_steps() -> None:
-    state = state_after(joined(1), planned(0), steps(1, 10.0))
-    worker = state.workers[1]
-
-    assert worker.rate == pytest.approx(10.0)
-    assert worker.waiting == pytest.approx(0.25)
-    assert worker.staleness == pytest.approx(1.0)
-    assert worker.loss == 0.5
-
-
-def test_figures_forget_what_is_long_past() -> None:
-    slow, fast = steps(0, 10.0, samples=1), steps(0, 40.0, samples=100)
-    state = state_after(joined(0), slow, fast)
-
-    assert state.workers[0].rate == pytest.approx(100.0)
-    assert state.workers[0].samples == 10 + 1000
 
 
 def test_the_share_done_and_the_time_to_go() -> None:
@@ -104,22 +65,13 @@ def test_the_share_done_and_the_time_to_go() -> None:
     assert state.remaining == pytest.approx(30.0)
 
 
-def test_without_a_number_of_epochs_there_is_no_time_to_go() -> None:
-    state = state_after(joined(0), planned(0, epochs=None), steps(0, 10.0))
-
-    assert state.share is None
-    assert state.remaining is None
-
-
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 4))
 def test_the_share_stays_between_none_and_all(ranks: list[int], workers: int) -> None:
     state = state_after(planned(0))
     for number, rank in enumerate(ranks):
         state.take(steps(rank % workers, 10.0 + number))
         share = state.share
-        assert share is not None
         assert 0 <= share <= 1
-        assert state.remaining is not None
         assert state.remaining >= 0
 
 
@@ -136,17 +88,6 @@ def test_an_epoch_is_told_once_when_everyone_is_done() -> None:
     assert (line.accuracy, line.accuracy_name) == (0.9, "test accuracy")
     assert line.rate == pytest.approx(40.0)
     assert state.finished_epochs() == []
-
-
-def test_an_epoch_is_not_told_while_a_workers_part_is_missing() -> None:
-    """Events come in batches: one worker's may be epochs ahead of another's."""
-    state = state_after(joined(0), joined(1), planned(0))
-    for epoch in range(3):
-        state.take(logged(epoch, test_accuracy=0.9))
-        state.take(epoch_done(0, epoch))
-
-    assert state.finished_epochs() == []
-    assert [line.epoch for line in state.finished_epochs(ended=True)] == [1, 2, 3]
 
 
 def test_a_worker_that_lags_may_be_the_one_that_evaluates() -> None:
@@ -166,20 +107,6 @@ def test_a_worker_that_lags_may_be_the_one_that_evaluates() -> None:
     state.take(logged(1, rank=1, test_accuracy=0.95))
     state.take(epoch_done(1, 1))
     assert [line.accuracy for line in state.finished_epochs()] == [0.95]
-
-
-def test_a_second_training_counts_on() -> None:
-    state = state_after(joined(0, 1), planned(0, epochs=2, samples=100))
-    for epoch in range(2):
-        state.take(steps(0, 10.0 + 10 * epoch, epoch=epoch))
-        state.take(epoch_done(0, epoch))
-    state.take(finished(0))
-    state.take(joined(0, 1))
-    state.take(planned(0, epochs=3, samples=100))
-
-    assert state.epochs == 5
-    assert state.share == pytest.approx(200 / 500)
-    assert state.workers[0].finished == ""
 
 
 @pytest.mark.parametrize("evaluator", [0, 1])
@@ -263,15 +190,11 @@ def test_the_display_says_it_all_within_80_columns() -> None:
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     events: list[Event] = [planned(0)]
     for rank in range(40):
-        events += [joined(rank, 40), steps(rank, 10.0)]
+        events += [joined(rank, workers=40), steps(rank, 10.0)]
     shown = screen(*events, finished(0), width=width, title="a-run-with-a-long-name-" * 5)
 
     assert max(map(len, shown.splitlines())) <= width
     assert len(shown.splitlines()) <= 24
-
-
-def test_before_the_workers_join_it_says_what_it_waits_for() -> None:
-    assert "starting workers" in screen()
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -290,7 +213,7 @@ def test_plain_lines_keep_the_script_s_output_apart() -> None:
     display = PlainProgress(
         Console(file=script, markup=False, soft_wrap=True), Console(file=errors, markup=False)
     )
-    for event in (joined(0, 1, notes=("rate ÷ 2",)), planned(0), steps(0, 10.0)):
+    for event in (joined(0, workers=1, notes=["rate ÷ 2"]), planned(0), steps(0, 10.0)):
         display.event(event)
     display.output(0, "loss [red] 0.5\n")
     display.event(epoch_done(0, 0))

@@ -142,22 +142,6 @@ def test_what_a_switch_by_hand_changed_stays_changed(shell: Shell, paths: RunPat
     assert other["settings"]["strategy"] == "bsp"
 
 
-def test_a_resumed_run_without_a_checkpoint_goes_on_from_where_it_began(
-    shell: Shell, paths: RunPaths
-) -> None:
-    first = RunPaths(shell.runs / shell("resume", "--checkpoint", "1", "--json").json["run"])
-    answer = shell("resume", first.id, "--epochs", "5", "--dry-run", "--json")
-    assert "has no checkpoint of its own" in answer.err
-    assert answer.json["launches"][0]["resumes"] == f"{RUN}, checkpoint 1"
-    listed = {run["run"]: run["resumes"] for run in shell("runs", "--json").json["runs"]}
-    assert listed == {RUN: None, first.id: f"{RUN}, checkpoint 1"}
-    assert "resumed from" in shell("runs").out
-    damage(paths, 1)
-    assert "no checkpoint to resume from" in refused(
-        shell, "resume", first.id, "--epochs", "5", made=1
-    )
-
-
 def test_too_few_epochs(shell: Shell, paths: RunPaths) -> None:
     told = refused(shell, "resume", "--epochs", "2")
     assert "--epochs 2 leaves nothing to train: checkpoint 2 is in epoch 3, 0 %" in told
@@ -255,7 +239,7 @@ def test_export_never_overwrites_unasked(shell: Shell, paths: RunPaths) -> None:
 def test_export_again_when_the_run_has_removed_the_checkpoint_meanwhile(
     shell: Shell, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from phalanx.train.checkpoint import named_tensors as export
+    from phalanx.train.checkpoint import tensor_files as export
 
     whole = export.state_dict
 

@@ -9,29 +9,17 @@ from phalanx.core.spec import (
     STRATEGIES,
     Key,
     Traits,
-    known_strategies,
     parse_spec,
     parse_specs,
     register_strategy,
     strategies,
 )
-from phalanx.core.spec.codecs import CODECS, known_codecs
-
-
-def test_every_spec_has_its_implementation() -> None:
-    for name in known_strategies():
-        assert STRATEGIES.get(name).__name__
-    for name in known_codecs():
-        assert CODECS.get(name).__name__
-    assert set(strategies.ALIASES.values()) <= set(known_strategies())
 
 
 def test_phases_and_their_ends() -> None:
     spec = parse_spec("allreduce@0.25/async@3e/allreduce")
     assert [p.name for p in spec.phases] == ["allreduce", "async", "allreduce"]
     first, second = spec.phases[0].until, spec.phases[1].until
-    assert first is not None
-    assert second is not None
     assert (first.share, second.epochs, spec.phases[2].until) == (0.25, 3, None)
 
 
@@ -44,7 +32,6 @@ def test_short_forms_and_aliases() -> None:
 def test_codecs_and_options() -> None:
     phase = parse_spec("async:overlap=yes+topk:ratio=0.01").phases[0]
     assert phase.label == "async:overlap=yes+topk:ratio=0.01"
-    assert phase.codec is not None
     assert (phase.codec.name, dict(phase.codec.options)) == ("topk", {"ratio": 0.01})
     first, second = parse_spec("allreduce+int8@0.5/ssp:bound=3").phases
     assert (first.label, second.label, second.codec) == ("allreduce+int8", "ssp:bound=3", None)

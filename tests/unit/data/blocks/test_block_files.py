@@ -90,11 +90,6 @@ def test_local_files_need_no_fsspec(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert "pip install 'phalanx-train[data]'" in caught.value.remedy
 
 
-def test_a_kind_of_url_that_is_not_known_is_an_error() -> None:
-    with pytest.raises(InputError, match="nonsense"):
-        find_files("nonsense://bucket/a", (".rec",))
-
-
 def test_ranges_and_opened_files_of_this_machine(folder: Path) -> None:
     source = str(folder / "a.rec")
     assert read_range(source, 0, 0) == b""
@@ -172,17 +167,6 @@ def test_a_passing_failure_is_tried_again(
     _use(flaky, monkeypatch)
     assert read_range("s3://bucket/a", 10, 20) == CONTENT[10:30]
     assert flaky.calls == 6
-
-
-def test_waits_double_and_are_jittered(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr(files, "FIRST_WAIT", 0.2)
-    monkeypatch.setattr(files.time, "sleep", waits.append)
-    _use(_Flaky(*[TimeoutError()] * 5), monkeypatch)
-    read_range("s3://bucket/a", 10, 20)
-    assert len(waits) == 5
-    for number, wait in enumerate(waits):
-        assert 0.1 * 2**number <= wait <= 0.2 * 2**number
 
 
 def test_the_last_failure_names_the_file_the_byte_and_the_cause(

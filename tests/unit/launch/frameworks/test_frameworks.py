@@ -13,7 +13,6 @@ from phalanx.core.settings import RunSettings
 from phalanx.launch.frameworks import (
     Framework,
     Places,
-    deciding,
     environment_of,
     places_of,
     plan_for,
@@ -164,15 +163,6 @@ def test_workers_that_were_asked_for_compute_and_chief_and_server_come_on_top(
     assert len({(process.address, process.port) for process in places.processes}) == sum(slots) + 2
 
 
-def test_roles_that_were_asked_for_are_taken_as_they_are() -> None:
-    framework = Framework(
-        name="tensorflow", system="tf-ps", roles=read_roles("worker=2, ps=2, chief=1")
-    )
-    plan = plan_of(2, 2, 1)
-    assert seat(plan, framework, 5) is plan
-    assert roles_by_rank(framework, 5) == ["chief", "worker", "worker", "ps", "ps"]
-
-
 NINE = [Machine(name=f"m{n}", host=f"192.0.2.{n}", cores=4) for n in range(1, 10)]
 
 
@@ -188,15 +178,6 @@ def test_chief_workers_and_servers_on_nine_machines() -> None:
         assert found == ["chief", *["worker"] * 6, "ps", "ps"]
         machines = [machine.name for machine, _ in plan.seats]
         assert machines == ["m1", "m3", "m4", "m6", "m7", "m8", "m9", "m2", "m5"]
-
-
-def test_a_chief_comes_on_top_of_workers_that_were_asked_for_and_servers_do_not() -> None:
-    framework = msgspec.structs.replace(SERVERS, servers=1)
-    plan = plan_for(
-        NINE[:3], framework, 2, strategy="allreduce", selection="all", batch=None, servers=["m3"]
-    )
-    assert [machine.name for machine, _ in plan.seats] == ["m1", "m1", "m2", "m3"]
-    assert roles_by_rank(framework, 4) == ["chief", "worker", "worker", "ps"]
 
 
 @pytest.mark.parametrize(
@@ -304,13 +285,6 @@ def test_a_tensorflow_process_sees_its_own_gpu_only() -> None:
 )
 def test_the_kind_of_script_is_read_from_its_code(source: str, system: str) -> None:
     assert system_of(source) == system
-
-
-def test_who_decides_the_end() -> None:
-    assert deciding(["chief", "worker", "worker", "ps"]) == [0]
-    assert deciding(["worker", "worker"]) == [0, 1]
-    assert deciding(["worker"] * 3) == [0, 1, 2]
-    assert deciding(["worker", "worker", "evaluator"]) == [0, 1]
 
 
 def test_only_what_was_asked_for_is_passed_on() -> None:

@@ -18,32 +18,11 @@ def loop() -> Iterator[EventLoop]:
     one.close()
 
 
-async def _fail() -> None:
-    raise TimeoutError("of its own")
-
-
-def test_waiting_gives_what_came_of_it(loop: EventLoop) -> None:
-    assert loop.wait(asyncio.sleep(0.2, "done"), never, 30.0) == "done"
-    with pytest.raises(TimeoutError, match="of its own"):
-        loop.wait(_fail(), never)
-
-
 def test_waiting_ends_when_asked_and_when_late(loop: EventLoop) -> None:
     with pytest.raises(RunStopped):
         loop.wait(asyncio.sleep(300), lambda: True)
     with pytest.raises(TimeoutError):
         loop.wait(asyncio.sleep(300), never, 0.1)
-
-
-def test_work_in_a_thread(loop: EventLoop) -> None:
-    def work(fails: bool) -> bool:
-        if fails:
-            raise ValueError("no")
-        return threading.current_thread().daemon
-
-    assert loop.wait(in_thread(work, False), never, 30.0)
-    with pytest.raises(ValueError, match="no"):
-        loop.wait(in_thread(work, fails=True), never, 30.0)
 
 
 def test_nobody_waits_for_a_thread_that_was_given_up(loop: EventLoop) -> None:

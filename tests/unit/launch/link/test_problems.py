@@ -63,19 +63,7 @@ def test_a_machine_that_is_down_and_one_that_lets_nobody_in(
     assert error.exit_code == 3
 
 
-def test_one_remedy_for_all_is_said_once() -> None:
-    error = as_one(
-        {"m1": MachineError("m1 is down", "Up?"), "m2": MachineError("m2 is down", "Up?")}
-    )
-    assert str(error) == "m1 is down; m2 is down\nUp?"
-
-
 def test_a_failed_machine_weighs_more_than_wrong_input() -> None:
     error = as_one({"m1": InputError("m1 has no key", "Add it."), "m2": MachineError("m2 is down")})
     assert isinstance(error, MachineError) and error.exit_code == 3
     assert error.remedy == "m1: Add it."
-
-
-def test_a_cause_that_several_have_is_said_once() -> None:
-    down = MachineError("jump is down", "Up?")
-    assert str(as_one({"m1": down, "m2": down})) == "jump is down\nUp?"

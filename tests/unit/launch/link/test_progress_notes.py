@@ -70,17 +70,6 @@ def test_a_wait_is_announced_after_20_seconds_and_then_every_minute(in_virtual_t
     assert said == [20.0, 80.0, 140.0]
 
 
-def test_the_words_are_those_of_the_moment(in_virtual_time: Any) -> None:
-    said: list[str] = []
-
-    async def work() -> None:
-        async with telling(said.append, lambda: f"{now():.0f} files"):
-            await asyncio.sleep(100.0)
-
-    in_virtual_time(work())
-    assert said == ["20 files", "80 files"]
-
-
 def test_a_note_of_the_machine_postpones_the_announcement(in_virtual_time: Any) -> None:
     said: list[float] = []
 

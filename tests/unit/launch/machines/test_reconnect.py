@@ -85,12 +85,6 @@ def test_a_gap_that_is_too_long_leaves_the_run_to_its_machines(place: Place) -> 
     assert alone.remedy == "Follow it again: phalanx attach run-1"
 
 
-def test_one_gap_is_said_once(place: Place) -> None:
-    place.run.absences.slept(30.0, leave=True)
-    place.run.absences.slept(30.2, leave=True)
-    assert len(place.run.news) == 1 and place.run.absences.alone is None
-
-
 def test_a_machine_that_is_cut_just_after_a_gap_is_told_of(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +116,7 @@ def test_an_agent_that_has_ended_is_not_waited_for(
         try:
             await place.start()
             (member,) = place.run.members
-            await member.link._command.kill()
+            await member.link._command._end(kill=True)
             while place.run.error is None:
                 await asyncio.sleep(0.05)
         finally:

@@ -31,15 +31,6 @@ def told(moment: float) -> ToldSample:
     return sample
 
 
-def test_all_are_written_and_the_latest_are_shown(paths: RunPaths) -> None:
-    file = MachineFile(paths.machine("m1"))
-    for number in range(500):
-        file.add(told(float(number)))
-    kept = read_samples(paths)["m1"]
-    assert [sample.time for sample in kept] == [50.0 + number for number in range(500)]
-    assert 0 < len(file.take()) < 500
-
-
 def test_a_line_that_was_not_ended_comes_again(paths: RunPaths) -> None:
     before = MachineFile(paths.machine("m1"))
     assert before.last() is None

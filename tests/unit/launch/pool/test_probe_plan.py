@@ -8,24 +8,17 @@ from hypothesis import strategies as st
 
 from phalanx.launch.pool.probe_plan import (
     MOST_REPEATS,
-    PAIRS_SHARE,
     SIZES,
     Schedule,
     all_reached,
     handling,
     names_for,
-    pair_seconds,
 )
 from phalanx.policies.collective_cost import COSTS, LinkSpeed
 from phalanx.pool.measured import CollectiveFigures
 
 latencies = st.floats(1e-6, 0.3)
 bandwidths = st.floats(1e3, 1e10)
-
-
-@given(st.floats(2, 3600), st.integers(1, 190))
-def test_pairs_keep_their_share(budget: float, pairs: int) -> None:
-    assert pair_seconds(budget, pairs) * pairs <= budget * PAIRS_SHARE + 1e-9
 
 
 @given(st.integers(2, 20), latencies, bandwidths, st.floats(2, 120), st.floats(0.2, 1.5), st.data())
@@ -61,36 +54,6 @@ def test_what_does_not_fit_takes_no_repetitions_from_what_does() -> None:
     assert repeats["all_reduce.direct", SIZES[-1]] >= 1
     assert 0 in repeats.values()
     assert schedule.repeats("broadcast", SIZES[-1], 0.01) == 0
-
-
-def test_those_of_the_same_size_keep_a_repetition_each() -> None:
-    schedule = Schedule(3, LinkSpeed.measured(3e-5, 1.2e8), sizes=SIZES[-1:])
-    todo = list(schedule.measurements())
-    least, now = sum(schedule.least(*each) for each in todo), 0.0
-    for number, each in enumerate(todo):
-        count = schedule.repeats(*each, least * 1.01 - now, todo[number + 1 :])
-        assert count >= 1
-        now += schedule.predicted(*each) * (count + 2)
-
-
-def test_what_was_slow_is_expected_to_be() -> None:
-    schedule = Schedule(2, LinkSpeed.measured(1e-4, 1e8))
-    before = schedule.expected("reduce", 4096)
-    schedule.learn("reduce", 64, schedule.predicted("reduce", 64) + 0.5)
-    assert schedule.expected("reduce", 4096) == pytest.approx(before + 0.5)
-    schedule.learn("reduce", 4096, 0.0)
-    assert schedule.expected("reduce", 1 << 20) == schedule.predicted("reduce", 1 << 20)
-
-
-def test_every_collective_has_a_formula_and_few_names_need_few_machines() -> None:
-    assert set(names_for(3)) <= COSTS.keys()
-    assert set(names_for(3)) - set(names_for(20)) == {"all_reduce.direct"}
-
-
-@given(latencies, bandwidths)
-def test_one_small_message_costs_half_a_round_trip(latency: float, bandwidth: float) -> None:
-    link = LinkSpeed.measured(latency, bandwidth)
-    assert COSTS["broadcast"](2, 0).seconds(link) == pytest.approx(latency)
 
 
 def test_handling_is_what_latency_and_bytes_do_not_explain() -> None:

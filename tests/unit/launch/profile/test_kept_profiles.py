@@ -26,13 +26,6 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_what_is_kept_is_read_again() -> None:
-    keep("k", "kind", _profile("k"))
-    assert read_kept("k", "kind") == _profile("k")
-    assert read_kept("k", "other kind") is None
-    assert read_kept("other", "kind") is None
-
-
 def test_a_damaged_one_is_written_anew() -> None:
     keep("k", "kind", _profile("k"))
     (file,) = (cache_home() / "profiles").iterdir()

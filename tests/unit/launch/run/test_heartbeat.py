@@ -6,19 +6,17 @@ import os
 import re
 import signal
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 from launch_support import Recorder, make_job, start_without_torch, write_script
-from test_event_tail import _finished, _joined
+from made_events import finished, joined, steps
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.link.progress_notes import EACH_WORD, FIRST_WORD
 from phalanx.launch.run import heartbeat as silence
 from phalanx.launch.run.controller import execute
 from phalanx.launch.run.heartbeat import LIMIT, STANDSTILL, Silence
-from phalanx.observe.events.event_types import Alive, Steps, WorkerLost
+from phalanx.observe.events.event_types import Alive, WorkerLost
 
 STOPS = """
 from phalanx.observe.events import emit
@@ -36,11 +34,6 @@ finish()
 """
 
 
-def _steps() -> Steps:
-    columns: dict[str, Any] = {name: [] for name in Steps.__struct_fields__}
-    return Steps(**{**columns, "rank": 0, "epoch": 1, "first": 0})
-
-
 class Clock:
     now = 0.0
 
@@ -48,24 +41,31 @@ class Clock:
         return self.now
 
 
+def _joined(*ranks: int) -> tuple[Clock, Silence]:
+    """These workers have begun, and are listened to."""
+    clock = Clock()
+    silence = Silence(clock)
+    for rank in ranks:
+        silence.take(joined(rank))
+    return clock, silence
+
+
 def test_workers_that_do_not_join_are_named_until_they_do() -> None:
     clock = Clock()
     silence = Silence(clock, awaited=[0, 1])
-    silence.take(_joined())
+    silence.take(joined())
     told = []
     for clock.now in (FIRST_WORD - 1, FIRST_WORD, FIRST_WORD + 1, FIRST_WORD + EACH_WORD):
         silence.take(Alive(rank=0))
         told.append([text.split(" for ")[1] for text in silence.news()])
     assert told == [[], ["worker 1 to start training"], [], ["worker 1 to start training"]]
-    silence.take(msgspec.structs.replace(_joined(), rank=1))
+    silence.take(joined(1))
     clock.now += LIMIT / 2 + EACH_WORD
     assert not [text for text in silence.news() if "to start" in text]
 
 
 def test_a_silence_is_told_once_and_so_is_its_end() -> None:
-    clock = Clock()
-    silence = Silence(clock)
-    silence.take(_joined())
+    clock, silence = _joined(0)
     told = []
     for clock.now in (LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + 2):
         told.append(len(list(silence.news())))
@@ -80,10 +80,7 @@ def test_a_silence_is_told_once_and_so_is_its_end() -> None:
 
 
 def test_what_nobody_listened_to_is_no_silence_and_no_end_of_one() -> None:
-    clock = Clock()
-    silence = Silence(clock)
-    for rank in (0, 1):
-        silence.take(msgspec.structs.replace(_joined(), rank=rank))
+    clock, silence = _joined(0, 1)
     clock.now = LIMIT
     silence.take(Alive(rank=0))
     assert [text[:8] for text in silence.news()] == ["worker 1"]
@@ -98,10 +95,7 @@ def test_what_nobody_listened_to_is_no_silence_and_no_end_of_one() -> None:
 
 
 def test_what_one_worker_needs_does_not_hide_the_silence_of_another() -> None:
-    clock = Clock()
-    silence = Silence(clock)
-    for rank in (0, 1):
-        silence.take(msgspec.structs.replace(_joined(), rank=rank))
+    clock, silence = _joined(0, 1)
     for clock.now in (LIMIT, 100.0):
         silence.take(Alive(rank=1))
         list(silence.news())
@@ -111,20 +105,8 @@ def test_what_one_worker_needs_does_not_hide_the_silence_of_another() -> None:
     assert [text[:8] for text in silence.news()] == ["worker 0", "worker 1"]
 
 
-def test_a_silence_is_told_before_15_seconds_have_passed() -> None:
-    clock = Clock()
-    silence = Silence(clock)
-    silence.take(_joined())
-    clock.now = 5.0
-    silence.take(Alive(rank=0))  # the last sign of life before it was stopped
-    clock.now += 14.0
-    assert len(list(silence.news())) == 1
-
-
 def test_a_machine_that_is_away_does_not_respond_again() -> None:
-    clock = Clock()
-    silence = Silence(clock)
-    silence.take(_joined())
+    clock, silence = _joined(0)
     clock.now = LIMIT + 1
     assert len(list(silence.news())) == 1
     silence.excuse([0])
@@ -134,24 +116,15 @@ def test_a_machine_that_is_away_does_not_respond_again() -> None:
     assert list(silence.news()) == []
 
 
-def test_workers_whose_machine_is_away_are_not_named_too() -> None:
-    clock = Clock()
-    silence = Silence(clock)
-    silence.take(_joined())
-    for clock.now in (5.0, 10.0, 15.0, 20.0):
-        silence.excuse([0])
-        assert list(silence.news()) == []
-
-
 def test_a_standstill_is_longer_than_any_pause_of_the_run() -> None:
     clock = Clock()
     silence = Silence(clock)
     clock.now = 500.0  # the start is no pause between steps
-    silence.take(_joined())
-    silence.take(_steps())
+    silence.take(joined())
+    silence.take(steps())
     clock.now += STANDSTILL + 1
     assert silence.stands_still()
-    silence.take(_steps())
+    silence.take(steps())
     clock.now += 1.5 * STANDSTILL
     assert not silence.stands_still(), "its steps take that long"
     silence.slept(1.5 * STANDSTILL)
@@ -162,24 +135,14 @@ def test_a_standstill_is_longer_than_any_pause_of_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [_finished(), WorkerLost(time=0.0, rank=1, worker=0, machine="here", address="")]
+    "end", [finished(), WorkerLost(time=0.0, rank=1, worker=0, machine="here", address="")]
 )
 def test_nobody_waits_for_a_sign_of_those_who_are_done_or_lost(
     end: silence.Finished | WorkerLost,
 ) -> None:
-    clock = Clock()
-    silence = Silence(clock)
-    silence.take(_joined())
+    clock, silence = _joined(0)
     silence.take(end)
     silence.take(Alive(rank=0))
-    clock.now = 2 * LIMIT
-    assert list(silence.news()) == []
-
-
-def test_processes_of_other_systems_give_no_signs_of_life() -> None:
-    clock = Clock()
-    silence = Silence(clock)
-    silence.take(msgspec.structs.replace(_joined(), pid=0))
     clock.now = 2 * LIMIT
     assert list(silence.news()) == []
 

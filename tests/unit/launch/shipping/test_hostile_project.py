@@ -82,7 +82,6 @@ def test_files_beside_each_other_in_the_project_are_read(project: Path) -> None:
     (project / "base.txt").write_text("einops\n")
     (project / "requirements.txt").write_text("-r deps/more.txt\n")
     recipe = read_recipe(project)
-    assert recipe is not None
     assert recipe.steps[0].requirements.splitlines()[:2] == ["einops", "tqdm"]
 
 
@@ -161,7 +160,6 @@ def test_constraints_with_hashes(project: Path) -> None:
     text = "msgspec==0.19 --hash=sha256:ab\nunrelated==3 --hash=sha256:cd\n"
     (project / "constraints.txt").write_text(text)
     recipe = read_recipe(project)
-    assert recipe is not None
     first, rest = recipe.steps
     assert first == PipStep("msgspec==0.19 --hash=sha256:ab\n", text)
     assert rest.requirements.splitlines() == own_requirements()
@@ -173,7 +171,6 @@ def test_constraints_of_requirements_stay_constraints(project: Path) -> None:
     (project / "versions.txt").write_text("unrelated==3\n")
     (project / "requirements.txt").write_text("-c versions.txt\neinops\n")
     recipe = read_recipe(project)
-    assert recipe is not None
     (step,) = recipe.steps
     assert "unrelated" not in step.requirements and step.requirements.startswith("einops\n")
     assert step.constraints.startswith("unrelated==3\n")
@@ -190,7 +187,6 @@ def test_pip_takes_what_constraints_with_hashes_become(project: Path, tmp_path: 
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     (project / "constraints.txt").write_text(f"msgspec==0.19 --hash=sha256:{digest}\n")
     recipe = read_recipe(project)
-    assert recipe is not None
     (tmp_path / "r.txt").write_text(recipe.steps[0].requirements)
     (tmp_path / "c.txt").write_text(recipe.steps[0].constraints)
     pip = [sys.executable, "-m", "pip", "download", "--find-links", str(tmp_path)]

@@ -32,7 +32,7 @@ from phalanx.launch.shipping.requirements import (
     read_recipe,
 )
 from phalanx.launch.shipping.send import ship
-from phalanx.launch.shipping.versions import Inspection, check_versions, numbers
+from phalanx.launch.shipping.versions import Inspection, check_versions
 from phalanx.launch.shipping.wheels import platforms
 from phalanx.pool.machine import Machine
 
@@ -72,10 +72,6 @@ def imported_names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-
-
-def test_without_a_file_there_is_nothing_to_make(tmp_path: Path) -> None:
-    assert read_recipe(tmp_path) is None
 
 
 def test_a_lock_goes_before_requirements_before_constraints(tmp_path: Path) -> None:
@@ -145,26 +141,12 @@ def python(version: str = "3.11.7", **packages: str | None) -> Inspection:
     return Inspection("/usr/bin/python3", version, {n: v for n, v in found.items() if v})
 
 
-def test_alike_is_silent() -> None:
-    assert check_versions({"m1": python(), "m2": python(torch="2.13.0+cu130")}) == []
-
-
 def test_small_differences_are_told() -> None:
     found = {"m1": python(), "m2": python("3.12.1", torch="2.13.1"), "m3": python()}
     assert check_versions(found) == [
         "the machines have slightly different versions of torch: m1, m3 2.13.0; m2 2.13.1",
         "the machines have different versions of Python: m1, m3 3.11.7; m2 3.12.1",
     ]
-
-
-def test_different_torches_are_refused() -> None:
-    with pytest.raises(MachineError, match=r"m1 2\.13\.0; m2 2\.11\.0"):
-        check_versions({"m1": python(), "m2": python(torch="2.11.0")})
-
-
-def test_an_old_python_is_refused() -> None:
-    with pytest.raises(MachineError, match=r"m2 has Python 3\.9\.2 .*3\.11 or newer"):
-        check_versions({"m1": python(), "m2": python("3.9.2", torch=None)})
 
 
 def test_missing_packages_are_named_with_the_command() -> None:
@@ -187,13 +169,6 @@ def test_encryption_needs_its_package() -> None:
     assert check_versions(found) == []
     with pytest.raises(MachineError, match="has no cryptography"):
         check_versions(found, tls=True)
-
-
-@pytest.mark.parametrize(
-    ("version", "found"), [("2.13.0+cpu", (2, 13, 0)), ("3.12.0rc1", (3, 12)), ("x", ())]
-)
-def test_versions_are_numbers(version: str, found: tuple[int, ...]) -> None:
-    assert numbers(version) == found
 
 
 def test_tags_of_platforms() -> None:
@@ -222,15 +197,6 @@ def test_no_python_there_is_a_clear_line(tmp_path: Path, python: str) -> None:
     with pytest.raises(MachineError, match=f"m1: cannot run '{python}': ") as caught:
         asyncio.run(inspect(NearLink(tmp_path), python))
     assert "blueprint" in caught.value.remedy
-
-
-def test_a_named_python_is_used_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("einops")
-    link = NearLink(tmp_path / "there")
-    link.machine = Machine(name="m1", host="192.0.2.1", python=sys.executable)
-    found = asyncio.run(choose_python(link, tmp_path))
-    assert found.executable(link) == sys.executable
-    assert not (tmp_path / "there/environments").exists()
 
 
 def make_wheel(folder: Path, name: str, version: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from phalanx.core.errors import InputError
 from phalanx.launch.shipping import manifest as hashes
 from phalanx.launch.shipping.project import find_root, list_files, project_manifest
-from phalanx.launch.shipping.uploads import code_manifest, data_manifest
+from phalanx.launch.shipping.uploads import data_manifest
 
 
 @pytest.fixture(autouse=True)
@@ -127,10 +127,6 @@ def test_what_is_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert listed(root) == ["deep/runs/x.py"]
 
 
-def test_a_folder_called_runs_that_holds_none_is_sent(tmp_path: Path) -> None:
-    assert listed(write_all(tmp_path / "p", {"runs/x.py": ""})) == ["runs/x.py"]
-
-
 def test_an_ignored_script_is_sent_all_the_same(tmp_path: Path) -> None:
     root = write_all(tmp_path / "p", {".gitignore": "*.py", "train.py": "1", "setup.py": ""})
     _, manifest = project_manifest(root / "train.py")
@@ -224,15 +220,6 @@ def test_unchanged_files_are_not_read_again(
     assert [Path(name).name for name in read] == ["a"]
     data_manifest(root)  # changed a moment ago: its time alone proves nothing yet
     assert [Path(name).name for name in read] == ["a", "a"]
-
-
-def test_our_own_code_is_sent_without_what_lies_beside_it() -> None:
-    root, manifest = code_manifest()
-    paths = {entry.path for entry in manifest.entries}
-    assert "phalanx/__init__.py" in paths
-    assert "phalanx/agent/main.py" in paths
-    assert all(path.startswith("phalanx/") and "__pycache__" not in path for path in paths)
-    assert (root / "phalanx/__init__.py").is_file()
 
 
 def test_data_have_to_be_a_folder(tmp_path: Path) -> None:

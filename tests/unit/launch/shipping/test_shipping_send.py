@@ -143,14 +143,6 @@ def test_data_are_shared_kept_and_not_stored_twice(tmp_path: Path, project: Path
     assert not big.stat().st_mode & 0o222
 
 
-def test_data_that_lost_a_file_are_laid_out_again(tmp_path: Path, project: Path) -> None:
-    there = send_to(NearLink(tmp_path / "there"), project, "data")
-    (there / "train.py").unlink()
-    again = NearLink(tmp_path / "there", run="run-2")
-    assert contents(send_to(again, project, "data")) == contents(project)
-    assert again.sent == 0
-
-
 def test_an_interrupted_sending_goes_on_where_it_was(tmp_path: Path) -> None:
     root = tmp_path / "data"
     root.mkdir()
@@ -253,15 +245,6 @@ def test_the_agent_lays_out_nothing_elsewhere(tmp_path: Path, entry: FileEntry) 
     with pytest.raises(MachineError, match=r"unsafe (path|link)"):
         asyncio.run(ship(link, FileManifest((entry,)), tmp_path, "data"))
     assert not (tmp_path / "there/data").exists() or not list((tmp_path / "there/data").iterdir())
-
-
-def test_a_real_agent_gets_it_too(tmp_path: Path, project: Path) -> None:
-    async def go() -> str:
-        machine = Machine(name="me", host="here", folder=str(tmp_path / "there ü"))
-        async with await open_agent(machine, run="run-1") as link:
-            return await ship(link, data_manifest(project)[1], project, "project")
-
-    assert contents(Path(asyncio.run(go()))) == contents(project)
 
 
 def in_small_disk(tmp_path: Path, options: str) -> Machine:

@@ -202,11 +202,6 @@ def test_a_wrong_key_of_the_jump_host_is_a_hard_stop(tmp_path: Path) -> None:
     run(work())
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match="cannot be reached: connection refused"):
-        run(connect(machine(1, tmp_path, user="ml")))
-
-
 def test_records_are_openssh_lines_and_hashed_ones_are_found(tmp_path: Path) -> None:
     file = tmp_path / "pool.known_hosts"
     alpha, key = machine(2222, tmp_path), new_key()

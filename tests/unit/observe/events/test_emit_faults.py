@@ -31,7 +31,6 @@ class SmallDisk(io.RawIOBase):
 def _writer(tmp_path: Path, disk: SmallDisk) -> EventWriter:
     writer = EventWriter(tmp_path / "rank-0.jsonl", 0)
     writer._stop.set()  # by hand, below
-    assert writer._file is not None
     writer._file.close()
     writer._file = disk  # type: ignore[assignment]
     return writer

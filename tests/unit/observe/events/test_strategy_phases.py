@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import made_events
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,11 +25,7 @@ def append(paths: RunPaths, rank: int, *events: ev.Event) -> None:
 
 
 def joined(rank: int, time: float, phase: str) -> ev.Joined:
-    return ev.Joined(
-        time=time, wall=WALL + time - CLOCK, rank=rank, workers=2, machine="here", pid=1,
-        device="cpu", threads=1, precision="float32", strategy="", parameters=1, seed=0,
-        versions={}, notes=[], phase=phase,
-    )  # fmt: skip
+    return made_events.joined(rank, time=time, wall=WALL + time - CLOCK, phase=phase)
 
 
 def switched(time: float, before: str, after: str) -> ev.Switched:
@@ -97,16 +94,8 @@ def test_no_step_is_lost_or_counted_twice(times: list[float], steps: int) -> Non
 
 
 def rounds_of(paths: RunPaths, rank: int, waits: list[float]) -> None:
-    nothing, count = [0.0] * len(waits), len(waits)
     began = [CLOCK + 2.0 + i + 0.9 - wait for i, wait in enumerate(waits)]
-    append(
-        paths, rank,
-        ev.Steps(
-            rank=rank, epoch=0, first=0, began=began, samples=[0] * count, input=nothing,
-            compute=nothing, send=nothing, wait=waits, reduce=nothing, update=nothing,
-            settle=nothing, staleness=[0] * count, loss=[None] * count,
-        ),
-    )  # fmt: skip
+    append(paths, rank, made_events.steps(rank, len(waits), began=began, wait=waits))
 
 
 def test_rounds_are_communication_and_no_steps(tmp_path: Path) -> None:
@@ -130,11 +119,6 @@ def test_of_workers_apart_the_last_one_at_the_rounds_is_blamed(tmp_path: Path) -
     assert late is not None and (late.rank, late.share, late.steps) == (0, 1.0, 3)
     assert late.seconds == pytest.approx(1.25)
     assert 0.0 < late.cost < 1.0
-
-
-def test_a_step_of_a_second_optimizer_is_no_round() -> None:
-    assert step(0, 0.0, samples=0, compute=0.0).is_round
-    assert not step(0, 0.0, samples=0, compute=0.2).is_round
 
 
 def phase_of(

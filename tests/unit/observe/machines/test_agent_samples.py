@@ -37,16 +37,6 @@ def test_a_sample_on_the_clock_of_the_run() -> None:
     assert msgspec.json.decode(msgspec.json.encode(sample), type=MachineSample) == sample
 
 
-def test_what_is_not_counted_is_unknown() -> None:
-    assert sample_of({**TOLD, "gpu_watts": None, "cpu_watts": None}).watts is None
-
-
-def test_old_lines_are_read() -> None:
-    old = b'{"time":1,"cpu_percent":2,"memory_bytes":3,"network_bytes_per_second":4,'
-    old += b'"workers_cpu_percent":5,"workers_memory_bytes":6}'
-    assert msgspec.json.decode(old, type=MachineSample).watts is None
-
-
 def test_what_is_no_sample_is_passed_over() -> None:
     reader = SampleReader()
     with pytest.raises(msgspec.ValidationError):

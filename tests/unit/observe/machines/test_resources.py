@@ -27,11 +27,6 @@ def test_a_reading_counts_for_the_time_it_tells_of() -> None:
     assert (use.min, use.max) == (10.0, 90.0)
 
 
-def test_one_reading_and_none() -> None:
-    assert use_of([sample(0.2, 90.0)]).cpu_percent.avg == 90.0
-    assert use_of([]).cpu_percent.avg is None
-
-
 def test_workers_that_use_all_of_a_quota_leave_nothing_to_others() -> None:
     """A fifth of a core, of which the machine's own percentages are."""
     busy = {"workers_cpu_percent": 20.0, "cores": 0.2}
@@ -64,18 +59,6 @@ def test_extremes_of_a_cluster_are_those_of_its_sum_or_mean(late: float) -> None
     assert memory.avg == pytest.approx((60 + 60 + 60 + 70) / 4)
 
 
-def test_peaks_at_different_times_are_not_added() -> None:
-    quiet, peak = [0] * 9, [0, 0, 90, 0, 0, 0, 0, 0, 0]
-    use = use_together(
-        {
-            "a": series(0.0, quiet, peak),
-            "b": series(0.0, quiet, peak[::-1]),
-            "c": series(0.0, quiet, [5] * 9),
-        }
-    )
-    assert (use.memory_bytes.min, use.memory_bytes.max) == (5, 95)
-
-
 def test_a_machine_counts_while_it_is_there() -> None:
     always, guest = [10] * 60, [100] * 20
     use = use_together({"a": series(0.0, [50] * 60, always), "b": series(20.0, [100] * 20, guest)})
@@ -85,12 +68,6 @@ def test_a_machine_counts_while_it_is_there() -> None:
         {"a": series(0.0, [1] * 30, [10] * 30), "b": series(60.0, [1] * 30, [10] * 30)}
     )
     assert one_after_another.memory_bytes == use_of(series(0.0, [1] * 9, [10] * 9)).memory_bytes
-
-
-def test_machines_that_begin_and_end_a_moment_apart_are_one_cluster() -> None:
-    use = use_together({"a": series(0.0, [10] * 9, [7] * 9), "b": series(2.5, [30] * 9, [5] * 9)})
-    assert (use.memory_bytes.min, use.memory_bytes.max) == (12, 12)
-    assert (use.cpu_percent.min, use.cpu_percent.max) == (20.0, 20.0)
 
 
 def test_a_cluster_of_one_is_that_machine_and_what_no_machine_counts_is_unknown() -> None:

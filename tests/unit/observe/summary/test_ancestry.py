@@ -12,7 +12,6 @@ from made_runs import write_run
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings, describe_emulation
 from phalanx.observe.events import event_types as ev
-from phalanx.observe.summary.history import went_on
 from phalanx.observe.summary.summary import summarise
 
 
@@ -27,11 +26,6 @@ from phalanx.observe.summary.summary import summarise
 )
 def test_what_is_not_real_is_said(settings: dict[str, Any], told: str | None) -> None:
     assert describe_emulation(RunSettings(**settings)) == told
-
-
-def test_the_summary_is_labelled(tmp_path: Path) -> None:
-    paths = write_run(tmp_path, "run", settings={"slow": [1.0, 0.5]})
-    assert summarise(paths).emulated == "speeds 1, 0.5"
 
 
 def shifted(paths: RunPaths, rank: int, epochs: int) -> None:
@@ -117,16 +111,3 @@ def test_runs_that_claim_to_come_from_each_other_end(tmp_path: Path) -> None:
     a = write_run(tmp_path, "a", settings={"resume": "x"}, resumes="b, checkpoint 1")
     write_run(tmp_path, "b", settings={"resume": "x"}, resumes="a, checkpoint 1")
     assert [row["epoch"] for row in summarise(a).history] == [0, 1, 2]
-
-
-def test_an_epoch_that_was_only_evaluated_again_fills_what_was_unknown() -> None:
-    base = {"seconds": 2.0, "samples": 10, "samples_per_second": 5.0, "train_loss": 0.5}
-    earlier = [{"epoch": 0, **base, "test_accuracy": None}]
-    own = [
-        {"epoch": 0, "seconds": -1.0, "samples": 0, "samples_per_second": 0.0,
-         "train_loss": None, "test_accuracy": 0.9},
-        {"epoch": 1, **base, "test_accuracy": 0.95},
-    ]  # fmt: skip
-    rows = went_on(earlier, own, 3.0)
-    assert rows[0] == {"epoch": 0, **base, "test_accuracy": 0.9, "earlier": 1}
-    assert rows[1]["seconds"] == 5.0 and "earlier" not in rows[1]

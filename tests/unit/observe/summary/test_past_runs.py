@@ -76,11 +76,3 @@ def test_predicted_runs_are_outcomes(tmp_path: Path) -> None:
     told = next(r.summary for r in past_runs(home) if r.summary.predicted["seconds"])
     assert (machines, strategy) == (["here"], "allreduce")
     assert ratio == pytest.approx(2200.0 / (told.samples_per_second or 0.0))
-
-
-def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
-    home = tmp_path / "runs"
-    (home / "broken").mkdir(parents=True)
-    (home / "broken" / "summary.json").write_text("{")
-    assert past_runs(home) == []
-    assert past_runs(tmp_path / "nowhere") == []

@@ -23,15 +23,6 @@ def _steps(found: Prediction) -> float:
     return found.step.value
 
 
-def test_two_equal_machines_without_a_limit_are_twice_as_fast() -> None:
-    alone = predict(EQUAL, machines("ab"), None, "single")
-    both = predict(EQUAL, machines("ab"), probe("ab", FAST), "allreduce")
-    assert _steps(alone) == pytest.approx(0.64)
-    assert _steps(both) == pytest.approx(0.32, rel=0.01)
-    assert both.shares == pytest.approx([0.5, 0.5])
-    assert both.limit in ("computing on a", "computing on b")
-
-
 def test_the_exchange_is_as_long_as_the_bytes_are_on_the_link() -> None:
     both = predict(EQUAL, machines("ab"), probe("ab", 4e6), "allreduce")  # a second of 4 MB
     assert _steps(both) == pytest.approx(1.32, rel=0.01)
@@ -70,10 +61,6 @@ def test_a_fourfold_slower_machine_gets_a_fifth_of_the_batch() -> None:
     both = predict(job({"a": 0.01, "b": 0.04}), machines("ab"), probe("ab", FAST), "allreduce")
     assert both.shares == pytest.approx([0.8, 0.2], rel=0.01)
     assert _steps(both) == pytest.approx(0.64 * 0.8, rel=0.01)
-
-
-def test_single_takes_the_quickest_machine() -> None:
-    assert predict(job({"a": 0.02, "b": 0.01}), machines("ab"), None, "single").machines == ["b"]
 
 
 def test_workers_of_this_machine_share_memory_and_need_no_link() -> None:
@@ -140,11 +127,6 @@ def test_through_the_store_a_gradient_goes_there_and_parameters_come_back() -> N
     assert _steps(two) == pytest.approx(0.32 + 1.0, rel=0.01)
 
 
-def test_meeting_every_eighth_batch_costs_an_eighth() -> None:
-    found = predict(EQUAL, machines("ab"), probe("ab", 4e6), "localsgd:every=8")
-    assert _steps(found) == pytest.approx(0.32 + 1.0 / 8, rel=0.01)
-
-
 def test_free_workers_go_at_their_own_pace() -> None:
     uneven = job({"a": 0.01, "b": 0.03})
     found = predict(uneven, machines("ab"), probe("ab", FAST), "async")
@@ -165,19 +147,6 @@ def test_the_link_of_a_server_can_be_full() -> None:
     assert found.step.value == pytest.approx(6.0, rel=0.01)
     floor = model.predict(machines("abcd"), "ssp:bound=3:servers=1", exact=False)
     assert floor.step.value == pytest.approx(3.0, rel=0.01)
-
-
-def test_the_worker_beside_a_server_crosses_no_link() -> None:
-    found = predict(EQUAL, machines("ab"), probe("ab", 4e3), "async")  # 2000 s there and back
-    assert found.step.value == pytest.approx(2 * (0.32 + PUSH), rel=0.01)
-
-
-def test_phases_add_up() -> None:
-    parts = [
-        predict(EQUAL, machines("ab"), probe("ab", 4e6), s).step.value
-        for s in ("allreduce", "localsgd:every=8", "allreduce@0.25/localsgd:every=8")
-    ]
-    assert parts[2] == pytest.approx(0.25 * parts[0] + 0.75 * parts[1])
 
 
 def test_the_total_has_start_evaluation_and_checkpoints() -> None:
@@ -205,7 +174,6 @@ def test_energy_is_measured_or_from_the_blueprint_or_an_estimate() -> None:
     work = job({"a": 0.01})
     found = predict(work, machines("a"), known, "single")
     assert found.energy_source == "measured"
-    assert found.joules is not None
     assert found.joules.value == pytest.approx(50 * (64 + REMOTE_START))
     assert predict(work, machines("a", watts=9.0), None, "single").energy_source == "blueprint"
     assert predict(work, machines("a"), None, "single").energy_source == "estimate"
@@ -213,7 +181,6 @@ def test_energy_is_measured_or_from_the_blueprint_or_an_estimate() -> None:
 
 def test_price_is_for_the_whole_run() -> None:
     found = predict(job({"a": 0.01}), machines("a", price_per_hour=36.0), None, "single")
-    assert found.price is not None
     assert found.price.value == pytest.approx(0.01 * (64 + REMOTE_START))
 
 

@@ -11,21 +11,6 @@ from meeting_steps import meeting_steps
 from phalanx.plan.timing.lockstep import run_lockstep
 from phalanx.plan.timing.work import StepDraws
 
-SPEEDS = np.array([0.1, 0.2, 0.4])
-
-
-def test_without_variation_the_slowest_worker_counts() -> None:
-    found = run_lockstep(SPEEDS, 0.0, 0.05, 10, seed=0)
-    assert found.seconds == pytest.approx(10 * 0.45)
-    assert found.waited == pytest.approx([3.0, 2.0, 0.0])
-    assert found.steps == 30 and found.mean_staleness == 0.0 and len(found.staleness) == 0
-
-
-@pytest.mark.parametrize(("steps", "meetings"), [(8, 2), (10, 3), (3, 1)])
-def test_local_strategies_meet_every_few_steps_and_at_the_end(steps: int, meetings: int) -> None:
-    found = run_lockstep(SPEEDS, 0.0, 0.05, steps, seed=0, every=4)
-    assert found.seconds == pytest.approx(steps * 0.4 + meetings * 0.05)
-
 
 def test_variation_makes_the_slowest_slower_and_seldom_meeting_evens_it_out() -> None:
     alike = np.full(64, 0.1)

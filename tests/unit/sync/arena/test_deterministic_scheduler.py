@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import LIMIT, as_threads, scripted
+from scripted import LIMIT, scripted
 
-from phalanx.core.errors import PeerLost, RunStopped
 from phalanx.sync.arena.deterministic_scheduler import DeadlockError
-from phalanx.sync.arena.memory_arena import Hub, ThreadArena
+from phalanx.sync.arena.memory_arena import ThreadArena
 
 Event = tuple[int, str, float]
 
@@ -100,71 +96,6 @@ def test_whatever_ranks_do_they_all_end_and_it_repeats_exactly(
         assert times == sorted(times)
 
 
-def test_other_seeds_give_other_orders() -> None:
-    rounds = [Round([], [0, 1], "nothing", 1)] * 5
-    orders = {tuple(who for who, _, _ in _play(3, rounds, seed)) for seed in range(20)}
-    assert len(orders) == 20
-
-
-def test_the_earliest_runs_first_and_sleeping_takes_no_real_time() -> None:
-    trace: list[tuple[float, int]] = []
-
-    def work(rank: int, arena: ThreadArena) -> None:
-        for _ in range(20):
-            arena.sleep(1000.0 * (rank + 1))
-            trace.append((arena.pace.now(), rank))
-
-    scripted(3, work)
-    assert trace == sorted(trace, key=lambda entry: entry[0])
-    assert [at for at, rank in trace if rank == 2] == [3000.0 * n for n in range(1, 21)]
-
-
-def test_all_leave_a_barrier_at_the_time_of_the_last_arrival() -> None:
-    def work(rank: int, arena: ThreadArena) -> float:
-        arena.sleep(float(rank))
-        arena.barrier()
-        return arena.pace.now()
-
-    assert scripted(4, work) == [3.0] * 4
-
-
-def test_whoever_awaits_goes_on_at_the_time_of_the_waker() -> None:
-    said: list[int] = []
-
-    def work(rank: int, arena: ThreadArena) -> float:
-        if rank == 0:
-            for second in range(3):
-                arena.sleep(1.0)
-                said.append(second)
-                arena.wake()
-        else:
-            arena.await_(lambda: len(said) == rank)
-        return arena.pace.now()
-
-    assert scripted(4, work) == [3.0, 1.0, 2.0, 3.0]
-
-
-def test_a_lock_that_is_held_is_not_waited_for_unless_asked() -> None:
-    def work(rank: int, arena: ThreadArena) -> tuple[bool, float]:
-        lock = arena.lock(5)
-        if rank == 0:
-            lock.acquire()
-        arena.barrier()
-        got = rank == 1 and lock.acquire(blocking=False)
-        arena.barrier()
-        if rank == 0:
-            arena.sleep(2.0)
-            lock.release()
-        else:
-            with lock:
-                pass
-        return got, arena.pace.now()
-
-    (_, held), (got, waited) = scripted(2, work)
-    assert not got
-    assert held == waited >= 2.0
-
-
 def test_a_deadlock_is_told_to_everybody_with_what_each_waits_for() -> None:
     told: dict[int, str] = {}
 
@@ -197,168 +128,6 @@ def test_locks_taken_crosswise_are_a_deadlock() -> None:
         scripted(2, work)
 
 
-@pytest.mark.parametrize("way", ["barrier", "barrier", "await"])
-def test_whoever_waits_in_vain_is_told_when_the_other_has_left(way: str) -> None:
-    left: list[int] = []
-
-    def work(rank: int, arena: ThreadArena) -> str:
-        if rank == 0:
-            arena.sleep(1.0)
-            left.append(rank)
-            return "left"
-        try:
-            _wait(arena, way, lambda: bool(left))
-        except PeerLost as error:
-            return error.cause
-        return "went on"
-
-    assert scripted(2, work) == [
-        "left",
-        "another worker has left the training while this one was waiting for it",
-    ]
-
-
-def _wait(arena: ThreadArena, way: str, gone: Callable[[], bool]) -> None:
-    if way == "barrier":
-        arena.barrier(gone)
-    elif way == "barrier":
-        arena.subset_barrier([0, 1]).wait(gone)
-    else:
-        arena.await_(lambda: False, gone)
-
-
-def test_whoever_waits_in_vain_is_told_while_the_other_still_polls() -> None:
-    state = {"left": False, "told": False}
-
-    def work(rank: int, arena: ThreadArena) -> None:
-        if rank == 0:
-            state["left"] = True
-            while not state["told"]:
-                arena.pause()
-            assert arena.pace.now() < 1.0
-            return
-        with pytest.raises(PeerLost):
-            arena.barrier(lambda: state["left"])
-        state["told"] = True
-
-    scripted(2, work)
-
-
-@pytest.mark.parametrize("way", ["barrier", "barrier", "await", "lock", "sleep"])
-def test_an_abort_frees_everybody(way: str) -> None:
-    hub, told = Hub(3), []
-
-    def work(rank: int) -> None:
-        arena = hub.arena(rank)
-        if rank == 0:
-            arena.lock(1).acquire()
-        arena.barrier()
-        if rank == 0:
-            arena.sleep(1.0)
-            hub.abort()
-            return
-        with pytest.raises(PeerLost):
-            _wait_for_ever(arena, way)
-        told.append(rank)
-
-    as_threads(hub, work)
-    assert sorted(told) == [1, 2]
-
-
-def _wait_for_ever(arena: ThreadArena, way: str) -> None:
-    if way == "lock":
-        arena.lock(1).acquire()
-    while way == "sleep":
-        arena.pause()
-    if way == "barrier":
-        arena.subset_barrier([0, 1, 2]).wait()
-    _wait(arena, way, lambda: False)
-
-
-def test_a_rank_that_fails_takes_the_others_with_it() -> None:
-    hub, told = Hub(2), []
-
-    def live(rank: int) -> None:
-        try:
-            with hub.turn(rank):
-                if rank == 0:
-                    raise KeyError("lost")
-                hub.arena(rank).barrier()
-        except (KeyError, PeerLost) as error:
-            told.append(type(error))
-
-    threads = [threading.Thread(target=live, args=(r,), daemon=True) for r in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-    assert sorted(told, key=str) == [KeyError, PeerLost]
-
-
-def test_an_abort_frees_those_who_wait_for_a_rank_that_never_comes() -> None:
-    hub, told = Hub(2), []
-
-    def live() -> None:
-        try:
-            with hub.turn(0):
-                told.append("ran")
-        except PeerLost:
-            told.append("lost")
-
-    thread = threading.Thread(target=live, daemon=True)
-    thread.start()
-    thread.join(0.05)
-    assert told == []
-    hub.abort()
-    thread.join(LIMIT)
-    assert told == ["lost"]
-
-
-def test_a_thread_that_waits_can_be_interrupted() -> None:
-    hub, told, waiting = Hub(2), [], threading.Event()
-    interrupted = threading.Event()
-
-    def work(rank: int) -> None:
-        if rank == 0:
-            told.append(threading.get_ident())
-            with pytest.raises(RunStopped):
-                hub.arena(rank).barrier()
-            interrupted.set()
-            return
-        while not told:
-            hub.arena(rank).pause()
-        waiting.set()
-        assert interrupted.wait(LIMIT)  # in real time, so rank 0 never gets its turn
-
-    starter = threading.Thread(target=lambda: as_threads(hub, work), daemon=True)
-    starter.start()
-    assert waiting.wait(LIMIT)
-    thread = ctypes.c_ulong(told[0])
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(RunStopped))
-    starter.join(LIMIT)
-    assert interrupted.is_set() and not starter.is_alive()
-
-
-def test_a_thread_without_turns_wakes_whoever_awaits() -> None:
-    state = {"ready": False}
-
-    def work(rank: int, arena: ThreadArena) -> None:
-        if rank == 0:
-            arena.await_(lambda: state["ready"])
-            return
-        arena.sleep(1.0)
-
-        def beside() -> None:
-            state["ready"] = True
-            arena.wake()
-
-        helper = threading.Thread(target=beside)
-        helper.start()
-        helper.join(LIMIT)
-
-    scripted(2, work)
-
-
 def test_a_thread_without_turns_is_excluded_by_locks_and_excludes() -> None:
     count = [0]
 
@@ -382,21 +151,3 @@ def test_a_thread_without_turns_is_excluded_by_locks_and_excludes() -> None:
 
     scripted(3, work)
     assert count == [1800]
-
-
-def test_only_a_rank_itself_waits_in_its_barrier() -> None:
-    with pytest.raises(RuntimeError, match="turn"):
-        Hub(2).arena(0).barrier()
-
-
-def test_what_one_rank_writes_into_a_region_the_others_read() -> None:
-    def work(rank: int, arena: ThreadArena) -> list[int]:
-        cells = arena.region("cells", 3, torch.int64)
-        cells[rank] = rank + 1
-        arena.barrier()
-        found: list[int] = cells.tolist()
-        arena.rewind()
-        assert not arena.region("again", 2, torch.float32).any()
-        return found
-
-    assert scripted(3, work) == [[1, 2, 3]] * 3

@@ -38,12 +38,6 @@ def _pushes(cluster: VirtualCluster, shards: int = 1, count: float = 1000.0) -> 
     return as_threads(hub, work)
 
 
-def test_a_push_takes_link_server_and_link() -> None:
-    near, far = _pushes(_cluster(2))
-    assert near == (0.0, UPDATE)  # it is on the server's machine
-    assert far == (UPDATE, UPDATE + UPDATE + 1.0 + LATENCY)
-
-
 def test_pushes_wait_for_the_link_and_for_the_server_in_turn() -> None:
     times = sorted(_pushes(_cluster(4)))
     assert [began for began, _ in times] == [0.0, 2.0, 4.0, 6.0]
@@ -76,10 +70,6 @@ def test_parts_of_a_push_follow_each_other() -> None:
     away = [moment for moment, _ in as_threads(hub, work)[1]]
     # Sent by 1.0 and 1.5; updated by 2.0 and, after the first, by 3.0; back by 3.5, and 0.5 more.
     assert away == [1.0, 2.0, 4.0]
-
-
-def test_workers_of_one_machine_use_no_link() -> None:
-    assert sorted(_pushes(_cluster(3, home=7))) == [(0.0, 2.0), (2.0, 4.0), (4.0, 6.0)]
 
 
 @pytest.mark.parametrize("topology", [None, "ring", "tree"])

@@ -69,45 +69,6 @@ def test_the_limits_of_each_type(name: str, dtype: torch.dtype, value: str) -> N
     assert ((found - flat.double()).abs() <= scale * 1.01).all()
 
 
-@pytest.mark.parametrize("name", LEVELS)
-@pytest.mark.parametrize("value", [0.0, 1e-45, 1e-40])
-def test_scales_have_an_inverse_also_for_zeros_and_denormals(name: str, value: float) -> None:
-    codes, scales = make(name).encode(torch.full((300,), value)).tensors
-    assert torch.isfinite(1 / scales).all()
-    assert (codes >= 0).all()
-
-
-@pytest.mark.parametrize("name", LEVELS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_types_are_quantised_too(name: str, dtype: torch.dtype) -> None:
-    flat = normal(1000, dtype=dtype)
-    away = (seen(make(name), flat).double() - flat.double()).abs()
-    scale = flat.double().abs().max() / LEVELS[name]
-    assert (away <= scale + flat.double().abs() * 2**-8).all()
-
-
-@pytest.mark.parametrize("size", [1, 255, 257, 70_001])
-def test_a_block_longer_than_the_gradient_and_than_a_chunk(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quantised, "CHUNK", 1 << 10)
-    quantised._cut.cache_clear()
-    flat = normal(size)
-    found = seen(make("int4:block=100000"), flat)
-    quantised._cut.cache_clear()
-    assert ((found - flat).abs() <= flat.abs().max() / 7 * 1.0001).all()
-
-
-@pytest.mark.parametrize(
-    ("text", "most"),
-    [("fp16", 0.5), ("bf16", 0.5), ("int8", 0.27), ("int4", 0.14), ("topk", 0.03)],
-)
-@pytest.mark.parametrize("size", [1_000, 266_610])
-def test_bytes_as_a_share_of_float32(text: str, most: float, size: int) -> None:
-    flat = normal(size)
-    assert make(text).encode(flat).nbytes <= most * flat.nbytes
-
-
 @given(st.integers(0, 700), st.integers(2, 300))
 def test_four_bits_are_packed_two_to_a_byte(size: int, block: int) -> None:
     codes, scales = make(f"int4:block={block}").encode(normal(size)).tensors

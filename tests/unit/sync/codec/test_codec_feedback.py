@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from codec_cases import MATRIX, SIZE, make, normal, same
+from codec_cases import MATRIX, SIZE, make, normal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,30 +68,6 @@ def test_the_decoded_values_are_left_in_the_gradient(text: str, dtype: torch.dty
     assert torch.equal(flat, receiver)
     if dtype == torch.float32:
         assert not torch.equal(flat, before)
-
-
-def test_without_feedback_a_message_stands_alone() -> None:
-    compressor = sender("bf16")
-    assert type(compressor) is Compressor
-    flat = normal()
-    compressor.compress(flat)
-    assert torch.equal(flat, normal().bfloat16().float())
-    again = normal()
-    compressor.compress(again)
-    assert torch.equal(again, flat)
-
-
-@pytest.mark.parametrize("text", [*WITH_FEEDBACK, "int8", "int4"])
-def test_an_imported_state_repeats_the_messages(text: str) -> None:
-    first = sender(text, 1)
-    for step in range(3):
-        first.compress(normal(seed=step))
-    second = sender(text, 2)
-    second.import_state(first.export_state())
-    for step in range(3, 6):
-        one, other = normal(seed=step), normal(seed=step)
-        assert same(first.compress(one), second.compress(other))
-        assert torch.equal(one, other)
 
 
 @compressors

@@ -6,8 +6,6 @@ import pytest
 import torch
 from codec_cases import make, normal, seen
 
-from phalanx.sync.codec.quantised import LEVELS, POSITIONS, noise_table
-
 MESSAGES = 3000
 
 
@@ -32,14 +30,3 @@ def test_rounding_of_neighbours_and_of_other_seeds_is_independent() -> None:
     one, other = ((seen(make("int8", seed), flat) > 0.5 / 127)[inner].float() for seed in (1, 2))
     for a, b in ((one, other), (one[1:], one[:-1])):
         assert abs(float(torch.corrcoef(torch.stack((a, b)))[0, 1])) < 0.03
-
-
-def test_every_value_meets_every_level_equally_often() -> None:
-    for dtype in (torch.float32, torch.float64):
-        table = noise_table(100, 256, dtype).double() - 256
-        assert table.numel() == POSITIONS + 100
-        assert torch.equal(table[:100], table[POSITIONS:])
-        steps = (table[:POSITIONS] * LEVELS - 0.5).round().long()
-        assert torch.equal(steps.bincount(), torch.full((LEVELS,), POSITIONS // LEVELS))
-        assert table.min() > 0
-        assert table.max() < 1

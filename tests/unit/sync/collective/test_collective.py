@@ -21,7 +21,7 @@ from wire_bytes import (
     scatter_bytes,
 )
 
-from phalanx.core.errors import InputError, PeerLost
+from phalanx.core.errors import InputError
 from phalanx.policies.collective_choice import choose
 from phalanx.policies.collective_cost import ALL_REDUCE
 from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
@@ -82,20 +82,6 @@ def test_all_reduce_sums_identically_with_exact_bytes(
     assert [links.sent for links in meshes] == [
         algorithm.bytes_sent(nbytes, size, rank) for rank in range(size)
     ]
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_message_of_several_pieces_is_summed_again_and_again(name: str) -> None:
-    count = (3 << 20) // 4 + 17
-
-    def act(links: Links) -> Tensor:
-        flat = torch.full((count,), float(links.rank + 1))
-        for _ in range(2):
-            ALGORITHMS[name].all_reduce(links, flat)
-        return flat
-
-    results, _ = together(3, act)
-    assert all(torch.equal(flat, torch.full((count,), 18.0)) for flat in results)
 
 
 @given(nbytes=st.integers(0, 5000), size=st.integers(1, 20))
@@ -200,29 +186,6 @@ def test_payloads_of_unknown_sizes_reach_everybody(
             assert all(map(torch.equal, tensors, expected))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("lost", [0, 2, 4])
-def test_a_participant_that_leaves_is_named_by_all_who_need_it(name: str, lost: int) -> None:
-    meshes = memory_links(5, [f"machine {n}" for n in "abcde"], timeout=20.0)
-
-    def act(links: MemoryLinks) -> str:
-        try:
-            if links.rank == lost:
-                return "left"
-            ALGORITHMS[name].all_reduce(links, torch.ones(1000))
-            return "finished"
-        except PeerLost as gone:
-            return gone.cause
-        finally:
-            # A worker whose sum failed ends, and that reaches those who wait for it.
-            links.close()
-
-    with ThreadPoolExecutor(5) as pool:
-        words = list(pool.map(act, meshes))
-    assert any(f"machine {'abcde'[lost]} is gone" in word for word in words)
-    assert all("is gone" in word for rank, word in enumerate(words) if rank != lost)
-
-
 @pytest.mark.parametrize("topology", [None, *ALGORITHMS])
 def test_the_collective_packs_small_tensors_and_counts_bytes(topology: str | None) -> None:
     def act(links: Links) -> tuple[list[Tensor], int, list[Tensor], list[list[Tensor]]]:
@@ -250,14 +213,6 @@ def test_the_collective_packs_small_tensors_and_counts_bytes(topology: str | Non
         )
         assert all((weight == 2.0).all() for weight in weights)
         assert [one.tolist() for (one,) in gathered] == [[1.0], [2.0], [3.0]]
-
-
-def test_alone_nothing_is_sent() -> None:
-    collective = Collective(memory_links(1)[0])
-    flat = torch.ones(5)
-    assert collective.all_reduce([flat]) == collective.broadcast([flat]) == 0
-    assert [len(one) for one in collective.all_gather([flat])] == [1]
-    assert torch.equal(flat, torch.ones(5))
 
 
 def test_an_unknown_topology_is_refused() -> None:

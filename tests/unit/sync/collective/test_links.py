@@ -16,9 +16,7 @@ from torch import Tensor
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
-from phalanx.sync.collective.algorithms.gather import all_gather_ring
 from phalanx.sync.collective.algorithms.torch_dist import TorchDist, gloo
-from phalanx.sync.collective.collective import Collective
 from phalanx.sync.collective.links import ChannelLinks, open_links, raw
 from phalanx.sync.connect import dispatcher as dispatchers
 from phalanx.sync.connect.connecting import connect
@@ -102,22 +100,6 @@ def test_every_algorithm_over_real_channels(house: House) -> None:
         assert all(torch.equal(flat, expected) for flat in results)
 
 
-def test_large_and_small_sums_through_tls() -> None:
-    house = House(2, tls=True)
-
-    def act(rank: int) -> list[Tensor]:
-        links = house.open(rank, tls=True)
-        flats = [torch.full((count,), float(rank + 1)) for count in (1_000_003, 40_000, 5)]
-        Collective(links).all_reduce(flats)
-        return flats
-
-    try:
-        for flats in house.together(act):
-            assert all((flat == 3.0).all() for flat in flats)
-    finally:
-        house.close()
-
-
 @pytest.mark.parametrize("count", [5, 100_000, 1_000_000])
 @pytest.mark.parametrize("house", [2], indirect=True)
 def test_patience_has_an_end_where_it_is_given(house: House, count: int) -> None:
@@ -137,39 +119,6 @@ def test_only_plain_memory_can_be_sent() -> None:
     view = raw(torch.arange(3, dtype=torch.int16))
     assert bytes(view) == b"\0\0\1\0\2\0"
     assert len(raw(torch.zeros(0))) == 0
-
-
-@pytest.mark.parametrize("house", [3], indirect=True)
-def test_payloads_over_real_channels(house: House) -> None:
-    def act(rank: int) -> list[list[Tensor]]:
-        links = house.open(rank)
-        payload = [torch.full((300_000 * rank,), rank, dtype=torch.uint8), torch.ones(2, 3)]
-        gathered = all_gather_ring(links, payload)
-        assert all(map(torch.equal, gathered[rank], payload))
-        return Collective(links).all_gather(payload * 100 if rank == 1 else payload)
-
-    for gathered in house.together(act):
-        assert [len(one) for one in gathered] == [2, 200, 2]
-        assert all((one[0] == rank).all() for rank, one in enumerate(gathered))
-        assert gathered[2][1].shape == (2, 3)
-
-
-@pytest.mark.parametrize("house", [3], indirect=True)
-def test_groups_opened_in_another_order_find_their_own_channels(house: House) -> None:
-    def act(rank: int) -> list[float]:
-        tags = ["all", "team", "third"]
-        order = tags[rank:] + tags[:rank]
-        with ThreadPoolExecutor(3) as pool:
-            links = pool.map(lambda tag: house.open(rank, tag), order)
-            opened = dict(zip(order, links, strict=True))
-        sums = []
-        for position, tag in enumerate(tags):
-            flat = torch.full((4,), float(rank + 10 * position))
-            ring.all_reduce(opened[tag], flat)
-            sums.append(float(flat[0]))
-        return sums
-
-    assert house.together(act) == [[3.0, 33.0, 63.0]] * 3
 
 
 @pytest.mark.parametrize("house", [3], indirect=True)

@@ -36,23 +36,6 @@ def test_who_begins_again_while_the_thread_looks_is_heard() -> None:
         sender.close()
 
 
-def test_nothing_is_moved_after_the_close() -> None:
-    moves, enough = [0], threading.Event()
-
-    def move() -> bool:
-        moves[0] += 1
-        if moves[0] > 3:
-            enough.set()
-        return True
-
-    sender = SenderThread(move)
-    sender.begin()
-    assert enough.wait(SOON)
-    sender.close()
-    assert sender._thread is not None
-    assert not sender._thread.is_alive()
-
-
 def test_a_lost_peer_ends_the_moving_and_not_the_thread() -> None:
     lost, again = threading.Event(), threading.Event()
 

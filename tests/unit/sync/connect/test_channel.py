@@ -13,7 +13,6 @@ from channel_pairs import WAIT_SECONDS, channel_pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from phalanx.agent.system import readable
 from phalanx.core.errors import PeerLost
 from phalanx.sync.connect.channel import MAX_HEADER, Channel
 from phalanx.sync.connect.duplex import exchange
@@ -98,16 +97,6 @@ def test_many_small_buffers_and_a_big_one(pair: Pair) -> None:
     assert bytes(got) == b"".join(pieces)
 
 
-def test_buffers_of_any_type_are_sent_as_raw_bytes(pair: Pair) -> None:
-    near, far = pair
-    numbers = memoryview(bytearray(struct.pack("<4f", 1, 2, 3, 4))).cast("f", (2, 2))
-    near.send(b"f", numbers, bytearray(b"x"), memoryview(bytearray()).cast("f"))
-    got = memoryview(bytearray(17))
-    assert far.receive() == (b"f", 17)
-    far.receive_into(got[:16].cast("f", (4,)), got[16:])
-    assert got == numbers.tobytes() + b"x"
-
-
 def test_a_payload_may_be_skipped_or_taken_in_parts(pair: Pair) -> None:
     near, far = pair
     payload = os.urandom(200_000)
@@ -117,28 +106,6 @@ def test_a_payload_may_be_skipped_or_taken_in_parts(pair: Pair) -> None:
     assert bytes(rest) == payload[100_000:]
     near.send(b"next")
     assert far.receive() == (b"next", 0)
-
-
-def test_poll_says_whether_there_is_something(pair: Pair) -> None:
-    near, far = pair
-    assert not far.poll(0.01)
-    near.send(b"now")
-    assert far.poll(WAIT_SECONDS)
-    assert readable([far.fileno()], WAIT_SECONDS)
-    far.receive()
-    assert not far.poll(0)
-
-
-@pytest.mark.parametrize("size", [0, 1, 70_000, 5 * MEGABYTE])
-def test_exchange_moves_both_ways_at_once(pair: Pair, size: int) -> None:
-    near, far = pair
-    there, back = os.urandom(size), os.urandom(size)
-    at_far, at_near = bytearray(size), bytearray(size)
-    together(
-        lambda: exchange([(near, [there])], [(near, [memoryview(at_near)])]),
-        lambda: exchange([(far, [back])], [(far, [memoryview(at_far)])]),
-    )
-    assert (at_far, at_near) == (there, back)
 
 
 @settings(
@@ -323,19 +290,3 @@ def test_a_peer_that_lets_much_wait_is_not_taken_for_dead() -> None:
             exchange([(near, [bytes(64 * MEGABYTE)])], [], timeout=0.1)
         assert near.share().getsockopt(*limit) == 0
         assert far.share().getsockopt(*limit) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_a_busy_reader_gets_everything_in_the_end(tls: bool) -> None:
-    with channel_pair(tls=tls) as (near, far):
-        data = os.urandom(32 * MEGABYTE)
-        got = bytearray(len(data))
-
-        def read_late() -> None:
-            threading.Event().wait(12)
-            far.receive()
-            far.receive_into(memoryview(got))
-
-        together(lambda: near.send(b"late", data), read_late)
-        assert got == data

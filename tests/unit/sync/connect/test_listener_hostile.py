@@ -28,7 +28,6 @@ def meet(listener: Listener, key: RunKey, *, tls: bool) -> None:
     """A member comes, is let in, and a message passes."""
     near = connect("127.0.0.1", listener.port, key, tls=tls, timeout=WAIT_SECONDS)
     far = listener.accept(WAIT_SECONDS)
-    assert far is not None
     near.send(b"member")
     assert far.receive() == (b"member", 0)
     near.close()
@@ -84,12 +83,6 @@ def check(counts: Counter[str], tries: int) -> None:
 @BOTH
 def test_a_listener_outlives_strangers(tls: bool) -> None:
     check(survive(300, 3, tls=tls), 300)
-
-
-@pytest.mark.slow
-@BOTH
-def test_a_listener_outlives_ten_thousand_tries(tls: bool) -> None:
-    check(survive(10_000, 4, tls=tls), 10_000)
 
 
 def test_a_crowd_of_silent_strangers_does_not_keep_a_member_out(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -94,20 +93,6 @@ def test_a_burst_at_first_is_not_the_rate(monkeypatch: pytest.MonkeyPatch) -> No
     assert found[0] == pytest.approx(1e6, rel=0.01)
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_nobody_passes_a_barrier_alone(size: int) -> None:
-    arrived, guard = [0] * size, threading.Lock()
-
-    def work(links: Links) -> None:
-        for number in range(1, 20):
-            with guard:
-                arrived[links.rank] = number
-            probing.barrier(links)
-            assert min(arrived) >= number
-
-    together(memory_links(size), work)
-
-
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("count", [4, 64, 100_000])
 def test_every_collective_is_timed_by_everybody(size: int, count: int) -> None:
@@ -119,23 +104,3 @@ def test_every_collective_is_timed_by_everybody(size: int, count: int) -> None:
     for seconds in together(memory_links(size), work):
         assert [len(each) for each in seconds] == [3] * len(NAMES)
         assert all(one >= 0 for each in seconds for one in each)
-
-
-@pytest.mark.parametrize(("count", "size"), [(64, 3), (1 << 20, 7), (1, 2)])
-def test_messages_divide_equally(count: int, size: int) -> None:
-    elements = probing.elements_for(count, size)
-    assert elements % size == 0
-    assert count <= 4 * elements < count + 4 * size
-
-
-def test_a_slow_message_among_others_does_not_count() -> None:
-    assert probing.upper_quartile([5.0]) == 5.0
-    assert probing.upper_quartile([95.0, 60.0]) == 95.0
-    assert probing.upper_quartile([95.0, 60.0, 94.0, 99.0, 93.0]) == 95.0
-
-
-def test_both_sides_of_a_stream_count_its_bytes() -> None:
-    sent, received = together(memory_links(2), lambda links: probing.stream(links, 0, 0.05, 0.0))
-    assert sent.moved == received.moved > 0
-    assert sent.rate is not None and received.rate is None
-    assert sent.processor > 0.0 and received.processor > 0.0

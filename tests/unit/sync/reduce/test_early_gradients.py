@@ -43,34 +43,6 @@ class Backward:
         return gradient
 
 
-def test_all_but_the_first_piece_go() -> None:
-    backward = Backward(3, 4, 5)
-    backward.run()
-    assert backward.early.settle() == ({1, 2}, False)
-    assert torch.equal(backward.flat[3:], torch.cat([backward.gradient(1), backward.gradient(2)]))
-
-
-def test_what_no_step_took_is_compared_again() -> None:
-    backward = Backward(3, 4, 5)
-    backward.run()
-    assert backward.early.settle() == ({1, 2}, False)
-    backward.gradient(2).add_(1.0)
-    assert backward.early.settle() == ({1}, True)
-
-
-def test_what_went_in_vain_does_until_a_step() -> None:
-    backward = Backward(3, 4, 5)
-    backward.run()
-    backward.gradient(2).add_(1.0)
-    assert backward.early.settle()[1]
-    backward.flat[7:] = backward.gradient(2)  # whoever offers it copies it there
-    assert backward.early.settle() == (set(), True)
-    backward.early.renew()
-    assert backward.early.settle() == (set(), False)
-    backward.run()
-    assert backward.early.settle() == (set(), False), "it rests"
-
-
 def test_memory_that_others_wrote_to_proves_nothing() -> None:
     backward = Backward(3, 4, 5)
     backward.early.distrust()
@@ -78,14 +50,6 @@ def test_memory_that_others_wrote_to_proves_nothing() -> None:
     assert backward.early.settle() == ({1, 2}, False), "nothing had gone then"
     backward.early.distrust()
     assert backward.early.settle() == (set(), True)
-
-
-def test_a_kept_graph_is_not_kept_here() -> None:
-    backward = Backward(3, 4)
-    backward.parameters[1].grad = (backward.parameters[0].sum() * 2.0).expand(4).clone()
-    backward.early.take(1)
-    assert backward.early.settle() == ({1}, False)
-    assert not backward.flat.requires_grad
 
 
 def test_numbers_that_are_not_what_their_bytes_say() -> None:

@@ -12,7 +12,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from phalanx.sync.arena.clock import MonotonicClock
 from phalanx.sync.state.device_skips import BLOCK, LAG, DeviceSkips, make_fused
-from phalanx.sync.strategies import single
 from phalanx.sync.strategies.single import Single, SingleOnGpu
 
 CPU = torch.device("cpu")
@@ -145,17 +144,6 @@ def test_sparse_gradients_are_left_alone() -> None:
     model(torch.tensor([1, 2])).sum().backward()
     assert model.weight.grad is not None
     assert make_fused(torch.optim.SGD(model.parameters(), lr=0.1), [model.weight.grad]) is False
-
-
-def test_on_a_cpu_it_is_watched() -> None:
-    model = _model()
-    on_gpu = single.SingleOnGpu(
-        OPTIMIZERS["adam"](model.parameters()), MonotonicClock(), lambda _: None
-    )
-    _backward(model, 0, True)
-    timing = on_gpu.exchange(1.0)
-    assert timing.judged and timing.refused == (0,)
-    assert on_gpu.settle() == []
 
 
 def test_momentum_that_is_not_there_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:

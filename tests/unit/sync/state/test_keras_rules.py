@@ -109,16 +109,6 @@ def test_as_keras_does(keras: Any, name: str, options: Options, common: Options)
     assert not any(map(torch.equal, pair.mirror, before))
 
 
-@pytest.mark.parametrize(("name", "options"), OPTIMIZERS.values(), ids=list(OPTIMIZERS))
-def test_with_a_schedule(keras: Any, name: str, options: Options) -> None:
-    """The rate of each step is what Keras' own optimizer would take."""
-    rate = keras.optimizers.schedules.ExponentialDecay(0.1, decay_steps=3, decay_rate=0.5)
-    pair = _Pair(keras, name, options, rate)
-    for _ in range(STEPS):
-        pair.step()
-        assert pair.gap() <= NEAR
-
-
 def test_a_variable_that_is_left_out_of_the_decay(keras: Any) -> None:
     pair = _Pair(keras, "AdamW", {"weight_decay": 0.5})
     pair.optimizer.exclude_from_weight_decay(var_list=[pair.variables[1]])
@@ -158,16 +148,6 @@ def test_keras_goes_on_from_the_state_of_a_rule(keras: Any, name: str, options: 
     for _ in range(STEPS):
         pair.step()
         assert pair.gap() <= NEAR
-
-
-def test_what_was_read_is_a_copy(keras: Any) -> None:
-    """Keras' own state stays as it is while the rule goes on."""
-    pair = _Pair(keras, "SGD", {"momentum": 0.9})
-    pair.step(mirror=False)
-    read_state(pair.optimizer, pair.variables, pair.mirror, pair.rule)
-    before = pair.optimizer.momentums[0].value.detach().clone()
-    pair.step(keras=False)
-    assert torch.equal(pair.optimizer.momentums[0].value, before)
 
 
 # -- pieces ---------------------------------------------------------------------------------------

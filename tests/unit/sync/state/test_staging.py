@@ -52,21 +52,6 @@ def test_the_same_gradients_in_the_same_places(
     assert (plain[1] is None) == (unused is None)
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_a_kept_graph_is_not_kept_with_the_gradients(shards: int) -> None:
-    model = _model(False)
-    replica = Replica(torch.optim.SGD(model.parameters(), lr=0.1), shards)
-    loss = model(torch.randn(2, 3, 3, 3)).square().sum()
-    for parameter, gradient in zip(
-        replica.parameters[0],
-        torch.autograd.grad(loss, replica.parameters[0], create_graph=True),
-        strict=True,
-    ):
-        parameter.grad = gradient
-    found, _ = _collected(replica, shards, staged=False)
-    assert not found.requires_grad
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=8))
 def test_neighbours_are_copied_as_one_and_nothing_else_is(parts: list[tuple[int, bool]]) -> None:
@@ -90,11 +75,3 @@ def test_memory_of_different_tensors_is_never_taken_for_one() -> None:
     whole = torch.zeros(8)
     copies = [(torch.zeros(4), whole[:4]), (torch.zeros(4), whole[4:])]
     assert len(merged(copies)) == 2
-
-
-def test_on_a_cpu_nothing_is_away_and_nothing_is_pinned() -> None:
-    staging = Staging(HERE)
-    staging.pin([torch.zeros(4)])
-    staging.unpin()
-    assert not staging.away
-    assert not staging.host_buffer(3, torch.float64).is_pinned()

@@ -14,7 +14,6 @@ from checkpoint_making import (
     assert_same,
     begin_write,
     manifest_of,
-    private_of,
     shared_of,
     write_whole_checkpoint,
 )
@@ -28,9 +27,6 @@ from phalanx.core.errors import InputError
 from phalanx.sync.state.layout import make_layout, trainable
 from phalanx.train.checkpoint import (
     checkpoint_index as shelf,
-)
-from phalanx.train.checkpoint import (
-    named_tensors as export,
 )
 from phalanx.train.checkpoint import (
     tensor_files as files,
@@ -95,26 +91,6 @@ def test_files_longer_than_a_chunk_are_whole(tmp_path: Path) -> None:
     assert chunks.count("chunk of x.safetensors") == 4  # the header, two of "long", "turned"
 
 
-def test_a_name_that_safetensors_reserves_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="__metadata__"):
-        files.write_tensors(tmp_path / "x", {"__metadata__": torch.zeros(1)})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_every_worker_reads_its_own_and_a_new_one_has_nothing(tmp_path: Path) -> None:
-    assert write_whole_checkpoint(tmp_path, 1, workers=3) == [None] * 3
-    path, manifest, remarks = shelf.newest_valid(tmp_path)
-    assert remarks == []
-    assert_same(files.load(path, manifest, None), shared_of(1))
-    for rank in range(3):
-        assert_same(files.load(path, manifest, rank), private_of(1, rank))
-    assert files.load(path, manifest, 3) == {}
-    names = {"manifest.json", SHARED, *(f"rank-{r}.safetensors" for r in range(3))}
-    assert {entry.name for entry in path.iterdir()} == names
-    assert manifest.position == 64
-    assert manifest.optimizers == manifest_of(1, 3).optimizers
-
-
 def test_what_is_loaded_outlives_the_file(tmp_path: Path) -> None:
     write_whole_checkpoint(tmp_path, 1)
     path, manifest, _ = shelf.newest_valid(tmp_path)
@@ -122,14 +98,6 @@ def test_what_is_loaded_outlives_the_file(tmp_path: Path) -> None:
     with (path / SHARED).open("r+b") as file:
         file.write(b"\xff" * manifest.files[SHARED].bytes)
     assert_same(found, shared_of(1))
-
-
-def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path) -> None:
-    write_whole_checkpoint(tmp_path, 1)
-    path, manifest, _ = shelf.newest_valid(tmp_path)
-    (path / SHARED).write_bytes((2**62).to_bytes(8, "little") + b"{}")
-    with pytest.raises(InputError, match=SHARED):
-        files.load(path, manifest, None)
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
@@ -149,20 +117,6 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
 
 def held(event: threading.Event) -> None:
     assert event.wait(GRACE)
-
-
-def test_numbers_only_grow(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, 0, 1, 1)
-    begin_write(writer, 2, 0, 1)
-    with pytest.raises(ValueError, match="checkpoint 2 cannot come after 2"):
-        begin_write(writer, 2, 0, 1)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_manifest_comes_from_the_first_worker_only(rank: int, tmp_path: Path) -> None:
-    writer = Writer(tmp_path, rank, 2, 1)
-    with pytest.raises(ValueError, match="the first worker"):
-        writer.write(1, {}, None if rank == 0 else manifest_of(1, 2))
 
 
 class Net(nn.Module):
@@ -194,7 +148,7 @@ def saved(model: nn.Module, folder: Path) -> tuple[Path, CheckpointManifest]:
         for place, (_, parameter) in zip(layout.places, own, strict=True):
             place.view(flat).copy_(parameter.detach())
         shared[f"o0.parameters.{j}"] = flat
-        layouts.append(export.describe(layout, [names[id(p)] for _, p in own]))
+        layouts.append(files.describe(layout, [names[id(p)] for _, p in own]))
     shared |= {f"buffer.{n}": b for n, b in model.named_buffers()}
     shared |= {f"frozen.{n}": p for n, p in model.named_parameters() if not p.requires_grad}
     shared["o0.momentum.0"] = torch.zeros(3)
@@ -210,7 +164,7 @@ def saved(model: nn.Module, folder: Path) -> tuple[Path, CheckpointManifest]:
 def test_export_is_the_plain_state_of_the_model(tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = Net().to(memory_format=torch.channels_last)
-    state = export.state_dict(*saved(model, tmp_path))
+    state = files.state_dict(*saved(model, tmp_path))
     assert_same(state, {name: value.detach() for name, value in model.state_dict().items()})
     assert all(value.is_contiguous() for value in state.values())
     save_file(state, tmp_path / "plain.safetensors")  # refuses tensors that share memory
@@ -218,12 +172,6 @@ def test_export_is_the_plain_state_of_the_model(tmp_path: Path) -> None:
     other = Net()
     other.load_state_dict(load_file(tmp_path / "plain.safetensors"))
     assert torch.equal(other.convolution.weight, model.convolution.weight)
-
-
-def test_export_unties(tmp_path: Path) -> None:
-    state = export.state_dict(*saved(Net(), tmp_path))
-    state["embed.weight"].zero_()
-    assert state["out.weight"].abs().sum() > 0
 
 
 @pytest.mark.parametrize(
@@ -242,7 +190,7 @@ def test_a_place_that_lies_is_refused(place: PlaceRecord) -> None:
     manifest = manifest_of(1, 1)
     manifest.optimizers[:] = [OptimizerLayout("SGD", [FlatLayout("float32", 8, [place])])]
     with pytest.raises(InputError, match="is damaged"):
-        export.named_parameters(manifest, {"o0.parameters.0": torch.zeros(8)})
+        files.named_parameters(manifest, {"o0.parameters.0": torch.zeros(8)})
 
 
 @pytest.mark.parametrize(
@@ -256,4 +204,4 @@ def test_a_place_that_lies_is_refused(place: PlaceRecord) -> None:
 )
 def test_a_buffer_that_does_not_fit_its_layout_is_refused(shared: dict[str, Tensor]) -> None:
     with pytest.raises(InputError, match=r"o0\.parameters\.0"):
-        export.named_parameters(manifest_of(1, 1), shared)
+        files.named_parameters(manifest_of(1, 1), shared)

@@ -49,18 +49,6 @@ def test_the_newest_and_the_best_are_kept(there: set[int], keep: int, at: int | 
         assert shelf.next_number(folder) == max(ordered, default=0) + 1
 
 
-def test_a_checkpoint_loses_its_name_before_its_files(tmp_path: Path) -> None:
-    empty_checkpoints(tmp_path, [1, 2, 3])
-    at_removal: list[list[int]] = []
-
-    def steps(name: str) -> None:
-        if name.startswith("remove "):
-            at_removal.append(shelf.numbers(tmp_path))
-
-    shelf.prune(tmp_path, 1, upto=3, steps=steps)
-    assert at_removal == [[2, 3], [3]]
-
-
 def test_half_written_and_half_deleted_ones_go_but_not_the_next(tmp_path: Path) -> None:
     for name in (".000003.partial", ".000003.removed", ".000001.removed", ".000005.partial"):
         (tmp_path / name).mkdir()
@@ -71,11 +59,6 @@ def test_half_written_and_half_deleted_ones_go_but_not_the_next(tmp_path: Path) 
     assert sorted(p.name for p in tmp_path.iterdir()) == [".000005.partial", "notes.txt"]
     shelf.sweep(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
-
-
-@given(st.integers(0, 10**15 - 1))
-def test_a_number_and_its_folder_name_each_other(number: int) -> None:
-    assert number_of(folder_name(number)) == number
 
 
 @pytest.mark.parametrize("name", ["3", "0000003", "00000x", ".000003.partial", "٠٠٠٠٠٣", ""])

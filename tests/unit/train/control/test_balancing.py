@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from phalanx.core.spec import parse_spec
 from phalanx.train.control.balancing import TICK_SECONDS, SpeedWatch
-from phalanx.train.control.control import Control
-from phalanx.train.control.rendezvous import BUSY, FIGURES, SAMPLES, SPEED, STEPS, WHOLE
+from phalanx.train.control.rendezvous import BUSY, FIGURES, SAMPLES, STEPS, WHOLE
 
 BATCH = 300.0
 
@@ -45,14 +43,6 @@ def test_the_others_are_balanced_after_a_worker_is_lost() -> None:
         watch.new_shares(figures, lost={2})
     assert watch.shares[1] / watch.shares[0] == pytest.approx(1.5, rel=0.01)
     assert watch.shares[2] == pytest.approx(1 / 3)
-
-
-def test_the_speed_of_a_lost_worker_is_unknown() -> None:
-    figures = np.zeros((3, len(FIGURES)))
-    figures[:, SPEED] = 900.0
-    arena, cells = SimpleNamespace(lost={2}), SimpleNamespace(figures=figures)
-    control = SimpleNamespace(_cells=cells, _arena=arena)
-    assert Control.speeds.fget(control) == [900.0, 900.0, 0.0]  # type: ignore[attr-defined]
 
 
 def test_nothing_is_concluded_before_every_worker_has_made_a_step() -> None:

@@ -9,7 +9,13 @@ import pytest
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.events.emit import EventWriter
-from phalanx.train.control.directives import LOOK_SECONDS, CheckpointTimer, CommandPoller, Switch
+from phalanx.train.control.directives import (
+    LOOK_SECONDS,
+    CheckpointTimer,
+    CommandPoller,
+    Directive,
+    Kind,
+)
 from phalanx.train.start.environment import Environment
 from phalanx.train.start.lifecycle import Lifecycle
 
@@ -37,12 +43,12 @@ def _ask(folder: Path, number: int, spec: str) -> None:
 def test_each_request_is_taken_once_even_by_the_next_training(tmp_path: Path) -> None:
     _ask(tmp_path, 1, "async")
     first = _commander(tmp_path)
-    assert first.look() == Switch("async")
+    assert first.look() == Directive(Kind.SWITCH, "async")
     assert first.look() is None
     second = _commander(tmp_path)
     assert second.look() is None
     _ask(tmp_path, 2, "ssp:bound=2")
-    assert second.look() == Switch("ssp:bound=2")
+    assert second.look() == Directive(Kind.SWITCH, "ssp:bound=2")
 
 
 def test_nonsense_and_a_worker_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 from phalanx.core.context import WorkerContext, enter, leave
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.train.files import side_effects
-from phalanx.train.files.private_files import PrivateFiles
+from phalanx.train.files.script_files import PrivateFiles
 
 
 @pytest.fixture
@@ -432,22 +432,6 @@ def _really_make(place: Path) -> None:
     thread = threading.Thread(target=place.mkdir)
     thread.start()
     thread.join()
-
-
-def test_it_is_said_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("before.txt").read_text()
-    assert capsys.readouterr().err == ""
-    Path("a").write_text("a")
-    Path("b").write_text("b")
-    assert capsys.readouterr().err.count("phalanx: the files that the script writes") == 1
-
-
-def test_other_threads_and_later_see_plain_files(folder: Path) -> None:
-    as_the_first_worker(folder, "real.txt", "real")
-    assert really(folder) == {**UNCHANGED, "real.txt": "real"}
-    side_effects.stop_keeping()
-    Path("joined.txt").write_text("x")
-    assert "joined.txt" in really(folder)
 
 
 def test_what_the_first_worker_makes_is_not_there(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from keras_here import Alone, noting_model, numbered
 
@@ -36,17 +35,6 @@ def _drawn(source: ArraySource, epochs: int) -> list[list[int]]:
     return [part.tolist() for order in orders for part in order.split(source.batch)]
 
 
-@pytest.mark.parametrize("options", CASES.values(), ids=list(CASES))
-def test_the_order_is_what_keras_draws(keras: Any, options: dict[str, Any]) -> None:
-    keras.utils.set_random_seed(3)
-    model = noting_model(keras)
-    model.fit(*numbered(SAMPLES), epochs=EPOCHS, verbose=0, **options)
-    keras.utils.set_random_seed(3)
-    source = _source(noting_model(keras), *numbered(SAMPLES), **options)
-    assert _drawn(source, EPOCHS) == model.seen
-    assert source.steps == options.get("steps_per_epoch", len(model.seen) // EPOCHS)
-
-
 def test_another_batch_size_may_be_asked_for(keras: Any) -> None:
     """As if the script had said so."""
     keras.utils.set_random_seed(3)
@@ -56,18 +44,6 @@ def test_another_batch_size_may_be_asked_for(keras: Any) -> None:
     source = _source(noting_model(keras), *numbered(SAMPLES), batch_size=5, batch=6)
     assert source.batch == 6 and source.steps == 4
     assert _drawn(source, 1) == model.seen
-
-
-def test_what_is_held_out_is_not_drawn(keras: Any) -> None:
-    options = {"batch_size": 4, "validation_split": 0.25}
-    keras.utils.set_random_seed(3)
-    model = noting_model(keras)
-    model.fit(*numbered(SAMPLES), epochs=1, verbose=0, **options)
-    keras.utils.set_random_seed(3)
-    source = _source(noting_model(keras), *numbered(SAMPLES), **options)
-    found = _drawn(source, 1)
-    assert found == model.seen
-    assert sorted(number for batch in found for number in batch) == list(range(SAMPLES * 3 // 4))
 
 
 def test_rows_by_number(keras: Any) -> None:

@@ -45,12 +45,6 @@ def test_own_callbacks(keras: Any, model: Any, hook: str) -> None:
     assert acts_inside(callback) == (hook in INSIDE)
 
 
-def test_a_hook_may_be_inherited(keras: Any, model: Any) -> None:
-    parent = type(_own(keras, "on_train_batch_end"))
-    child = type("Child", (parent,), {"__module__": "__main__"})()
-    assert _chosen(model, [child], first=False) == [child]
-
-
 def test_a_class_of_the_script_with_hooks_of_keras(keras: Any, model: Any) -> None:
     """A checkpoint of another name does not save once for each worker."""
     kind = type("Saves", (keras.callbacks.ModelCheckpoint,), {"__module__": "__main__"})
@@ -97,9 +91,3 @@ def test_progress_is_shown_once(model: Any) -> None:
     assert type(bar).__name__ == "ProgbarLogger" and bar.verbose == 2
     assert _chosen(model, None, first=False, verbose="auto") == []
     assert _chosen(model, None, first=False, verbose=1) == []
-
-
-def test_every_worker_has_the_history(model: Any) -> None:
-    for first in (True, False):
-        callbacks_of(model, None, first=first, launched=True, verbose=0, epochs=3, steps=5)
-        assert model.history.params == {"verbose": 0, "epochs": 3, "steps": 5}

@@ -14,8 +14,8 @@ from keras_here import Alone, noting_model, numbered
 
 from phalanx.adapters.keras.torch_backend import TorchKerasModel
 from phalanx.core.errors import InputError
+from phalanx.train.keras.arrays import KEPT, BatchPart, StreamReader, StreamSource
 from phalanx.train.keras.fit_arguments import FitArguments
-from phalanx.train.keras.streams import KEPT, BatchPart, StreamReader, StreamSource
 
 SAMPLES, EPOCHS = 22, 3
 
@@ -139,44 +139,10 @@ def _dataset(keras: Any) -> Any:
     return Parts()
 
 
-def _loader(keras: Any) -> Any:
-    tensors = [torch.from_numpy(array) for array in numbered(SAMPLES)]
-    data = torch.utils.data.TensorDataset(*tensors)
-    return torch.utils.data.DataLoader(data, batch_size=5, shuffle=True)
-
-
 def _generator(keras: Any) -> Iterator[Any]:
     x, y = numbered(1000)
     for first in range(0, 1000, 5):
         yield x[first : first + 5], y[first : first + 5]
-
-
-@pytest.mark.parametrize(
-    ("make", "options"),
-    [
-        (_dataset, {}),
-        (_dataset, {"shuffle": False}),
-        (_loader, {}),
-        (_loader, {"steps_per_epoch": 5}),
-        (_generator, {"steps_per_epoch": 4}),
-    ],
-    ids=["dataset", "dataset-in-order", "loader", "loader-with-steps", "generator"],
-)
-def test_the_order_is_what_keras_sees(keras: Any, make: Any, options: dict[str, Any]) -> None:
-    keras.utils.set_random_seed(5)
-    model = noting_model(keras)
-    model.fit(make(keras), epochs=EPOCHS, verbose=0, **options)
-    keras.utils.set_random_seed(5)
-    source = _source(noting_model(keras), make(keras), **options)
-    seen = []
-    for _ in range(EPOCHS):
-        for columns in source.begin(Alone()).split(source.batch):  # type: ignore[arg-type]
-            batch, weight = source.unpack(source.reader.fetch(columns, 0), 0)
-            assert weight == len(batch[0])
-            seen.append(batch[0][:, 0].int().tolist())
-        source.end(Alone())  # type: ignore[arg-type]
-    assert seen == model.seen
-    assert source.steps * EPOCHS == len(seen)
 
 
 def test_how_many_batches_has_to_be_known(keras: Any) -> None:

@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import nn
 
-from phalanx.train.profile.readiness import PIECES, Readiness
+from phalanx.train.profile.profiling import PIECES, Readiness
 
 
 def test_the_last_layers_are_ready_first() -> None:

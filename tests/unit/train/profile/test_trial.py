@@ -55,27 +55,3 @@ def test_sizes_differ_and_suit_the_model() -> None:
 def test_a_batch_is_not_larger_than_the_data() -> None:
     trial = _trial(1.0, batch=512, samples=100)
     assert max(_run(trial, 0.001, 0.00001)) == 100
-
-
-def test_a_step_may_have_several_batches() -> None:
-    trial = _trial(5.0)
-    _run(trial, 0.002, 0.0001, batches=4)
-    assert {block[0].samples for block in trial.blocks} == {32, 64, 128, 256}
-    assert trial.batch == 256
-
-
-def test_steps_that_are_too_long_for_all_sizes_end_all_the_same() -> None:
-    trial = _trial(5.0)
-    sizes = _run(trial, 2.0, 0.0)
-    assert len(sizes) <= 4
-    assert trial.found
-
-
-def test_what_is_in_hand_when_the_script_leaves_its_loop_is_no_step() -> None:
-    trial = _trial(5.0)
-    trial.begin(0.0)
-    trial.received(8, 0.1)
-    trial.updated(0.1)
-    trial.drop()
-    trial.end(50.0)
-    assert not trial.found

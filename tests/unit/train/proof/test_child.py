@@ -2,16 +2,13 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 import time
 from pathlib import Path
 
 import pytest
-from descriptors import many_open
 
-from phalanx.train.files import open_files
 from phalanx.train.proof import child
-from phalanx.train.proof.child import Child, connections
+from phalanx.train.proof.child import Child
 
 
 @pytest.fixture(autouse=True)
@@ -28,15 +25,6 @@ def _telling(words: bytes) -> Child:
     return made
 
 
-def test_what_the_script_is_connected_to() -> None:
-    before = connections()
-    here, there = socket.socketpair()
-    assert len(connections() - before) == 2
-    here.close()
-    there.close()
-    assert connections() <= before
-
-
 def test_a_child_that_somebody_else_has_reaped() -> None:
     made = _telling(b"answer")
     assert made.id
@@ -44,13 +32,6 @@ def test_a_child_that_somebody_else_has_reaped() -> None:
     assert made.answer(5.0) == b"answer"
     assert made.exit_code() == 1
     made.end()
-
-
-def test_a_child_is_heard_with_more_than_1023_descriptors() -> None:
-    with many_open():
-        made = _telling(b"answer")
-        assert made.answer(5.0) == b"answer"
-        made.end()
 
 
 def test_a_child_goes_on_with_the_numbers_of_random() -> None:
@@ -100,7 +81,7 @@ def test_a_child_reads_open_files_at_places_of_its_own(tmp_path: Path) -> None:
         file.seek(50)
         forked = os.fork()
         if forked == 0:
-            open_files.open_files_anew()
+            child.open_files_anew()
             os._exit(0 if file.read(10) == bytes(range(50, 60)) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
         assert file.tell() == 50

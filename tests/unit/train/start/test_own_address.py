@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.core.addresses import own_addresses
 from phalanx.core.errors import InputError
 from phalanx.pool.machine import Machine, Pool
-from phalanx.train.start.own_address import machine_of, meeting_address, own_address
+from phalanx.train.start.own_address import meeting_address, own_address
 
 ADDRESSES = ["127.0.0.1", "10.77.0.3", "192.0.2.3", "::1", "fd00::3"]
 POOL = Pool(
@@ -101,12 +100,6 @@ def test_a_machines_name_stands_for_its_host() -> None:
     assert meeting_address("alpha", None) == "alpha"
 
 
-def test_an_address_says_more_than_a_name() -> None:
-    found = machine_of(POOL, "alpha", ADDRESSES)
-    assert found is not None
-    assert found.name == "beta"
-
-
 @given(told=st.text(max_size=20), meet_at=st.text(max_size=20), hostname=st.text(max_size=9))
 def test_an_own_address_or_one_clear_error(told: str, meet_at: str, hostname: str) -> None:
     try:
@@ -114,7 +107,3 @@ def test_an_own_address_or_one_clear_error(told: str, meet_at: str, hostname: st
     except InputError:
         return
     assert found in ADDRESSES or found.startswith("127.")
-
-
-def test_this_machine_has_loopback() -> None:
-    assert "127.0.0.1" in own_addresses()

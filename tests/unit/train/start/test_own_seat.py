@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,22 +20,12 @@ VARIABLES = {
     "PHALANX_MACHINE": "beta 2",
     "PHALANX_MEET": "127.0.0.1:9900",
     "PHALANX_ADDRESS": "127.0.0.1",
-    "PHALANX_LOCAL": "0",
-    "PHALANX_LOCALS": "1",
     "PHALANX_KEY": "ab" * 32,
     "PHALANX_TLS": "1",
     "PHALANX_SERVERS": "2",
     "PHALANX_LINKS": '{"alpha": 1e9, "beta 2": 1e8}',
     "PHALANX_POOL": "/there/is/no/such/pool.yaml",
 }
-
-
-def test_a_seat_has_the_launchers_rank_and_machine() -> None:
-    seat = own_seat(VARIABLES)
-    assert seat is not None
-    assert (seat.process, seat.processes, seat.local, seat.locals) == (2, 3, 0, 1)
-    assert (seat.meet_at, seat.port, seat.machine) == ("127.0.0.1", 9900, "beta 2")
-    assert seat_of(VARIABLES, "alpha") is None, "it is no other launcher's"
 
 
 def test_workers_of_one_machine_share_memory_instead() -> None:
@@ -93,8 +82,7 @@ def test_the_launcher_names_the_addresses_of_all_machines() -> None:
     assert seat is not None
     assert ticket_of(seat, VARIABLES).members == ()
     meeting = MeetingPoint("127.0.0.1", 9900, RunKey.new(), False, {}, ["127.0.0.1", "::1"])
-    machine, slot = SimpleNamespace(slots=[0]), 0
-    given = meeting_variables(meeting, "127.0.0.1", machine, slot)  # type: ignore[arg-type]
+    given = meeting_variables(meeting, "127.0.0.1")
     assert ticket_of(seat, VARIABLES | given).members == ("127.0.0.1", "::1")
 
 

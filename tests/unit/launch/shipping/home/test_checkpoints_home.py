@@ -31,7 +31,6 @@ class _Agent:
         self.breaks_after -= 1
         if self.breaks_after < 0:
             raise MachineError("the machine is gone")
-        assert self.incoming is not None
         assert self.incoming.on_tell(header["tell"], header, payload)
 
 

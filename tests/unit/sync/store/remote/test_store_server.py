@@ -12,12 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.core.errors import PeerLost
-from phalanx.core.spec.codecs import parse_codec
-from phalanx.sync.codec.make import make_codec, parts_of
 from phalanx.sync.state.layout import Layout, by_dtype, make_layout, reshard, trainable
 from phalanx.sync.store.remote.store_client import (
     describe,
-    encoded_of,
     group_options,
     masks_of,
 )
@@ -26,14 +23,12 @@ from phalanx.sync.store.remote.store_messages import (
     Description,
     Encoded,
     LayoutOf,
-    Open,
     PieceOf,
     StoreRefused,
     TensorOf,
-    pack,
     read_request,
 )
-from phalanx.sync.store.remote.store_rounds import Rounds, union
+from phalanx.sync.store.remote.store_rounds import Rounds
 from phalanx.sync.store.remote.store_shard import Decoders, Shard, byte_view
 
 SIZE = 24
@@ -91,13 +86,6 @@ def test_any_bytes_are_a_request_or_refused(header: bytes) -> None:
         read_request(header)
     except StoreRefused:
         return
-
-
-def test_a_request_survives_the_wire() -> None:
-    adam = torch.optim.Adam([torch.zeros(3).requires_grad_()], betas=(0.5, 0.25))
-    request = Open("s", describe(adam, _layouts(adam), 0, ["int8"]), "beta", [3, 4])
-    assert read_request(pack(request)) == request
-    assert Shard(request.description)._source.param_groups[0]["betas"] == (0.5, 0.25)
 
 
 def test_what_a_user_notes_in_a_group_stays_at_home() -> None:
@@ -179,26 +167,6 @@ def test_servers_cover_everything_once(sizes: list[int], servers: int) -> None:
         assert mask == bytes(used[piece.parameter] for piece in layout.shards[server])
 
 
-@pytest.mark.parametrize("codec", ["int4", "powersgd:rank=1", "threshold:value=0.5"])
-def test_decoding_by_pieces_is_decoding(codec: str) -> None:
-    """The server knows lengths and columns only, and sees what the sender's codec sees."""
-    optimizer = torch.optim.SGD(
-        [torch.zeros(9, 16).requires_grad_(), torch.zeros(5).requires_grad_()], lr=1.0
-    )
-    torch.manual_seed(0)
-    for server in range(2):
-        layout = _layouts(optimizer, 2)[0]
-        low, high = layout.bounds(server)
-        mine = make_codec(parse_codec(codec), parts_of(layout, server), seed=3)
-        payload = mine.encode(torch.randn(high - low))
-        expected, found = torch.empty(high - low), [torch.empty(high - low)]
-        mine.decode(payload, expected)
-        decoders = Decoders(describe(optimizer, [layout], server, [codec]))
-        encoded = encoded_of(0, [payload])
-        decoders.decode(encoded, [list(payload.tensors)], found)
-        assert found[0].equal(expected)
-
-
 # -- steps that all contribute to -----------------------------------------------------------
 
 
@@ -268,7 +236,3 @@ def test_whose_own_client_is_gone_stops_waiting() -> None:
     _give(rounds, _share(0), 1.0)
     with pytest.raises(PeerLost):
         rounds.wait(0, lambda: False)
-
-
-def test_used_parameters_are_those_that_anybody_used() -> None:
-    assert union([[b"\1\0\0", None], [b"\0\0\1", b"\0"]]) == [b"\1\0\1", None]
