@@ -17,7 +17,7 @@ from training import Training, assert_identical, made_data
 
 import phalanx
 from phalanx.core.settings import RunSettings
-from phalanx.train.control.directives import SaveCheckpoint
+from phalanx.train.control.directives import Directive, Kind
 
 SAMPLES, BATCH = 61, 12  # the last batch is one sample: all workers but one have none of it
 SPEEDS = [0.01, 0.005, 0.01, 0.003]  # steps long enough for shares to follow the speeds
@@ -100,7 +100,7 @@ def test_each_sample_of_a_stream_once(tmp_path: Path, strategy: str) -> None:
 def test_a_stream_stopped_in_mid_epoch_ends_where_an_unbroken_one_ends(tmp_path: Path) -> None:
     options: dict[str, Any] = {"data": _stream}
     unbroken = _training(tmp_path / "unbroken", "allreduce", 3, **options).run()
-    options["commands"] = {3: SaveCheckpoint()}
+    options["commands"] = {3: Directive(Kind.SAVE)}
     saved = _training(tmp_path / "saved", "allreduce", 3, **options).run()
     options |= {"commands": {}, "settings": {"resume": str(saved.checkpoint()[0])}}
     resumed = _training(tmp_path / "resumed", "allreduce", 2, **options).run()
