@@ -76,7 +76,7 @@ def hold(script: WholeScript, shares: Sequence[float], folder: Path) -> None:
     assert torch.is_grad_enabled()
 
 
-@examples(25)
+@examples(15)
 @given(script=SCRIPTS, shares=SHARES)
 def test_whole_features(
     tmp_path_factory: Folders, script: WholeScript, shares: Sequence[float]

@@ -1,4 +1,4 @@
-"""What ``model.fit`` of an unmodified script reports, and its measured steps, with the real Keras."""
+"""What ``model.fit`` of an unmodified script reports with the real Keras, and its measured steps."""
 
 from __future__ import annotations
 
