@@ -1,4 +1,4 @@
-"""What ``model.fit`` of an unmodified script reports with the real Keras, and its measured steps."""
+"""What ``model.fit`` of an unmodified script reports, and its steps, with the real Keras."""
 
 from __future__ import annotations
 
