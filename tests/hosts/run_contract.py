@@ -25,7 +25,7 @@ def contract(lab: Lab, hosts: int) -> int:
     machines = lab.machines[:hosts]
     variables = {
         "PHALANX_TEST_HOSTS": str(hosts),
-        "PHALANX_TEST_PLACES": ",".join(f"{m.address}={m.netns}" for m in machines),
+        "PHALANX_TEST_PLACES": ",".join(f"{m.address}=/proc/{m.pid}/ns/net" for m in machines),
     }
     print(f"the contract on {hosts} machines", flush=True)
     return run([str(HERE.parent / "contract"), "--timeout", "240"], CONTRACT_SECONDS, variables)

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def _variables(lab: Lab, folder: Path) -> dict[str, str]:
     """As the guide has it: a key and a network. Of the others each launcher has its own."""
-    known = environment(lab, folder, "m1", 1) | {"PHALANX_ADDRESS": lab.subnet}
+    known = environment(lab, folder, "m1", 1) | {"PHALANX_ADDRESS": lab.state.subnet}
     return {k: v for k, v in known.items() if not k.startswith("PHALANX_") or k in SHOWN}
 
 

@@ -74,7 +74,7 @@ def _assert_nobody_left(workers: Workers, lab: Lab, lost: str, way: str) -> None
 def _trainings(lab: Lab, machine: str) -> list[str]:
     """Command lines of Phalanx's processes in a machine."""
     found = []
-    for folder in lab.machine(machine).cgroups[:1]:
+    for folder in lab.machine(machine).folders[:1]:
         for pid in (folder / "cgroup.procs").read_text().split():
             try:
                 line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()

@@ -68,7 +68,7 @@ class Kernel:
 
     def __init__(self, lab: Lab, name: str) -> None:
         self._lab, self._name = lab, name
-        self._groups = lab.machine(name).cgroups
+        self._groups = lab.machine(name).folders
         self.readings: list[Reading] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -19,7 +19,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.launch.launcher import Job, Launch
 from phalanx.launch.run import controller
 from phalanx.launch.run.controller import Observer, RunOutcome, execute
-from phalanx.observe.events.event_types import Event, MachineSample
+from phalanx.observe.events.event_types import Event
 from phalanx.observe.summary.summary import Summary
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 
@@ -100,7 +100,6 @@ class Recorder(Observer):
         self.events: list[Event] = []
         self.lines: list[tuple[int, str]] = []
         self.failures: list[tuple[int, str]] = []
-        self.samples: list[MachineSample] = []
         self.summaries: list[Summary] = []
 
     def started(self, launch: Launch) -> None:
@@ -114,9 +113,6 @@ class Recorder(Observer):
 
     def failure(self, rank: int, line: str) -> None:
         self.failures.append((rank, line))
-
-    def sample(self, sample: MachineSample) -> None:
-        self.samples.append(sample)
 
     def finished(self, summary: Summary) -> None:
         self.summaries.append(summary)

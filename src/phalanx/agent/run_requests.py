@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem, field, inside
 from phalanx.agent.machine.sampling import KeptSamples, Sampler, tell_all
 from phalanx.agent.workers import CONTROLLER, STARTED
-
-if TYPE_CHECKING:
-    from phalanx.agent.agent import Agent
 
 SWITCH = "switch.json"
 """Where the first worker looks for it."""
@@ -59,11 +57,6 @@ def _start_one(agent: Agent, folder: Path, rank: int, orders: dict[str, Any]) ->
 
 def stop(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     agent.stop_workers(float(field(request, "grace", (int, float), 2.0)))
-    return {}
-
-
-def kill(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    agent.stop_workers(0)
     return {}
 
 
@@ -126,10 +119,9 @@ def _kept(agent: Agent, request: dict[str, Any]) -> KeptSamples | None:
 HANDLERS = {
     "start": start,
     "stop": stop,
-    "kill": kill,
     "resume_tails": resume_tails,
     "switch": switch,
     "sample": sample,
     "kept_samples": kept_samples,
 }
-SLOW = ("stop", "kill", "sample", "kept_samples")
+SLOW = ("stop", "sample", "kept_samples")

@@ -51,9 +51,9 @@ class Workers:
             self._running[rank] = process
         return process.pid
 
-    def reap(self) -> list[int]:
-        """The ranks that have ended since the last time; the rest of their groups is killed."""
-        ended: list[int] = []
+    def reap(self) -> None:
+        """Take up who has ended since the last time; the rest of their groups is killed."""
+        ended = False
         with self._lock:
             for rank, process in list(self._running.items()) if _any_ended() else []:
                 if not system.has_ended(process.pid):
@@ -61,9 +61,8 @@ class Workers:
                 system.signal_group(process.pid, signal.SIGKILL)
                 self.codes[rank] = process.wait()
                 del self._running[rank]
-                ended.append(rank)
-            self._end_orphans(bool(ended))
-        return ended
+                ended = True
+            self._end_orphans(ended)
 
     def signal(self, number: int) -> None:
         with self._lock:

@@ -17,7 +17,11 @@ from phalanx.cli.data.data import data_app
 from phalanx.cli.invocation import PASS_WORDS_ON, Invocation
 from phalanx.cli.machines.doctor import doctor
 from phalanx.cli.machines.lab import lab_app
-from phalanx.cli.machines.pool import pool_app
+from phalanx.cli.machines.pool_check import check
+from phalanx.cli.machines.pool_convert import convert
+from phalanx.cli.machines.pool_init import init
+from phalanx.cli.machines.pool_probe import probe
+from phalanx.cli.machines.pool_trust import trust
 from phalanx.cli.output import print_json, write_problem
 from phalanx.cli.planning.plan import plan
 from phalanx.cli.usage import explain
@@ -38,43 +42,18 @@ from phalanx.core.errors import SCRIPT_FAILED, STOPPED, InputError, PhalanxError
 from phalanx.core.registry import did_you_mean
 
 DEBUG_VARIABLE = "PHALANX_DEBUG"
-ORDER = (
-    "demo",
-    "run",
-    "compare",
-    "plan",
-    "simulate",
-    "pool",
-    "data",
-    "runs",
-    "report",
-    "logs",
-    "switch",
-    "attach",
-    "stop",
-    "resume",
-    "export",
-    "lab",
-    "worker",
-    "doctor",
-)
-REMOVED_VERBS = {
-    "adapt": "Scripts train as they are: phalanx run SCRIPT",
-    "tune-switch": "Use --strategy switch:at=auto; phalanx plan SCRIPT says where it switches.",
-}
 
 
 class Verbs(TyperGroup):
     """The verbs, forgiving about typing mistakes."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(self.commands, key=ORDER.index)
+        return [example.split()[1] for _, example in VERBS]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name not in self.commands:
-            hint = REMOVED_VERBS.get(name) or did_you_mean(name, self.commands)
-            raise InputError(f"unknown command '{name}'", hint)
+            raise InputError(f"unknown command '{name}'", did_you_mean(name, self.commands))
         if isinstance(ctx.obj, Invocation) and ctx.obj.words and name not in PASS_WORDS_ON:
             raise InputError(
                 f"'phalanx {name}' takes no arguments after --",
@@ -118,13 +97,20 @@ def phalanx(
     """Train one model on many workers, and know whether it was worth it."""
 
 
-for verb, example in (
+pool_app = typer.Typer(
+    help="The machines that can take part.", no_args_is_help=True, rich_markup_mode=None
+)
+for verb in (init, trust, check, probe, convert):
+    pool_app.command()(verb)
+
+VERBS: tuple[tuple[Any, str], ...] = (
     (demo, "phalanx demo"),
     (run, "phalanx run train.py --strategy allreduce --workers 2 -- --depth 20"),
     (compare, "phalanx compare train.py --strategies allreduce,async --workers 2 --repeat 3"),
     (plan, "phalanx plan train.py --pool pool.yaml --deadline 30min"),
     (simulate, "phalanx simulate train.py --workers 64 --strategy async --rate 1gbit"),
-    (worker, "phalanx worker train.py --strategy async --pool machines.yaml"),
+    (pool_app, "phalanx pool check pool.yaml"),
+    (data_app, "phalanx data inspect train.parquet"),
     (runs, "phalanx runs --limit 5"),
     (report, "phalanx report train-allreduce --bundle"),
     (logs, "phalanx logs --rank 1 --follow"),
@@ -133,24 +119,18 @@ for verb, example in (
     (stop, "phalanx stop"),
     (resume, "phalanx resume train-allreduce --strategy async --workers 4"),
     (export, "phalanx export train-allreduce --output model.safetensors"),
+    (lab_app, "phalanx lab up --count 3 --rate 1gbit --out lab.yaml"),
+    (worker, "phalanx worker train.py --strategy async --pool machines.yaml"),
     (doctor, "phalanx doctor"),
-):
-    app.command(epilog=f"Example: {example}")(verb)
-app.add_typer(
-    pool_app, name="pool", no_args_is_help=False, epilog="Example: phalanx pool check pool.yaml"
 )
-app.add_typer(
-    data_app,
-    name="data",
-    no_args_is_help=False,
-    epilog="Example: phalanx data inspect train.parquet",
-)
-app.add_typer(
-    lab_app,
-    name="lab",
-    no_args_is_help=False,
-    epilog="Example: phalanx lab up --count 3 --rate 1gbit --out lab.yaml",
-)
+"""In the order of the help, each with an example."""
+
+for verb, example in VERBS:
+    if isinstance(verb, typer.Typer):
+        name = example.split()[1]
+        app.add_typer(verb, name=name, no_args_is_help=False, epilog=f"Example: {example}")
+    else:
+        app.command(epilog=f"Example: {example}")(verb)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

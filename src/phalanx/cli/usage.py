@@ -15,27 +15,6 @@ from phalanx.core.errors import InputError, MachineError, PhalanxError
 from phalanx.core.registry import did_you_mean
 from phalanx.core.script.missing_packages import missing_package
 
-MOVED = {
-    "--slurm": "Use --launcher slurm:partition=gpu,time=1:00:00",
-    "--ray-address": "Use --launcher ray:HOST:PORT",
-    "--master": "Use --launcher spark:URL",
-    "--roles": "Use --framework tensorflow:worker=2,ps=1 (--systems tf-ps:worker=2:ps=1)",
-    "--servers": "Use --machines all,server:NAME",
-    "--balance": "Use --strategy SPEC:shares=equal for equal shares",
-    "--keep": "Use --checkpoint-every auto,keep=5",
-    "--on-nonfinite": "Use --check finite to stop there",
-    "--ship-limit": "Use ship_limit: 500MB under defaults in the blueprint",
-    "--follow-links": "Use follow_links: yes under defaults in the blueprint",
-    "--batch-per-worker": "Use --batch: workers times the batch of each",
-    "--peer": "Use a script named NAME.ddp.py, NAME.keras.py, NAME.jax.py or NAME.fit.py",
-    "--jitter": "Use --step-seconds 10ms+0.2ms~0.1",
-    "--straggler": "Use --speeds 1,1,0.25",
-    "--gradient": "Use phalanx plan SCRIPT, which measures it",
-    "--steps": "Leave it out: 1000 steps are timed.",
-    "--data-on": "Leave it out: data are on the GPU where they fit.",
-}
-"""Options that were, and what to give instead."""
-
 
 def explain(error: Any, invocation: Invocation) -> PhalanxError:
     """A usage error becomes an :class:`InputError`; anything else is a defect, and says so."""
@@ -65,8 +44,6 @@ def explain(error: Any, invocation: Invocation) -> PhalanxError:
 
 
 def _no_such_option(option: str, path: str, context: Any) -> InputError:
-    if option in MOVED:
-        return InputError(f"'{path}' no longer has {option}", MOVED[option])
     known = [name for parameter in context.command.params for name in parameter.opts]
     options = [name for name in known if name.startswith("--")]
     remedy = did_you_mean(option, options)

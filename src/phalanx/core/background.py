@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-_Task = tuple[Future[None], Callable[..., Any], tuple[Any, ...]]
+_Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
 class BackgroundThread:
@@ -24,14 +24,14 @@ class BackgroundThread:
         self._thread: threading.Thread | None = None
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
 
-    def submit(self, function: Callable[..., Any], *given: Any) -> Future[None]:
+    def submit(self, function: Callable[..., Any], *given: Any) -> Future[Any]:
         if self._thread is None:
             self._thread = threading.Thread(
                 target=_work, args=(self._tasks,), name=self._name, daemon=True
             )
             self._thread.start()
             weakref.finalize(self, self._tasks.put, None)
-        future: Future[None] = Future()
+        future: Future[Any] = Future()
         self._tasks.put((future, function, given))
         return future
 
@@ -44,16 +44,18 @@ class BackgroundThread:
 
 def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
     while (task := tasks.get()) is not None:
-        (future, function, given), error = task, None
+        (future, function, given), error, found = task, None, None
+        if not future.set_running_or_notify_cancel():
+            continue
         try:
-            function(*given)
+            found = function(*given)
         except BaseException as raised:
             error = raised
         # Before anybody hears of it: they may be what keeps the owner, and who waits may end the
         # process, in which no thread may be freeing tensors then.
         del task, function, given
         if error is None:
-            future.set_result(None)
+            future.set_result(found)
         else:
             future.set_exception(error)
-        del future, error
+        del future, error, found

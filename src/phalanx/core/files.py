@@ -46,6 +46,14 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise
 
 
+def write_asked(path: Path, content: str | bytes, remedy: str = "Give another --out.") -> None:
+    """``write_whole`` of a file that the user asked for; what hinders it is the user's to mend."""
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}", remedy) from None
+
+
 @contextlib.contextmanager
 def replace_with(target: Path) -> Iterator[BinaryIO]:
     """A file that becomes ``target`` when the block ends well, and leaves nothing otherwise."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,31 +68,13 @@ def load(name: str, *, folder: Path | None = None) -> Loaded:
             f"Phalanx does not read '{name}' itself",
             "Read it in the script, by torchvision or as examples/published.py does: --data DIR",
         )
-    source = SOURCES.get(name)
-    place = data_folder(name, folder)
-
-    def read() -> tuple[list[Tensor], Mapping[str, str]]:
-        train, test, checksums = source(place)
-        return [*train, *test], checksums
-
-    tensors, checksums = _once((name, str(place)), read)
-    train, test = tensors[:2], tensors[2:]
+    source, place = SOURCES.get(name), data_folder(name, folder)
+    train, test, checksums = source(place)
     loaded = Loaded(Samples(*train), Samples(*test))
     samples = len(loaded.train.y) + len(loaded.test.y)
     seconds = time.monotonic() - began
     LOADED.append(LoadRecord(name, samples, checksums, seconds, began, threading.get_ident()))
     return loaded
-
-
-def _once(
-    key: tuple[str, str], read: Callable[[], tuple[list[Tensor], Mapping[str, str]]]
-) -> tuple[list[Tensor], Mapping[str, str]]:
-    """Threads of one process read it once."""
-    if current() is None:
-        return read()
-    from phalanx.data.shared_memory import once
-
-    return once(key, read)
 
 
 def share(*sets: Any) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,19 +42,6 @@ def _keep(tensor: Tensor) -> _Kept:
     with mmap.mmap(descriptor, tensor.nbytes) as pages:
         torch.frombuffer(pages, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)
     return _Kept(descriptor, torch.empty_like(tensor, device="meta"))
-
-
-def once(key: Hashable, read: Callable[[], tuple[Sequence[Tensor], Any]]) -> tuple[Any, Any]:
-    """Tensors, and something about them: read by the first worker of a process, for all."""
-    context = current()
-    if context is None:
-        return read()
-    found = context.hub.kept
-    if ("read", key) not in found:
-        tensors, about = read()
-        found["read", key] = [_keep(tensor) for tensor in tensors], about
-    kept, about = found["read", key]
-    return [one.view() for one in kept], about
 
 
 def share(*sets: Any) -> None:

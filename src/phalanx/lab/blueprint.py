@@ -7,8 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from phalanx.core.errors import InputError
-from phalanx.core.files import write_whole
+from phalanx.core.files import write_asked
 from phalanx.lab import state as states
 from phalanx.lab.state import LabState
 from phalanx.pool.facts import Facts
@@ -47,10 +46,5 @@ def write(state: LabState, path: Path, facts: Facts) -> None:
     state.blueprint = str(path)
     state.blueprint_digest = hashlib.sha256(text.encode()).hexdigest()
     states.write(state)
-    try:
-        write_whole(path, text)
-        path.chmod(0o600)
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written: {error.strerror}", "Give another --out."
-        ) from None
+    write_asked(path, text)
+    path.chmod(0o600)

@@ -9,7 +9,8 @@ from pathlib import Path
 from phalanx.core.errors import MachineError
 from phalanx.lab import cgroups, ending, network
 from phalanx.lab import state as states
-from phalanx.lab.starting import Starting, hashed_password, make_key, setup_of
+from phalanx.lab.needs import call
+from phalanx.lab.starting import Starting, make_key, setup_of
 from phalanx.lab.state import LabState, MachineState
 
 Limits = Sequence[float | None]
@@ -48,6 +49,7 @@ def _named(
             interface=f"{bridge}p{number}",
             cgroups=tuple(str(folder / machine) for folder in parents),
             cpu=quota,
+            cpu_at_first=quota,
             rate=own,
         )
         for number, (quota, own) in enumerate(zip(quotas, rates, strict=True), start=1)
@@ -68,14 +70,16 @@ def build(state: LabState, shared: Sequence[Path], password: str | None = None) 
     """Keys, control groups, first processes, links, and then the machines set themselves up."""
     _make_keys(state)
     _make_groups(state)
-    hashed = hashed_password(password) if password else None
+    hashed = None
+    if password:  # over standard input: all users can read a command's words
+        hashed = call(["openssl", "passwd", "-6", "-stdin"], password + "\n").strip()
     started: list[Starting] = []
     try:
         for machine in state.machines:
             started.append(Starting(state.name, machine))
         for one in started:  # before its number is known, its control group tells which it is
             one.machine.pid = one.pid()
-            one.machine.started = ending.started_at(one.machine.pid)
+            one.machine.started = states.started_at(one.machine.pid)
             if one.machine.started is None:
                 raise MachineError(f"machine '{one.machine.name}' ended immediately", "Try again.")
         states.write(state)
@@ -112,8 +116,7 @@ def _make_groups(state: LabState) -> None:
     for folder in map(Path, state.cgroups):
         cgroups.make_parent(folder)
     for machine in state.machines:
-        folders = [Path(folder) for folder in machine.cgroups]
-        for folder in folders:
+        for folder in machine.folders:
             folder.mkdir(exist_ok=True)
-        cgroups.limit_memory(folders, state.memory)
-        cgroups.limit_cpu(folders, machine.cpu)
+        cgroups.limit_memory(machine.folders, state.memory)
+        cgroups.limit_cpu(machine.folders, machine.cpu)

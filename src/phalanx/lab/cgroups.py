@@ -90,13 +90,6 @@ def processes(folder: Path) -> list[int]:
         return []
 
 
-def memory_used(folders: list[Path]) -> int | None:
-    for file in (f / n for f in folders for n in ("memory.current", "memory.usage_in_bytes")):
-        if file.exists():
-            return int(file.read_text())
-    return None
-
-
 def kill_all(folder: Path) -> None:
     """End what is in a group that the lab made, so it holds no other processes."""
     for pid in processes(folder):

@@ -16,33 +16,15 @@ from phalanx.lab.state import LabState, MachineState
 END_LIMIT = 10.0
 
 
-def started_at(pid: int) -> int | None:
-    """When the kernel started a process, in its ticks; ``None`` when there is none any more."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
-def is_alive(machine: MachineState) -> bool:
-    return machine.pid is not None and started_at(machine.pid) == machine.started
-
-
-def kill(machine: MachineState) -> None:
-    """End the first process of a machine, and with it every other one."""
-    if is_alive(machine) and machine.pid is not None:
-        with suppress(ProcessLookupError):
-            os.kill(machine.pid, signal.SIGKILL)
-
-
 def kill_and_wait(machines: list[MachineState]) -> None:
     for machine in machines:
-        kill(machine)
+        if machine.alive:  # its first process: with it, every other one ends
+            with suppress(ProcessLookupError):
+                os.kill(machine.pid, signal.SIGKILL)
     end = time.monotonic() + END_LIMIT
-    while any(map(is_alive, machines)):
+    while any(machine.alive for machine in machines):
         if time.monotonic() > end:
-            names = ", ".join(m.name for m in machines if is_alive(m))
+            names = ", ".join(m.name for m in machines if m.alive)
             raise MachineError(f"{names} did not end within {END_LIMIT:g} s", "Try again.")
         time.sleep(0.01)
 
@@ -50,7 +32,7 @@ def kill_and_wait(machines: list[MachineState]) -> None:
 def remove(state: LabState) -> None:
     """Processes first: nothing else can be removed while they hold it."""
     kill_and_wait(state.machines)
-    folders = [Path(folder) for machine in state.machines for folder in machine.cgroups]
+    folders = [folder for machine in state.machines for folder in machine.folders]
     for folder in folders:
         cgroups.kill_all(folder)
     network.remove_network(state)

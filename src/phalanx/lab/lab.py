@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.agent.machine.control_groups import memory_used
 from phalanx.core.errors import InputError, MachineError
 from phalanx.core.registry import did_you_mean
 from phalanx.lab import blueprint, cgroups, ending, limits, network, starting
@@ -20,32 +20,11 @@ from phalanx.lab.state import LabState, MachineState
 from phalanx.pool.facts import measure
 
 
-@dataclass(frozen=True)
-class LabMachine:
-    """One emulated machine, as it is now."""
-
-    name: str
-    address: str
-    pid: int
-    """Its first process, as this host numbers it."""
-    netns: Path
-    cgroups: tuple[Path, ...]
-    interface: str
-    """The host's end of its link; its own end is ``eth0``."""
-    cpu: float | None
-    """Percent of one core; ``None`` without a quota."""
-    status: str
-    """``up``, ``slow``, ``cut``, ``killed`` or ``lost``."""
-    host_key: str
-    rate: float | None = None
-    """Bits per second of its link; ``None`` without a limit."""
-
-
 class Lab:
     """Emulated machines on this host. As a context manager it is always taken down."""
 
     def __init__(self, state: LabState) -> None:
-        self._state = state
+        self.state = state
 
     @classmethod
     def up(
@@ -98,28 +77,12 @@ class Lab:
 
     @property
     def name(self) -> str:
-        return self._state.name
+        return self.state.name
 
     @property
     def gateway(self) -> str:
         """The host's own address in the lab."""
-        return self._state.gateway
-
-    @property
-    def subnet(self) -> str:
-        return self._state.subnet
-
-    @property
-    def rate(self) -> float | None:
-        return self._state.rate
-
-    @property
-    def memory(self) -> int | None:
-        return self._state.memory
-
-    @property
-    def blueprint(self) -> str | None:
-        return self._state.blueprint
+        return self.state.gateway
 
     @property
     def key(self) -> Path:
@@ -127,15 +90,20 @@ class Lab:
         return states.folder_of(self.name) / states.KEY_FILE
 
     @property
-    def machines(self) -> tuple[LabMachine, ...]:
-        return tuple(_machine(state) for state in self._state.machines)
+    def machines(self) -> list[MachineState]:
+        return self.state.machines
 
-    def machine(self, name: str) -> LabMachine:
-        return _machine(self._find(name))
+    def machine(self, name: str) -> MachineState:
+        known = {machine.name: machine for machine in self.machines}
+        if name not in known:
+            raise InputError(
+                f"lab '{self.name}' has no machine '{name}'", did_you_mean(name, known)
+            )
+        return known[name]
 
     def write_blueprint(self, path: Path) -> None:
         """Describe the lab in ``path``; the lab's end removes that file."""
-        blueprint.write(self._state, path, measure())
+        blueprint.write(self.state, path, measure())
 
     def command(self, name: str, words: Sequence[str]) -> list[str]:
         """``words`` as a command of this host that runs them inside a machine.
@@ -148,45 +116,45 @@ class Lab:
 
     def counters(self, name: str) -> tuple[int, int]:
         """Bytes that the machine's interface has received and sent, counted by the kernel."""
-        pid = self._living(name).pid
-        assert pid is not None
-        return network.counters(pid)
+        return network.counters(self._living(name).pid)
 
     def usage(self, name: str) -> tuple[int, int | None]:
         """Processes in the machine, and the bytes of memory that they use."""
-        folders = _folders(self._find(name))
-        return len(cgroups.processes(folders[0])), cgroups.memory_used(folders)
+        folders = self.machine(name).folders
+        used = (memory_used(str(folder)) for folder in folders)
+        memory = next((each for each in used if each is not None), None)
+        return len(cgroups.processes(folders[0])), memory
 
     def slow(self, name: str, percent: float) -> None:
         """Give a machine ``percent`` of one core from now on."""
         machine = self._living(name)
         limits.check_quota(percent)
-        others = [m.slowed or m.cpu for m in self._state.machines if m is not machine]
+        others = [m.cpu for m in self.machines if m is not machine]
         limits.check_sum([*others, percent], measure().cores)
-        machine.slowed = percent
-        self._write()
-        cgroups.limit_cpu(_folders(machine), percent)
+        machine.cpu = percent
+        states.write(self.state)
+        cgroups.limit_cpu(machine.folders, percent)
 
     def cut(self, name: str) -> None:
         """Take a machine's link down: no byte goes in or out."""
         machine = self._living(name)
         machine.cut = True
-        self._write()
+        states.write(self.state)
         network.set_link(machine, up=False)
 
     def heal(self, name: str) -> None:
         """Link up again, quota as it was at first."""
         machine = self._living(name)
         network.set_link(machine, up=True)
-        cgroups.limit_cpu(_folders(machine), machine.cpu)
-        machine.cut, machine.slowed = False, None
-        self._write()
+        machine.cut, machine.cpu = False, machine.cpu_at_first
+        cgroups.limit_cpu(machine.folders, machine.cpu)
+        states.write(self.state)
 
     def kill(self, name: str) -> None:
         """End all processes of a machine as if its power failed: its peers hear nothing of it."""
         machine = self._living(name)
         machine.cut = machine.killed = True
-        self._write()
+        states.write(self.state)
         network.set_link(machine, up=False)
         ending.kill_and_wait([machine])
 
@@ -200,26 +168,15 @@ class Lab:
     def __exit__(self, *_: object) -> None:
         self.down()
 
-    def _find(self, name: str) -> MachineState:
-        known = {machine.name: machine for machine in self._state.machines}
-        if name not in known:
-            raise InputError(
-                f"lab '{self.name}' has no machine '{name}'", did_you_mean(name, known)
-            )
-        return known[name]
-
     def _living(self, name: str) -> MachineState:
-        machine = self._find(name)
-        if not ending.is_alive(machine):
+        machine = self.machine(name)
+        if not machine.alive:
             what = "was killed" if machine.killed else "is gone"
             raise MachineError(
                 f"machine '{name}' {what}",
                 f"End the lab, then start again: phalanx lab down {self.name}",
             )
         return machine
-
-    def _write(self) -> None:
-        states.write(self._state)
 
 
 def take_down(name: str) -> bool:
@@ -234,33 +191,3 @@ def take_down(name: str) -> bool:
             ending.remove(state)
         states.forget(name)
     return True
-
-
-def _machine(state: MachineState) -> LabMachine:
-    pid = state.pid or 0
-    return LabMachine(
-        name=state.name,
-        address=state.address,
-        pid=pid,
-        netns=Path(f"/proc/{pid}/ns/net"),
-        cgroups=tuple(_folders(state)),
-        interface=state.interface,
-        cpu=state.slowed or state.cpu,
-        status=_status(state),
-        rate=state.rate,
-        host_key=state.host_key,
-    )
-
-
-def _status(state: MachineState) -> str:
-    if state.killed:
-        return "killed"
-    if not ending.is_alive(state):
-        return "lost"
-    if state.cut:
-        return "cut"
-    return "slow" if state.slowed else "up"
-
-
-def _folders(machine: MachineState) -> list[Path]:
-    return [Path(folder) for folder in machine.cgroups]

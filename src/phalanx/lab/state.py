@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from phalanx.agent.system import stat_fields
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
 from phalanx.core.registry import did_you_mean
@@ -34,18 +35,37 @@ class MachineState(msgspec.Struct):
     """The host's end of its link; its own end is called eth0."""
     cgroups: tuple[str, ...]
     cpu: float | None = None
-    """Percent of one core that it may use."""
-    slowed: float | None = None
-    """What ``lab slow`` made of that."""
+    """Percent of one core that it may use now; ``None`` without a quota."""
+    cpu_at_first: float | None = None
+    """What ``lab heal`` restores after ``lab slow``."""
     host_key: str = ""
-    pid: int | None = None
+    pid: int = 0
     """Its first process, as the host numbers it."""
     started: int | None = None
     """When the kernel started that process, so that another one of that number is spared."""
     cut: bool = False
     killed: bool = False
     rate: float | None = None
-    """Bits per second of its link."""
+    """Bits per second of its link; ``None`` without a limit."""
+
+    @property
+    def folders(self) -> list[Path]:
+        """Its control groups."""
+        return [Path(folder) for folder in self.cgroups]
+
+    @property
+    def alive(self) -> bool:
+        return self.pid > 0 and started_at(self.pid) == self.started
+
+    @property
+    def status(self) -> str:
+        if self.killed:
+            return "killed"
+        if not self.alive:
+            return "lost"
+        if self.cut:
+            return "cut"
+        return "up" if self.cpu == self.cpu_at_first else "slow"
 
 
 class LabState(msgspec.Struct):
@@ -62,6 +82,12 @@ class LabState(msgspec.Struct):
     ready: bool = False
     blueprint: str | None = None
     blueprint_digest: str | None = None
+
+
+def started_at(pid: int) -> int | None:
+    """When the kernel started a process, in its ticks; ``None`` when there is none any more."""
+    fields = stat_fields(pid)
+    return None if not fields or fields[0] in "ZX" else int(fields[19])
 
 
 def folder_of(name: str, home: Path = HOME) -> Path:

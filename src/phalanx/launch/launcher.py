@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,9 +25,11 @@ from phalanx.core.registry import Registry
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import OURS, SPARK_SYSTEM, RunSettings
 from phalanx.core.terminal import Say
-from phalanx.launch.frameworks import Framework, deciding, roles_by_rank
+from phalanx.launch.frameworks import deciding
+from phalanx.launch.frameworks.framework import Framework
+from phalanx.launch.frameworks.seating import roles_by_rank
 from phalanx.launch.shipping.requirements import DISTRIBUTION, installed
-from phalanx.observe.machines.monitor import MachineSamples, Monitor
+from phalanx.observe.machines.monitor import Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 from phalanx.pool.machine import Machine
 
@@ -203,10 +206,10 @@ class Launcher(Protocol):
 
     def processes(self) -> list[int]:
         """The process ids of the workers that run on this machine now."""
-        ...
+        return []
 
-    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
-        """The readers of the machines."""
+    def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:
+        """The readers of this machine, for as long as the run goes on."""
         names = dict.fromkeys(worker.machine for worker in launch.workers)
         return [Monitor(name, paths.machine(name), self.processes) for name in names]
 
@@ -270,23 +273,42 @@ def worker_variables(job: Job, folder: str, machine: PlannedMachine, slot: Slot)
     }
 
 
-def process_variables(job: Job, slot: Slot) -> dict[str, str]:
+def worker_command(
+    job: Job,
+    folder: str,
+    machine: PlannedMachine,
+    slot: Slot,
+    *,
+    python: str = sys.executable,
+    script: str = "",
+) -> WorkerCommand:
+    """One of our own workers as a process; ``folder`` is the run's on its machine."""
+    bootstrap = [python, "-P", "-m", "phalanx.launch.worker.bootstrap"]
+    return WorkerCommand(
+        rank=slot.rank,
+        machine=machine.name,
+        argv=[*bootstrap, script or str(job.script), *job.arguments],
+        env={**worker_variables(job, folder, machine, slot), **_process_variables(job, slot)},
+        cpus=list(slot.cpus),
+        threads=slot.threads,
+        log=log_name(slot.rank),
+    )
+
+
+def _process_variables(job: Job, slot: Slot) -> dict[str, str]:
     """What holds a worker that is a process of its own to its slot."""
     hashing = os.environ.get(settings.HASHING, "")
+    # The backend that was asked for, or that of this shell: other machines have none of their own.
+    shell, keras = os.environ.get(settings.KERAS_BACKEND), job.settings.keras or ""
+    backend = settings.KERAS_SYSTEMS.get(keras, shell)
     return {
         # One order of sets for all workers: a list made of one is the same everywhere.
         settings.HASHING: hashing if hashing.isdigit() else str(job.settings.seed % 2**32),
         settings.CPUS: ",".join(map(str, slot.cpus)),
         "PYTHONUNBUFFERED": "1",
         **dict.fromkeys(settings.THREADS, str(slot.threads)),
-        **_keras_backend(job.settings.keras),
+        **({settings.KERAS_BACKEND: backend} if backend else {}),
     }
-
-
-def _keras_backend(system: str | None) -> dict[str, str]:
-    """The one that was asked for, or that of this shell: other machines have none of their own."""
-    backend = settings.KERAS_SYSTEMS.get(system or "", os.environ.get(settings.KERAS_BACKEND))
-    return {settings.KERAS_BACKEND: backend} if backend else {}
 
 
 def with_own_threads(slot: Slot, environment: Mapping[str, str]) -> Slot:
@@ -296,5 +318,6 @@ def with_own_threads(slot: Slot, environment: Mapping[str, str]) -> Slot:
     return msgspec.structs.replace(slot, threads=threads)
 
 
-def log_name(paths: RunPaths, rank: int) -> str:
-    return str(paths.log_of(rank).relative_to(paths.folder))
+def log_name(rank: int) -> str:
+    """Relative to the run's folder."""
+    return str(RunPaths(Path()).log_of(rank))

@@ -12,20 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 AWAY = 2**62
 """The clock of a worker that rests: the others do not wait for it."""
 
 HORIZON = 64
 """How many of its own pushes DSSP looks ahead; guesses about later ones are worth nothing."""
-
-FEW = 64
-"""Up to so many workers lists are faster than arrays."""
-
-Integers = Sequence[int] | NDArray[np.int64]
-Floats = Sequence[float] | NDArray[np.float64]
 
 WORTH = 0.01
 """The part of a step by which a wait has to be shorter for DSSP to let a worker run further."""
@@ -33,22 +24,22 @@ WORTH = 0.01
 
 @dataclass(slots=True)
 class Clocks:
-    """What a rule may know of each rank: lists of up to ``FEW`` workers, arrays of more."""
+    """What a rule may know of each rank."""
 
-    steps: Integers
+    steps: Sequence[int]
     """Pushes that are done, or ``AWAY``."""
-    times: Floats
+    times: Sequence[float]
     """When the last push was done; after a rest, when the worker came back."""
-    intervals: Floats
+    intervals: Sequence[float]
     """How long its last step took without waiting; 0 is unknown."""
-    grants: Integers
+    grants: Sequence[int]
     """What :meth:`Rule.decide` last said."""
     floor: int
     """The lowest of ``steps``. Handed in: to look for it takes longer than all else here."""
 
     def lead(self, rank: int) -> int:
         """How many steps ``rank`` is ahead of the slowest that is present."""
-        return int(self.steps[rank]) - self.floor
+        return self.steps[rank] - self.floor
 
 
 class Rule(Protocol):
@@ -122,7 +113,7 @@ class Dynamic:
         return self._best_bound(self.low + grant, rank, clocks, now) - self.low
 
     def _within_range(self, grant: int) -> int:
-        return min(max(int(grant), 0), self.high - self.low)
+        return min(max(grant, 0), self.high - self.low)
 
     def _best_bound(self, bound: int, rank: int, clocks: Clocks, now: float) -> int:
         """The least bound from ``bound`` to ``high`` whose predicted wait is shortest.
@@ -156,8 +147,7 @@ def rule_of(name: str, options: Mapping[str, object]) -> Rule:
 
 def _predict(rank: int, clocks: Clocks, now: float) -> Iterator[tuple[int, float]]:
     """At its coming pushes if it never waited: its lead, and the time until that shrinks."""
-    moments = _moments_of_few if len(clocks.steps) <= FEW else _moments_of_many
-    own, moment = float(clocks.intervals[rank]), moments(rank, clocks, now)
+    own, moment = clocks.intervals[rank], _moments(rank, clocks, now)
     if own <= 0.0 or moment is None:
         return
     lead, risen, following = clocks.lead(rank), 0, moment(clocks.floor + 1)
@@ -173,7 +163,7 @@ def _predict(rank: int, clocks: Clocks, now: float) -> Iterator[tuple[int, float
             yield 0, 0.0  # the slowest has caught up
 
 
-def _moments_of_few(rank: int, clocks: Clocks, now: float) -> Callable[[int], float] | None:
+def _moments(rank: int, clocks: Clocks, now: float) -> Callable[[int], float] | None:
     """When all that are behind ``rank`` will have done so many steps; ``None``: pace unknown."""
     own, behind = clocks.steps[rank], []
     for steps, last, interval in zip(clocks.steps, clocks.times, clocks.intervals, strict=True):
@@ -188,22 +178,6 @@ def _moments_of_few(rank: int, clocks: Clocks, now: float) -> Callable[[int], fl
             if following <= steps:
                 latest = max(latest, first + (steps - following) * interval)
         return latest
-
-    return moment
-
-
-def _moments_of_many(rank: int, clocks: Clocks, now: float) -> Callable[[int], float] | None:
-    steps = np.asarray(clocks.steps)
-    behind = np.flatnonzero(steps < steps[rank])
-    following, intervals = steps[behind] + 1, np.asarray(clocks.intervals)[behind]
-    if (intervals <= 0.0).any():
-        return None
-    first = np.maximum(np.asarray(clocks.times)[behind] + intervals, now)
-
-    def moment(steps: int) -> float:
-        missing = steps - following
-        later = np.where(missing >= 0, first + missing * intervals, now)
-        return float(later.max(initial=now))
 
     return moment
 

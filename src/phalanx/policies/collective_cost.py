@@ -48,15 +48,6 @@ def _levels(n: int) -> int:
     return ceil(log2(n)) if n > 1 else 0
 
 
-def _to_each(n: int, count: float) -> Cost:
-    """One participant to all others, or all others to one: a part each."""
-    return Cost(min(1, n - 1), n - 1, count * (n - 1) / n)
-
-
-def _tree(n: int, count: float) -> Cost:
-    return Cost(_levels(n), _levels(n), count * _levels(n))
-
-
 def _direct(n: int, count: float) -> Cost:
     if n <= 2:
         return Cost(n - 1, n - 1, count * (n - 1))
@@ -67,7 +58,7 @@ def _ring(n: int, count: float) -> Cost:
     return Cost(2 * (n - 1), 2 * (n - 1), 2 * count * (n - 1) / n)
 
 
-def _reduce_and_broadcast(n: int, count: float) -> Cost:
+def _tree(n: int, count: float) -> Cost:
     return Cost(2 * _levels(n), 2 * _levels(n), 2 * count * _levels(n))
 
 
@@ -89,23 +80,14 @@ def _all_gather_ring(n: int, count: float) -> Cost:
     return Cost(2 * (n - 1), 2 * (n - 1), count * (n - 1))
 
 
-def _all_to_all(n: int, count: float) -> Cost:
-    return Cost(n - 1, n - 1, count * (n - 1) / n)
-
-
 ALL_REDUCE: dict[str, Callable[[int, float], Cost]] = {
     "direct": _direct,
     "ring": _ring,
-    "tree": _reduce_and_broadcast,
+    "tree": _tree,
     "butterfly": _butterfly,
 }
 
 COSTS: dict[str, Callable[[int, float], Cost]] = {
-    "broadcast": _tree,
-    "reduce": _tree,
-    "scatter": _to_each,
-    "gather": _to_each,
-    "all_to_all": _all_to_all,
     "all_gather": _all_gather_direct,
     "all_gather.ring": _all_gather_ring,
     **{f"all_reduce.{name}": cost for name, cost in ALL_REDUCE.items()},

@@ -24,10 +24,9 @@ class Facts:
 
 def measure() -> Facts:
     ids = facts.cpu_ids()
-    memory, _ = facts.memory()
     gpus = count_gpus()
     usable = gpus if gpus and torch_knows_gpus() else 0
-    return Facts(facts.usable_cores(ids), tuple(ids), memory or 0, gpus, usable)
+    return Facts(facts.usable_cores(ids), tuple(ids), facts.memory() or 0, gpus, usable)
 
 
 def torch_knows_gpus() -> bool:

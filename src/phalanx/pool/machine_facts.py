@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -13,8 +13,6 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     name: Text
     memory: Count | None = None
-    uuid: Text = ""
-    watts: float | None = None
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,30 +25,15 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     hostname: Text
     user: Text
-    home: Text
     folder: Text
     disk_free: Count | None
     python: Text
-    python_version: Text
-    platform: Text
-    arch: Text
     cores: Annotated[int, msgspec.Meta(ge=1, le=65536)]
     cpu_ids: Annotated[list[Count], msgspec.Meta(max_length=65536)]
     cpu_model: Text
     memory: Count | None
-    memory_available: Count | None
     gpus: Annotated[list[Gpu], msgspec.Meta(max_length=1024)]
     addresses: Annotated[list[Address], msgspec.Meta(max_length=1024)]
     machine_id: Text
-    energy: Annotated[list[Text], msgspec.Meta(max_length=16)]
     wall: Annotated[float, msgspec.Meta(ge=0, le=1e11)]
-    monotonic: float
     default_interface: Text = ""
-
-    def has_address(self, address: str) -> bool:
-        return any(own.address == address for own in self.addresses)
-
-
-def facts_of(answer: dict[str, Any]) -> MachineFacts:
-    """Raises ``msgspec.ValidationError`` when that is no answer of ours."""
-    return msgspec.convert(answer, MachineFacts)

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from phalanx.core.errors import InputError
-from phalanx.core.files import read_bounded, write_whole
+from phalanx.core.files import read_bounded, write_asked
 
 FORMAT = 1
 SUFFIX = ".probe.json"
@@ -86,8 +86,6 @@ class MachineRates(msgspec.Struct, frozen=True):
     gpus: list[str]
     """Models, one for each."""
     devices: list[DeviceRates]
-    energy: list[str] = []
-    """Devices that count energy there: ``cpu``, ``gpu``."""
 
     @property
     def speed(self) -> float | None:
@@ -154,14 +152,9 @@ def write_probe(probe: Probe, blueprint: Path) -> Path:
     """Keep it beside its blueprint, readable by whom that is readable by."""
     path = path_beside(blueprint)
     text = msgspec.json.format(msgspec.json.encode(probe), indent=1) + b"\n"
-    try:
-        write_whole(path, text)
-        path.chmod(blueprint.stat().st_mode & 0o666)
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written: {error.strerror}",
-            "Make that folder writable: the measurements are saved beside the blueprint.",
-        ) from None
+    remedy = "Make that folder writable: the measurements are saved beside the blueprint."
+    write_asked(path, text, remedy)
+    path.chmod(blueprint.stat().st_mode & 0o666)
     return path
 
 

@@ -96,7 +96,7 @@ def test_only_the_worker_is_asked_to_stop(agent: AgentProcess) -> None:
 def test_kill_does_not_ask(agent: AgentProcess) -> None:
     agent.start(sh("trap 'exit 0' TERM; echo ready; sleep 300"))
     agent.log_with(0, b"ready\n")
-    agent.ask("kill")
+    agent.ask("stop", grace=0)
     assert agent.exits(1) == {0: -signal.SIGKILL}
 
 

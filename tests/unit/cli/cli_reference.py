@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from phalanx.cli.main import ORDER, app
+from phalanx.cli.main import app
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "cli.md"
 INTRODUCTION = """\
@@ -53,7 +53,7 @@ example each.
 def verbs() -> Iterator[tuple[str, Any]]:
     """Every verb with its command, in the order of ``phalanx --help``."""
     commands: Any = typer.main.get_command(app)
-    for name in ORDER:
+    for name in commands.list_commands(None):
         command = commands.commands[name]
         inner = getattr(command, "commands", None)
         if inner is None:

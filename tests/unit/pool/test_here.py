@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.agent.machine import facts as agent_facts
 from phalanx.pool.facts import Facts, measure
-from phalanx.pool.here import on_this_machine, this_machine
+from phalanx.pool.here import fitted, this_machine
 from phalanx.pool.machine import Machine
 
 FOUR_CORES = Facts(cores=4, cpu_ids=(0, 2, 1, 3), memory=2**30, gpus=2, usable_gpus=2)
@@ -54,8 +54,9 @@ def here(**fields: object) -> Machine:
         ({"cores": 3, "gpus": 0}, 3, 0, (0, 2, 1), []),
         (
             {"cores": 9, "gpus": 3}, 4, 2, (0, 2, 1, 3),
-            ["machine 'me': cores is 9, but 4 can be used here; using 4",
-             "machine 'me': gpus is 3, but 2 can be used here; using 2"],
+            ["me: the blueprint says 3 GPUs, the machine has 2 GPUs. Correct 'gpus', or set "
+             "emulated: yes if that is intended.",
+             "me: the blueprint says 9 cores, the machine has 4 cores. Correct 'cores'."],
         ),
         ({"cores": 9, "gpus": 3, "emulated": True}, 9, 3, None, []),
     ],
@@ -67,16 +68,16 @@ def test_what_the_blueprint_says_of_this_machine(
     cpu_ids: tuple[int, ...] | None,
     warned: list[str],
 ) -> None:
-    machine, warnings = on_this_machine(here(memory="1GB", **said), FOUR_CORES)
+    machine, warnings = fitted(here(memory="1GB", **said), FOUR_CORES)
     assert (machine.cores, machine.gpus, machine.real_gpus) == (cores, gpus, machine.real_gpus)
     assert machine.memory == 10**9 and warnings == warned
     assert cpu_ids is None or machine.cpu_ids == cpu_ids
-    assert on_this_machine(here(), FOUR_CORES)[0].memory == 2**30
+    assert fitted(here(), FOUR_CORES)[0].memory == 2**30
 
 
 def test_gpus_that_torch_cannot_use_and_cores_under_a_quota() -> None:
     facts = Facts(cores=1, cpu_ids=(0, 1, 2, 3), memory=1, gpus=2, usable_gpus=0)
-    machine, warnings = on_this_machine(here(), facts)
+    machine, warnings = fitted(here(), facts)
     assert machine.gpus == 0
     assert (machine.cores, machine.cpu_ids) == (1, ()), "nobody is held to a core"
     assert warnings == ["this machine has 2 GPUs, but the installed torch is a CPU build"]

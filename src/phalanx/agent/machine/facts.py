@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.agent.machine import control_groups as groups
-from phalanx.agent.machine import energy, gpus
+from phalanx.agent.machine import gpus
 
 TOPOLOGY = "/sys/devices/system/cpu"
 SIOCGIFADDR = 0x8915
@@ -26,31 +26,21 @@ SIOCGIFADDR = 0x8915
 def machine_facts(folder: Path) -> dict[str, Any]:
     """All of them; ``folder`` is where Phalanx keeps its files."""
     ids = cpu_ids()
-    found_gpus = gpus.gpu_facts()
-    total, available = memory()
     return {
         "hostname": socket.gethostname(),
         "user": _user(),
-        "home": str(Path.home()),
         "folder": str(folder),
         "disk_free": disk_free(folder),
         "python": sys.executable or "",
-        "python_version": platform.python_version(),
-        "platform": sys.platform,
-        "arch": platform.machine(),
         "cores": usable_cores(ids),
         "cpu_ids": ids,
         "cpu_model": cpu_model(),
-        "memory": total,
-        "memory_available": available,
-        "gpus": found_gpus,
+        "memory": memory(),
+        "gpus": gpus.gpu_facts(),
         "addresses": addresses(),
         "default_interface": default_interface(),
         "machine_id": machine_id(),
-        "energy": _energy(found_gpus),
-        # Last, so that both clocks are read when the answer leaves.
-        "monotonic": time.monotonic(),
-        "wall": time.time(),
+        "wall": time.time(),  # last: read when the answer leaves
     }
 
 
@@ -87,15 +77,10 @@ def cpu_model() -> str:
     return (found.get("model name") or found.get("model") or platform.processor())[:100]
 
 
-def memory() -> tuple[int | None, int | None]:
-    """Bytes in all, and those that are free; what a control group allows counts."""
-    known = meminfo()
-    total, free = known.get("MemTotal"), known.get("MemAvailable")
-    limit, group = groups.memory_limit(), groups.memory_group()
-    if limit is not None and (total is None or limit < total):
-        used = groups.memory_used(group) if group else None
-        total, free = limit, min(free or limit, limit - (used or 0))
-    return total, free
+def memory() -> int | None:
+    """Bytes in all; what a control group allows counts."""
+    known = (meminfo().get("MemTotal"), groups.memory_limit())
+    return min((size for size in known if size is not None), default=None)
 
 
 def meminfo() -> dict[str, int]:
@@ -135,12 +120,6 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
-
-
-def _energy(found: list[dict[str, Any]]) -> list[str]:
-    """The devices here that count energy: ``cpu``, ``gpu``."""
-    readable = ["cpu"] if energy.zones() else []
-    return readable + (["gpu"] if any(gpu["watts"] is not None for gpu in found) else [])
 
 
 def addresses() -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-FACTS = ("name", "memory.total", "uuid", "power.draw")
+FACTS = ("name", "memory.total", "power.draw")
 READINGS = ("index", "utilization.gpu", "memory.used", "power.draw")
 DRIVER = "/proc/driver/nvidia/gpus"
 DEVICES = "/dev"
@@ -47,7 +47,7 @@ def _listed_by_driver(driver: Path, devices: Path) -> int | None:
 
 
 def gpu_facts() -> list[dict[str, Any]]:
-    """Model, bytes of memory, identity and watts of each."""
+    """Model, bytes of memory and watts of each."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -71,12 +71,11 @@ def facts_of(text: str) -> list[dict[str, Any]]:
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(FACTS):
-            memory, watts = _number(cells[1]), _number(cells[3])
+            memory, watts = _number(cells[1]), _number(cells[2])
             found.append(
                 {
                     "name": cells[0][:100],
                     "memory": None if memory is None else int(memory * _MEBIBYTE),
-                    "uuid": cells[2][:100],
                     "watts": watts,
                 }
             )

@@ -13,17 +13,14 @@ import os
 import queue
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem
 from phalanx.agent.machine.facts import disk_free
 from phalanx.agent.ownership import checksum, content_is
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from phalanx.agent.agent import Agent
 
 SPARE = 1.05
 """What has to be free for each byte that is needed."""
@@ -60,7 +57,8 @@ class BlobStore:
         self.folder = folder
         self.received = 0
         self._incoming: _Incoming | None = None
-        self._trouble: OSError | None = None
+        self.trouble: OSError | None = None
+        """Kept until the sender asks for it."""
         self._to_check: queue.Queue[_Incoming] = queue.Queue()
         self._checker: threading.Thread | None = None
         self._manifest: tuple[str, list[dict[str, Any]]] = ("", [])
@@ -103,23 +101,17 @@ class BlobStore:
 
     def receive(self, digest: str, offset: int, last: bool, piece: bytes) -> None:
         """Write a piece; an error is kept until the sender asks for it."""
-        if self._trouble is not None:
+        if self.trouble is not None:
             return
         try:
             self._write(digest, offset, last, piece)
         except OSError as error:
             self.drop_incoming()
-            self._trouble = error
+            self.trouble = error
 
     def settle(self) -> None:
         """Wait until all that has arrived is checked."""
         self._to_check.join()
-
-    def trouble(self) -> OSError | None:
-        return self._trouble
-
-    def forget_trouble(self) -> None:
-        self._trouble = None
 
     def manifest(self, digest: str) -> list[dict[str, Any]] | None:
         """The entries of a manifest that is itself a blob; ``None`` when it is not here."""
@@ -181,7 +173,7 @@ class BlobStore:
             try:
                 self._check(incoming)
             except OSError as error:
-                self._trouble = error
+                self.trouble = error
             finally:
                 self._to_check.task_done()
 
@@ -257,9 +249,8 @@ def stored(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, A
     store = store_of(agent)
     if request.get("wait"):
         store.settle()
-    trouble = store.trouble()
-    if trouble is not None:
-        raise unwritable(agent, trouble)
+    if store.trouble is not None:
+        raise unwritable(agent, store.trouble)
     return {"received": store.received}
 
 

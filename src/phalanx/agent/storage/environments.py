@@ -13,19 +13,16 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phalanx.agent import system
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem
 from phalanx.agent.machine.inspect_python import last_line, user_path
 from phalanx.agent.ownership import is_our_tree
 from phalanx.agent.storage.blobs import checked_digest, unwritable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from phalanx.agent.agent import Agent
 
 MARKER = "phalanx-complete"
 INSTALL_SECONDS = 3600.0
@@ -62,7 +59,12 @@ def environment(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[s
 def _wait_for(agent: Agent, lock: Any) -> None:
     deadline = time.monotonic() + INSTALL_SECONDS
     told = False
-    while not _free(lock):
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError:
+            pass  # another run has it
         if not told:
             agent.tell("note", text="waiting for another run that is creating the same environment")
             told = True
@@ -72,14 +74,6 @@ def _wait_for(agent: Agent, lock: Any) -> None:
                 "Try again when that run has started, or end it.",
             )
         time.sleep(0.2)
-
-
-def _free(lock: Any) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _made(agent: Agent, request: dict[str, Any], folder: Path) -> dict[str, Any]:

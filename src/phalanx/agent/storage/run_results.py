@@ -11,19 +11,16 @@ import hashlib
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem, field
 from phalanx.agent.log_forwarder import CHECKPOINT_NAME, CHECKPOINTS, finished_checkpoints
 from phalanx.agent.ownership import PIECE
 from phalanx.agent.storage.folders import read_baseline, snapshot
 from phalanx.agent.storage.unused import remove, remove_unused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from phalanx.agent.agent import Agent
 
 FOLDERS = ("files", "checkpoints")
 FILES = ("model.safetensors", "best.safetensors", "profile.json")
@@ -38,7 +35,7 @@ def collect(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, 
 
     Checkpoints that the controller has are not sent again.
     """
-    folder, count, size = run_folder_of(agent), 0, 0
+    folder = run_folder_of(agent)
     have = {f"checkpoints/{name}" for name in field(request, "have", list, [])}
     refused: list[str] = []
     for path in result_files(folder):
@@ -48,8 +45,8 @@ def collect(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, 
         if not _is_text(name):
             refused.append(repr(os.fsencode(name))[2:-1])
             continue
-        count, size = count + 1, size + send_file(agent, path, name)
-    return {"files": count, "bytes": size, "refused": refused[:NAMED]}
+        send_file(agent, path, name)
+    return {"refused": refused[:NAMED]}
 
 
 def run_folder_of(agent: Agent) -> Path:
@@ -85,11 +82,11 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def send_file(agent: Agent, path: Path, name: str) -> int:
+def send_file(agent: Agent, path: Path, name: str) -> None:
     digest = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-        size = left = os.fstat(file.fileno()).st_size
-        agent.send({"tell": "result", "path": name, "size": size})
+        left = os.fstat(file.fileno()).st_size
+        agent.send({"tell": "result", "path": name, "size": left})
         while left:
             piece = file.read(min(PIECE, left))
             if not piece:
@@ -98,7 +95,6 @@ def send_file(agent: Agent, path: Path, name: str) -> int:
             digest.update(piece)
             agent.send({"tell": "result_part"}, piece)
     agent.send({"tell": "result_end", "sha256": digest.hexdigest()})
-    return size
 
 
 def new_files(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:

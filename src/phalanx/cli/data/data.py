@@ -16,11 +16,6 @@ data_app = typer.Typer(
 )
 
 
-@data_app.callback()
-def data() -> None:
-    """Files of data: Parquet, Arrow, TFRecord."""
-
-
 @data_app.command()
 def inspect(
     url: Annotated[str, typer.Argument(metavar="URL", help="A file, folder, pattern or URL.")],

@@ -17,7 +17,8 @@ from phalanx.lab.needs import check_root
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from phalanx.lab.lab import Lab, LabMachine
+    from phalanx.lab.lab import Lab
+    from phalanx.lab.state import MachineState
 
 STYLES = {"up": "green", "slow": "yellow", "cut": "red", "killed": "red", "lost": "red"}
 FIRST_WORDS = "# The lab '"
@@ -35,11 +36,6 @@ MachineName = Annotated[str, typer.Argument(metavar="MACHINE", help="A machine o
 lab_app = typer.Typer(
     help="Emulated machines on this host (root only).", no_args_is_help=True, rich_markup_mode=None
 )
-
-
-@lab_app.callback()
-def lab() -> None:
-    """Emulated machines on this host (root only)."""
 
 
 @lab_app.command()
@@ -236,21 +232,23 @@ def _as_json(found: Lab) -> dict[str, Any]:
         }
         for machine in found.machines
     ]
-    limits = {"rate": found.rate, "memory": found.memory}
-    where = {"subnet": found.subnet, "host": found.gateway, "blueprint": found.blueprint}
-    return {"lab": found.name, **where, **limits, "machines": machines}
+    lab = found.state
+    limits = {"rate": lab.rate, "memory": lab.memory}
+    where = {"subnet": lab.subnet, "host": lab.gateway, "blueprint": lab.blueprint}
+    return {"lab": lab.name, **where, **limits, "machines": machines}
 
 
 def _show(found: Lab, output: Output) -> None:
     from phalanx.cli.show.check_words import plain_table
     from phalanx.core import words
 
-    own = [f"{m.name} {_rate(m.rate)}" for m in found.machines if m.rate != found.rate]
+    lab = found.state
+    own = [f"{m.name} {_rate(m.rate)}" for m in found.machines if m.rate != lab.rate]
     parts = [
         f"lab '{found.name}'",
-        f"this host is {found.gateway}",
-        f"links {', '.join([_rate(found.rate), *own])}",
-        *([f"memory {words.size(found.memory, binary=True)}"] if found.memory else []),
+        f"this host is {lab.gateway}",
+        f"links {', '.join([_rate(lab.rate), *own])}",
+        *([f"memory {words.size(lab.memory, binary=True)}"] if lab.memory else []),
     ]
     output.say(" · ".join(parts), style="bold")
     figures = ("core", "processes", "memory used", "received", "sent")
@@ -267,7 +265,7 @@ def _rate(rate: float | None) -> str:
     return "unshaped" if rate is None else words.rate(rate)
 
 
-def _row(lab: Lab, machine: LabMachine) -> list[str | Text]:
+def _row(lab: Lab, machine: MachineState) -> list[str | Text]:
     """Who it is, its share of a core, processes, memory, bytes received and sent; of a dead machine
     a dash."""
     from rich.text import Text

@@ -14,9 +14,7 @@ from phalanx.core.errors import DONE, InputError
 
 def convert(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="The blueprint to convert.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it.")] = Path(
-        "pool.yaml"
-    ),
+    out: o.Out = Path("pool.yaml"),
     json: o.Json = False,
 ) -> int:
     """Read a blueprint of the old form ("connections"), and write it as YAML.
@@ -25,7 +23,7 @@ def convert(
 
     Example: phalanx pool convert blueprint.json --out pool.yaml
     """
-    from phalanx.core.files import write_whole
+    from phalanx.core.files import write_asked
     from phalanx.pool.old_blueprint import convert as converted
 
     if out.exists():
@@ -33,12 +31,7 @@ def convert(
     output, found = Output(json), converted(old)
     for note in found.mended:
         output.note(f"warning: {old}: {note}")
-    try:
-        write_whole(out, found.text)
-    except OSError as error:
-        raise InputError(
-            f"{out}: cannot be written: {error.strerror}", "Give another --out."
-        ) from None
+    write_asked(out, found.text)
     output.say(found.text.rstrip())
     output.say(f"\nwritten to {out}; next: phalanx pool check {out}")
     output.result({"file": str(out), "mended": found.mended})

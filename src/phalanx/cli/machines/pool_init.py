@@ -27,9 +27,7 @@ def init(
             help="Aliases of ~/.ssh/config, host names, addresses, or 'here' for this machine.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it.")] = Path(
-        "pool.yaml"
-    ),
+    out: o.Out = Path("pool.yaml"),
     user: Annotated[str | None, typer.Option(metavar="NAME", help="The user to log in as.")] = None,
     key: Annotated[str | None, typer.Option(metavar="PATH", help="The private key.")] = None,
     password: Annotated[
@@ -39,9 +37,6 @@ def init(
             help="One password for all machines: 'prompt' asks once, 'env:NAME' reads a variable.",
         ),
     ] = None,
-    from_ssh_config: Annotated[
-        bool, typer.Option("--from-ssh-config", help="Add every Host of ~/.ssh/config.")
-    ] = False,
     yes: Yes = False,
     json: o.Json = False,
 ) -> int:
@@ -52,15 +47,22 @@ def init(
 
     Example: phalanx pool init here alpha beta
     """
-    from phalanx.launch.pool.pool_init import machines_named, password_reference, with_host_names
-    from phalanx.pool.known_file import keys_beside
+    from datetime import date
+
+    from phalanx.core.files import write_asked
+    from phalanx.launch.pool.pool_init import (
+        blueprint_text,
+        machines_named,
+        password_reference,
+        with_host_names,
+    )
+    from phalanx.pool.jumps import keys_beside
 
     reference = None if password is None else password_reference(password)
     if out.exists():
         raise InputError(f"{out} already exists", "Give another --out, or remove it first.")
     output = Output(json)
-    found = _names(names or [], from_ssh_config)
-    machines = machines_named(found, out, user=user, key=key, password=reference)
+    machines = machines_named(_names(names), out, user=user, key=key, password=reference)
     seen, agreed = settle_keys(machines, keys_beside(out), output, yes=yes)
     if not agreed:
         return MACHINE_FAILED if any(each.status == "changed" for each in seen) else BAD_INPUT
@@ -71,20 +73,17 @@ def init(
         _problems(visits, output, unseen)
         return MACHINE_FAILED
     with_host_names(visits)
-    _write(visits, out)
+    write_asked(out, blueprint_text(visits, out, date.today()))
     _show(visits, out, output, unseen)
     return MACHINE_FAILED if any(visit.error for visit in visits) else DONE
 
 
-def _names(names: list[str], from_ssh_config: bool) -> list[str]:
-    from phalanx.launch.ssh.ssh_config import aliases
-
-    found = [*names, *(aliases() if from_ssh_config else [])]
-    if not found:
+def _names(names: list[str] | None) -> list[str]:
+    if not names:
         raise InputError(
             "no machine was named", "For example: phalanx pool init here alpha 192.0.2.10"
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
 
 
 def _visits(machines: Sequence[Machine], output: Output) -> list[Visit]:
@@ -105,20 +104,6 @@ def _in_order(
 
     known = {visit.machine.name: visit for visit in visits}
     return [known.get(m.name) or Visit(m, error=unseen.get(m.name)) for m in machines]
-
-
-def _write(visits: Sequence[Visit], out: Path) -> None:
-    from datetime import date
-
-    from phalanx.core.files import write_whole
-    from phalanx.launch.pool.pool_init import blueprint_text
-
-    try:
-        write_whole(out, blueprint_text(visits, out, date.today()))
-    except OSError as error:
-        raise InputError(
-            f"{out}: cannot be written: {error.strerror}", "Give another --out."
-        ) from None
 
 
 def _show(visits: Sequence[Visit], out: Path, output: Output, told: Collection[str]) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from phalanx.cli.output import Output
 from phalanx.core.spec.codecs import known_codecs
+from phalanx.core.spec.keys import Key
 from phalanx.core.spec.strategies import ALIASES, known_strategies
-
-if TYPE_CHECKING:
-    from phalanx.core.spec.keys import Key
 
 WIDTH = 80
 LONGEST_EXAMPLE = 19
@@ -40,15 +38,9 @@ def explain(*, json: bool) -> None:
     out = Output(json)
     out.human.width = min(out.human.width, WIDTH)
     for title, entries in (("strategy", strategies), ("codec", codecs)):
-        out.human.print(_table(title, entries), soft_wrap=False)
-        out.say()
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("switch", no_wrap=True)
-    table.add_column("what it does", ratio=1)
-    for example, summary in SWITCHES:
-        table.add_row(Text(example, style="cyan"), summary)
-    out.human.print(table, soft_wrap=False)
-    out.say()
+        rows = [(entry["name"], _about(entry), entry["example"]) for entry in entries]
+        _show((title, "what it does, and its options", "example"), rows, out)
+    _show(("switch", "what it does"), SWITCHES, out)
     for name in dict.fromkeys(ALIASES.values()):
         others = ", ".join(alias for alias, real in ALIASES.items() if real == name)
         out.say(f"{name} may also be called {others}")
@@ -85,16 +77,20 @@ def _range(key: Key) -> str:
     return f"at most {key.high:g}" if key.low is None else f"{key.low:g} to {key.high:g}"
 
 
-def _table(title: str, entries: list[dict[str, Any]]) -> Table:
+def _show(titles: Sequence[str], rows: Sequence[Sequence[str | Text]], out: Output) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column(title, no_wrap=True)
-    table.add_column("what it does, and its options", ratio=1)
-    table.add_column("example", no_wrap=True)
-    for entry in entries:
-        about = Text(entry["summary"])
-        for key, option in entry["options"].items():
-            default = f"={option['default']}" if option["default"] else ""
-            limits = f"; {option['range']}" if option["range"] else ""
-            about.append(f"\n{key}{default}: {option['summary']}{limits}", style="dim")
-        table.add_row(Text(entry["name"], style="cyan"), about, entry["example"])
-    return table
+    for number, title in enumerate(titles):
+        table.add_column(title, no_wrap=number != 1, ratio=1 if number == 1 else None)
+    for name, *rest in rows:
+        table.add_row(Text(str(name), style="cyan"), *rest)
+    out.human.print(table, soft_wrap=False)
+    out.say()
+
+
+def _about(entry: dict[str, Any]) -> Text:
+    about = Text(entry["summary"])
+    for key, option in entry["options"].items():
+        default = f"={option['default']}" if option["default"] else ""
+        limits = f"; {option['range']}" if option["range"] else ""
+        about.append(f"\n{key}{default}: {option['summary']}{limits}", style="dim")
+    return about

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from phalanx.cli.request.options import RunOptions
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
-
-if TYPE_CHECKING:
-    from phalanx.cli.request.options import RunOptions
-    from phalanx.core.settings import OnNonfinite
+from phalanx.core.settings import OnNonfinite
+from phalanx.launch.launcher import LAUNCHERS
 
 RATE_UNITS = {"": 1.0, "bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 SLOWEST = 0.001
@@ -38,7 +36,6 @@ class CheckpointTimes:
 
 def read_launcher(text: str) -> tuple[str, str]:
     """``slurm:partition=gpu`` as the launcher, and what its cluster is asked for."""
-    from phalanx.launch.launcher import LAUNCHERS
 
     kind, colon, where = text.partition(":")
     if kind not in (known := ["auto", *LAUNCHERS.names()]):
@@ -130,22 +127,23 @@ def read_checkpoints(text: str, keep: int = KEPT) -> CheckpointTimes:
             )
         keep = int(kept[:9])
     times = [part for part in parts if not part.startswith("keep=")] or ["auto"]
-    automatic = times == ["auto"]
-    epochs: int | None = None
-    minutes: float | None = None
-    for part in ["1"] if automatic else times:
+    if times == ["auto"]:
+        return CheckpointTimes(1, None, keep, AUTOMATIC_GAP)
+    found: dict[str, float] = {}
+    for part in times:
         number, unit = _split("--checkpoint-every", part, _EVERY_EXAMPLE)
-        if unit in MINUTES:
-            _once(minutes, "a time", text)
-            minutes = number * MINUTES[unit]
-        elif unit:
+        if unit and unit not in MINUTES:
             raise InputError(f"--checkpoint-every {part}: unknown unit '{unit}'", _EVERY_EXAMPLE)
-        else:
-            _once(epochs, "epochs", text)
-            epochs = _whole(number, part)
+        what = "a time" if unit else "epochs"
+        if what in found:
+            raise InputError(f"--checkpoint-every {text} gives {what} twice", _EVERY_EXAMPLE)
+        found[what] = number * MINUTES.get(unit, 1.0)
+    epochs, minutes = found.get("epochs", 0.0), found.get("a time")
+    if not epochs.is_integer():
+        raise InputError(f"--checkpoint-every {text}: epochs must be whole numbers", _EVERY_EXAMPLE)
     if minutes is not None and not 0 < minutes < math.inf:
         raise InputError(f"--checkpoint-every {text}: the time must be above 0", _EVERY_EXAMPLE)
-    return CheckpointTimes(epochs or 0, minutes, keep, AUTOMATIC_GAP if automatic else 0.0)
+    return CheckpointTimes(int(epochs), minutes, keep)
 
 
 AUTOMATIC_GAP = 20.0
@@ -162,17 +160,6 @@ def _split(option: str, text: str, example: str) -> tuple[float, str]:
     if found is None or math.isnan(number):
         raise InputError(f"{option} cannot be '{text.strip()}'", example)
     return number, found[2].lower()
-
-
-def _whole(number: float, text: str) -> int:
-    if not (math.isfinite(number) and number == int(number)):
-        raise InputError(f"--checkpoint-every {text}: epochs must be whole numbers", _EVERY_EXAMPLE)
-    return int(number)
-
-
-def _once(value: object, what: str, text: str) -> None:
-    if value is not None:
-        raise InputError(f"--checkpoint-every {text} gives {what} twice", _EVERY_EXAMPLE)
 
 
 def check_adopted(options: RunOptions) -> None:

@@ -4,13 +4,14 @@ have, and how fast they compute."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from rich.table import Table
 from rich.text import Text
 
 from phalanx.cli.show.check_words import plain_table, short
 from phalanx.core import words
+from phalanx.policies.collective_choice import choose
+from phalanx.policies.collective_cost import MESSAGE_SECONDS
 from phalanx.pool.measured import CollectiveFigures, LinkFigures, Probe, slowest
 
 WIDTH = 80
@@ -22,43 +23,25 @@ DEVICE_WIDTH = 20
 
 
 def links_table(probe: Probe) -> tuple[str, Table]:
-    """A title and a table: of bandwidth and latency, of bandwidth, or a line for each machine."""
-    for latencies in (True, False):
-        rows = _matrix(probe, latencies)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        if sum(widths) + 2 * (len(widths) - 1) <= WIDTH:
-            title = "links from row to column: Mbit/s"
-            title += " and one-way latency" if latencies else f"; {_latency_words(probe)}"
-            (first, *titles), *body = rows
-            table = plain_table(first, *titles)
-            for row in body:
-                table.add_row(*row)
-            return title, table
-    return f"links of each machine; {_latency_words(probe)}", _list(probe)
-
-
-def _matrix(probe: Probe, latencies: bool) -> list[list[str]]:
+    """A title and a table: of every pair, or a line for each machine where that is too wide."""
     rows = [["from / to", *map(short, probe.machines)]]
     for source in probe.machines:
         cells = [
-            "·" if source == target else _link_words(probe.link(source, target), latencies)
+            "·" if source == target else _link_words(probe.link(source, target))
             for target in probe.machines
         ]
         rows.append([short(source), *cells])
-    return rows
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if sum(widths) + 2 * (len(widths) - 1) > WIDTH:
+        return "links of each machine: one-way latency and Mbit/s", _list(probe)
+    table = plain_table(*rows[0])
+    for row in rows[1:]:
+        table.add_row(*row)
+    return "links from row to column: Mbit/s and one-way latency", table
 
 
-def _latency_words(probe: Probe) -> str:
-    found = sorted(link.latency for link in probe.links)
-    middle, longest = found[len(found) // 2], found[-1]
-    return f"one-way latency {time_words(middle)}, at most {time_words(longest)}"
-
-
-def _link_words(link: LinkFigures | None, latencies: bool) -> str:
-    if link is None:
-        return "?"
-    rate = rate_words(link.bandwidth)
-    return f"{rate}  {time_words(link.latency)}" if latencies else rate
+def _link_words(link: LinkFigures | None) -> str:
+    return "?" if link is None else f"{rate_words(link.bandwidth)}  {time_words(link.latency)}"
 
 
 def _list(probe: Probe) -> Table:
@@ -77,60 +60,46 @@ def _list(probe: Probe) -> Table:
 
 def collectives_table(probe: Probe) -> Table:
     """Each cell: median time, and how many times what the formula says."""
-    sizes = sorted({figures.bytes for figures in probe.collectives})
+    found = {(figures.name, figures.bytes): figures for figures in probe.collectives}
+    names, sizes = dict.fromkeys(name for name, _ in found), sorted({size for _, size in found})
+    sums = [name for name in names if name.startswith(ALL_REDUCE)]
     table = plain_table("", *(words.size(size, binary=True) for size in sizes), gap=1)
-    by_name = {
-        name: {figures.bytes: figures for figures in group}
-        for name, group in groupby(sorted(probe.collectives, key=lambda c: c.name), _name_of)
-    }
-    fastest = _fastest(probe.collectives)
-    order = list(dict.fromkeys(figures.name for figures in probe.collectives))
-    headed = False
-    for name in order:
-        if name.startswith(ALL_REDUCE) and not headed:
+    for name in names:
+        if name in sums[:1]:
             table.add_row("all-reduce")
-            headed = True
-        cells = []
-        for size in sizes:
-            figures = by_name[name].get(size)
-            cells.append(_figures_words(figures) if figures else Text("–", style="dim"))
-        table.add_row(_collective_words(name), *cells)
-    if fastest:
-        names = [fastest.get(size, "").removeprefix(ALL_REDUCE) for size in sizes]
-        table.add_row("  fastest", *names)
+        table.add_row(_collective_words(name), *(_cell(found.get((name, size))) for size in sizes))
+    if sums:
+        table.add_row("  fastest", *(_fastest(found, sums, size) for size in sizes))
         table.add_row("  chosen", *_chosen(probe, sizes), style="dim")
     return table
 
 
+def _fastest(
+    found: dict[tuple[str, int], CollectiveFigures], names: Sequence[str], size: int
+) -> str:
+    taken = {found[name, size].measured: name for name in names if (name, size) in found}
+    return taken[min(taken)].removeprefix(ALL_REDUCE) if taken else ""
+
+
 def _chosen(probe: Probe, sizes: Sequence[int]) -> list[str]:
     """What Phalanx takes by itself, given the measured links."""
-    from phalanx.policies.collective_choice import choose
 
     latency, bandwidth = slowest(probe, probe.participants) or (None, None)
     return [choose(None, len(probe.participants), size, latency, bandwidth) for size in sizes]
 
 
-def _figures_words(figures: CollectiveFigures) -> Text:
+def _cell(figures: CollectiveFigures | None) -> Text:
+    if figures is None:
+        return Text("–", style="dim")
     ratio = figures.ratio
-    text = Text(time_words(figures.measured))
     far = ratio > FAR_OFF or ratio < 1 / FAR_OFF
-    return text.append(f" ×{ratio_words(ratio)}", style="yellow" if far else "dim")
-
-
-def _fastest(collectives: Sequence[CollectiveFigures]) -> dict[int, str]:
-    """The all-reduce that took the least time, by size."""
-    best: dict[int, CollectiveFigures] = {}
-    for figures in collectives:
-        if figures.name.startswith(ALL_REDUCE):
-            now = best.get(figures.bytes)
-            if now is None or figures.measured < now.measured:
-                best[figures.bytes] = figures
-    return {size: figures.name for size, figures in best.items()}
+    return Text(time_words(figures.measured)).append(
+        f" ×{ratio_words(ratio)}", style="yellow" if far else "dim"
+    )
 
 
 def notes(probe: Probe) -> list[str]:
     """What helps to read the ratios."""
-    from phalanx.policies.collective_cost import MESSAGE_SECONDS
 
     lines = []
     if probe.message_seconds is not None:
@@ -167,10 +136,6 @@ def left_out_words(probe: Probe) -> list[str]:
             f"{', '.join(words.size(size, binary=True) for size in wholly)}: all collectives"
         )
     return lines
-
-
-def _name_of(figures: CollectiveFigures) -> str:
-    return figures.name
 
 
 def _collective_words(name: str) -> str:

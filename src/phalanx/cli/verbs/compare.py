@@ -100,12 +100,14 @@ def compare_checked(
     request: Request, strategies: list[str], batches: list[int | None], *, simulate: bool = False
 ) -> int:
     """Everything after the options: also what ``demo`` does."""
-    from phalanx.cli.request.study import StudyRun, matrix, show_or_execute, start_of
+    from phalanx.cli.request.study import StudyRun, alternating, show_or_execute, start_of
+    from phalanx.core.settings import OURS
 
     out = start_of(request)
     if request.workers == 1 and strategies != ["single"]:
         out.note("note: with one worker there is nothing to synchronise; compare with --workers 2")
-    cells = matrix(strategies, batches, request.options.repeat)
+    rows = [(strategy, OURS, "") for strategy in strategies]
+    cells = alternating(rows, batches, request.options.repeat)
     make_job = _simulated(request, out) if simulate else None
     return show_or_execute(StudyRun(request, cells, out, make_job), out, request.options.dry_run)
 
@@ -131,10 +133,10 @@ def compare_systems(request: Request, wanted: Wanted, batches: list[int | None])
     from phalanx.cli.request.systems import (
         framework_job,
         framework_of,
-        keras_request,
         spark_request,
     )
     from phalanx.core.settings import KERAS_SYSTEMS, OUR_SYSTEMS
+    from phalanx.launch.script.script_check import is_adopted
 
     out = start_of(request)
 
@@ -144,7 +146,7 @@ def compare_systems(request: Request, wanted: Wanted, batches: list[int | None])
         if script is None:
             return mine.job(cell.strategy, cell.batch, repeat=cell.repeat)
         if cell.system in KERAS_SYSTEMS:
-            mine = keras_request(mine, cell.system, script)
+            mine = replace(mine, script=script, adopt=is_adopted(script), keras=cell.system)
             return mine.job(cell.strategy, cell.batch, repeat=cell.repeat)
         return framework_job(
             mine, framework_of(cell.system, wanted.roles), script, cell.batch, repeat=cell.repeat

@@ -51,9 +51,15 @@ def export(
     paths = single_run(run, "export")
     target = output or Path(f"{paths.id}{'-best' if best else ''}.safetensors")
     _check_target(target, force)
-    source, (tensors, parameters) = _export(
-        lambda: _source(paths, best, checkpoint, out), target, force
-    )
+    for left in reversed(range(TRIES)):
+        source = _source(paths, best, checkpoint, out)
+        try:
+            tensors, parameters = _write(target, source.save, force)
+            break
+        except InputError:
+            # A run that goes on may have removed the checkpoint meanwhile, for a newer one.
+            if not left or source.place.exists():
+                raise
     out.say(f"wrote   {target}")
     out.say(f"from    {source.words}")
     out.say(f"holds   {tensors:,} tensors, {parameters:,} values, {target.stat().st_size:,} bytes")
@@ -70,21 +76,6 @@ def export(
     return 0
 
 
-def _export(
-    find: Callable[[], WeightsSource], target: Path, force: bool
-) -> tuple[WeightsSource, tuple[int, int]]:
-    """Again, when the run goes on and has removed the checkpoint meanwhile for a newer one."""
-    for _ in range(TRIES - 1):
-        source = find()
-        try:
-            return source, _write(target, source.save, force)
-        except InputError:
-            if source.is_there():
-                raise
-    source = find()
-    return source, _write(target, source.save, force)
-
-
 @dataclass(frozen=True)
 class WeightsSource:
     """Where the weights come from, and how they get into a file."""
@@ -92,9 +83,6 @@ class WeightsSource:
     words: str
     place: Path
     save: Callable[[Path], object]
-
-    def is_there(self) -> bool:
-        return self.place.exists()
 
 
 def _source(paths: RunPaths, best: bool, checkpoint: int | None, out: Output) -> WeightsSource:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -36,26 +35,30 @@ def run(
 
     With --machines auto --strategy auto it runs what 'phalanx plan' would choose.
     """
-    from phalanx.cli.planning.follow_plan import is_auto
+    from phalanx.cli.planning.follow_plan import follow_plan, is_auto
     from phalanx.cli.request.explain_run import refuse_beside_explain
     from phalanx.cli.request.request import check
     from phalanx.cli.request.systems import framework_job, read_framework, ready
     from phalanx.cli.request.values import check_at_least
     from phalanx.core.spec import AUTO_SWITCH, parse_spec
-    from phalanx.launch.frameworks.framework import KERAS_NAMES
 
-    if is_auto(strategy, options):
-        if explain:
-            raise InputError("--strategy auto does not go with --explain", "Name a strategy.")
-        return _follow(ctx, script, module, framework, options)
-    spec = parse_spec(strategy)
+    planned = is_auto(strategy, options)
+    if explain and planned:
+        raise InputError("--strategy auto does not go with --explain", "Name a strategy.")
+    spec = parse_spec("allreduce" if planned else strategy)
     if explain:
         refuse_beside_explain(framework, options)
     foreign = read_framework(ctx, framework, script)
     check_at_least("--batch", options.batch, 1)
-    joins, keras = foreign is None, framework if framework in KERAS_NAMES else None
-    request = check(options, script, ctx.obj, module=module, joins=joins, keras=keras)
     out = Output(options.json)
+
+    def checked(chosen: o.RunOptions) -> Request:
+        return check(chosen, script, ctx.obj, module=module, joins=not foreign, keras=framework)
+
+    if planned:
+        job, title = follow_plan(options, checked, foreign, out)
+        return execute_and_tell(title, ready(job, out), out)
+    request = checked(options)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
     if explain:
@@ -71,27 +74,6 @@ def run(
         return show([(title, job)], out)
     if AUTO_SWITCH in strategy:
         out.note(f"note: {job.plan.reasons[-1]}")
-    job = ready(job, out)
-    return execute_and_tell(title, job, out)
-
-
-def _follow(
-    ctx: typer.Context, script: Path, module: bool, framework: str | None, options: o.RunOptions
-) -> int:
-    """As the planner chooses."""
-    from phalanx.cli.planning.follow_plan import follow_plan
-    from phalanx.cli.request.request import check
-    from phalanx.cli.request.systems import read_framework, ready
-    from phalanx.cli.request.values import check_at_least
-
-    check_at_least("--batch", options.batch, 1)
-    foreign = read_framework(ctx, framework, script)
-    out = Output(options.json)
-
-    def checked(chosen: o.RunOptions) -> Request:
-        return check(chosen, script, ctx.obj, module=module, joins=not foreign, keras=framework)
-
-    job, title = follow_plan(options, checked, foreign, out)
     return execute_and_tell(title, ready(job, out), out)
 
 

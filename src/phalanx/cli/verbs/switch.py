@@ -92,16 +92,11 @@ def _find(name: str | None) -> RunPaths:
 
 
 def _ask(paths: RunPaths, spec: Spec) -> int:
-    from phalanx.core.files import write_whole
+    from phalanx.core.files import write_asked
 
     number = _last_number(paths) + 1
-    try:
-        write_whole(paths.switch, json_module.dumps({"number": number, "spec": spec.text}) + "\n")
-    except OSError as error:
-        raise InputError(
-            f"cannot write {paths.switch}: {error.strerror}",
-            "Get write access to the run's folder.",
-        ) from error
+    text = json_module.dumps({"number": number, "spec": spec.text}) + "\n"
+    write_asked(paths.switch, text, "Get write access to the run's folder.")
     return number
 
 
@@ -150,14 +145,7 @@ def _told(paths: RunPaths, spec: Spec, switched: Switched | None) -> str:
 
 
 def _result(paths: RunPaths, spec: Spec, number: int, switched: Switched | None) -> dict[str, Any]:
-    done = switched is not None
-    return {
-        "run": paths.id,
-        "spec": spec.text,
-        "number": number,
-        "switched": done,
-        "before": switched.before if switched else None,
-        "after": switched.after if switched else None,
-        "at_epoch": switched.at_epoch if switched else None,
-        "pause_seconds": switched.pause if switched else None,
-    }
+    names = {"before": "before", "after": "after", "at_epoch": "at_epoch", "pause_seconds": "pause"}
+    done = {shown: getattr(switched, name, None) for shown, name in names.items()}
+    asked = {"run": paths.id, "spec": spec.text, "number": number}
+    return {**asked, "switched": switched is not None, **done}

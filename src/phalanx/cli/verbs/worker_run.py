@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,12 +26,10 @@ from phalanx.launch.run import external_launch as by_hand
 from phalanx.launch.run.failure import never_joined, told_by
 from phalanx.launch.run.open_run_folder import folder_gone
 from phalanx.launch.worker.bootstrap import become_main
-from phalanx.launch.worker.script_runner import run_script
+from phalanx.launch.worker.script_runner import leave_in_time, run_script
 from phalanx.observe.events.timeline import read_ranks
 from phalanx.plan.plan import Plan
-
-if TYPE_CHECKING:
-    from phalanx.train.start.launcher_env import Seat
+from phalanx.train.start.launcher_env import Seat
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ def train(start: WorkerStart, out: Output) -> int:
         record.code = code
     exit_code = by_hand.exit_code_of(code)
     if code:
-        by_hand.leave_in_time(exit_code, record)
+        leave_in_time(exit_code, record.end if record else None)
     return exit_code
 
 

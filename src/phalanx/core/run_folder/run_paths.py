@@ -32,6 +32,16 @@ def runs_home() -> Path:
         ) from error
 
 
+class _Inside:
+    """A path inside a run's folder, as an attribute."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: RunPaths, _: object = None) -> Path:
+        return paths.folder / self._name
+
+
 @dataclass(frozen=True)
 class RunPaths:
     """The files of one run."""
@@ -42,89 +52,35 @@ class RunPaths:
     def id(self) -> str:
         return self.folder.name or self.folder.resolve().name
 
-    @property
-    def plan(self) -> Path:
-        return self.folder / "plan.json"
-
-    @property
-    def launch(self) -> Path:
-        return self.folder / "launch.json"
-
-    @property
-    def signature(self) -> Path:
-        """Proves that this user wrote ``launch.json``, see ``trust.py``."""
-        return self.folder / "launch.sig"
-
-    @property
-    def controller(self) -> Path:
-        """The run's controller: ``{"pid": …, "created": …}``; no process: no controller."""
-        return self.folder / "controller.json"
-
-    @property
-    def detached(self) -> Path:
-        """There while a run may go on without a controller."""
-        return self.folder / "detached"
-
-    @property
-    def summary(self) -> Path:
-        return self.folder / "summary.json"
-
-    @property
-    def report(self) -> Path:
-        return self.folder / "report.html"
-
-    @property
-    def figures(self) -> Path:
-        return self.folder / "figures"
-
-    @property
-    def events(self) -> Path:
-        return self.folder / "events"
-
-    @property
-    def logs(self) -> Path:
-        return self.folder / "logs"
-
-    @property
-    def machines(self) -> Path:
-        return self.folder / "machines"
-
-    @property
-    def files(self) -> Path:
-        """``run.folder`` of the script API: what a worker writes here comes home."""
-        return self.folder / "files"
-
-    @property
-    def source(self) -> Path:
-        """The script and its own modules, as they were when the run began."""
-        return self.folder / "source"
-
-    @property
-    def model(self) -> Path:
-        return self.folder / "model.safetensors"
-
-    @property
-    def best(self) -> Path:
-        return self.folder / "best.safetensors"
-
-    @property
-    def checkpoints(self) -> Path:
-        """One folder each, named in the order in which they were written."""
-        return self.folder / "checkpoints"
-
-    @property
-    def switch(self) -> Path:
-        """What ``phalanx switch`` asks of a run that is going on: ``{"number": N, "spec": …}``."""
-        return self.folder / "switch.json"
-
-    @property
-    def profile(self) -> Path:
-        """What a run that only measures its script has found."""
-        return self.folder / "profile.json"
-
-    @property
-    def study(self) -> Path:
-        return self.folder / "study.json"
+    plan = _Inside("plan.json")
+    launch = _Inside("launch.json")
+    signature = _Inside("launch.sig")
+    """Proves that this user wrote ``launch.json``, see ``trust.py``."""
+    controller = _Inside("controller.json")
+    """The run's controller: ``{"pid": …, "created": …}``; no process: no controller."""
+    detached = _Inside("detached")
+    """There while a run may go on without a controller."""
+    summary = _Inside("summary.json")
+    report = _Inside("report.html")
+    figures = _Inside("figures")
+    events = _Inside("events")
+    logs = _Inside("logs")
+    machines = _Inside("machines")
+    files = _Inside("files")
+    """``run.folder`` of the script API: what a worker writes here comes home."""
+    source = _Inside("source")
+    """The script and its own modules, as they were when the run began."""
+    model = _Inside("model.safetensors")
+    best = _Inside("best.safetensors")
+    checkpoints = _Inside("checkpoints")
+    """One folder each, named in the order in which they were written."""
+    switch = _Inside("switch.json")
+    """What ``phalanx switch`` asks of a run that is going on: ``{"number": N, "spec": …}``."""
+    profile = _Inside("profile.json")
+    """What a run that only measures its script has found."""
+    study = _Inside("study.json")
+    made_files = _Inside("logs/made-files.jsonl")
+    """What an adopted script has made in the first worker, a name in a line."""
 
     def events_of(self, rank: int) -> Path:
         return self.events / f"rank-{rank}.jsonl"
@@ -134,11 +90,6 @@ class RunPaths:
 
     def traceback_of(self, rank: int) -> Path:
         return self.logs / f"rank-{rank}.traceback"
-
-    @property
-    def made_files(self) -> Path:
-        """What an adopted script has made in the first worker, a name in a line."""
-        return self.logs / "made-files.jsonl"
 
     def make_private(self) -> str:
         """A new folder for what a worker writes for itself alone; it is no result of the run."""

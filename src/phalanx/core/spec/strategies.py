@@ -41,14 +41,6 @@ def _check_range(options: Mapping[str, Value]) -> None:
         )
 
 
-def _check_through(options: Mapping[str, Value]) -> None:
-    if options.get("through", "links") != "links" and "topology" in options:
-        raise InputError(
-            f"'allreduce' with through={options['through']} takes no topology",
-            "Leave one of the two out: allreduce:through=gloo, or allreduce:topology=ring",
-        )
-
-
 # Names that the grammar knows and this version does not build yet.
 PLANNED = ("pipeline", "tensor")
 ALIASES = {
@@ -87,14 +79,8 @@ _TRAITS: dict[str, Traits] = {
                 str,
                 choices=("direct", "ring", "tree", "butterfly"),
                 summary="how machines exchange sums (by number and size)",
-            ),
-            "through": Key(
-                str,
-                choices=("links", "gloo", "nccl"),
-                summary="connections between machines: Phalanx's or torch's (links)",
-            ),
+            )
         },
-        check=_check_through,
     ),
     "async": Traits(
         "workers update shared parameters one by one and never wait for each other",

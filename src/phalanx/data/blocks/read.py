@@ -12,7 +12,7 @@ import torch
 
 from phalanx.core.errors import InputError
 from phalanx.core.registry import Registry
-from phalanx.data.blocks.block import Block, BlockReader, Columns
+from phalanx.data.blocks.block import BlockReader, Columns
 from phalanx.data.blocks.block_data import BlockData, Decode, Form
 from phalanx.data.blocks.files import find_files, is_remote
 from phalanx.data.lazy import LoaderOptions
@@ -37,7 +37,7 @@ WINDOW_BYTES = 64 << 20
 IN_MEMORY = 1 << 30
 """Data of up to that many bytes are read whole, and shuffled as a whole: on all machines alike."""
 
-By = Literal["auto", "sample", "block", "file"]
+By = Literal["auto", "sample", "block"]
 
 
 def read(
@@ -56,8 +56,8 @@ def read(
 
     A batch is a tuple of tensors, one for each of ``columns``; without them, a dictionary by name.
     ``decode`` turns the columns of a block (tensors, or lists of bytes) into tensors.
-    ``by``: ``sample`` reads all into memory, ``block`` and ``file`` keep a few at a time; ``auto``
-    is ``sample`` for what fits easily. ``window``: rows that are shuffled together.
+    ``by``: ``sample`` reads all into memory, ``block`` keeps a few blocks at a time; ``auto`` is
+    ``sample`` for what fits easily. ``window``: rows that are shuffled together.
     """
     if by not in get_args(By):
         raise InputError(f"read: unknown by={by!r}", f"Use one of: {', '.join(get_args(By))}.")
@@ -65,8 +65,6 @@ def read(
         raise InputError(f"read: invalid window={window!r}", "Give a number of rows above 0.")
     found = open_blocks(url, columns=columns, format=format)
     form: Form = dict if columns is None else lambda read: tuple(read[name] for name in columns)
-    if by == "file":
-        found = WholeFiles(found)
     data = BlockData(
         found, form=form, decode=decode, shuffle=shuffle, window=window or 1, drop_last=drop_last
     )
@@ -149,34 +147,3 @@ def in_memory(data: BlockData, form: Form) -> TensorReader:
         list(whole.values()), options=options,
         form=lambda rows: form(dict(zip(whole, rows, strict=True))),
     )  # fmt: skip
-
-
-class WholeFiles:
-    """A block is a file."""
-
-    def __init__(self, inner: BlockReader) -> None:
-        self._inner = inner
-        self._parts: dict[str, list[Block]] = {}
-        for block in inner.blocks:
-            self._parts.setdefault(block.source, []).append(block)
-        self.blocks = [
-            Block(source, 0, sum(part.rows for part in parts), parts[0].home)
-            for source, parts in self._parts.items()
-        ]
-
-    def read(self, block: Block) -> Columns:
-        parts = [self._inner.read(part) for part in self._parts[block.source]]
-        try:
-            return {name: _joined([part[name] for part in parts]) for name in parts[0]}
-        except (KeyError, RuntimeError) as error:
-            raise InputError(
-                f"the blocks of {block.source} do not fit together: {error}",
-                "Give all blocks the same columns, types and shapes.",
-            ) from error
-
-
-def _joined(parts: Sequence[torch.Tensor | list[object]]) -> torch.Tensor | list[object]:
-    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
-    if len(tensors) == len(parts):
-        return torch.cat(tensors)
-    return [value for part in parts for value in part]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,14 +23,10 @@ from phalanx.launch.launcher import (
     Launch,
     Launcher,
     WorkerCommand,
-    log_name,
-    process_variables,
     with_own_threads,
-    worker_variables,
+    worker_command,
 )
-from phalanx.observe.events.collect import LineTail
-from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.machines.monitor import MachineSamples
+from phalanx.observe.machines.monitor import Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
 
 _Record = TypeVar("_Record")
@@ -141,19 +136,7 @@ def commands(job: Job, paths: RunPaths) -> list[WorkerCommand]:
     for machine, planned in job.plan.seats:
         unsaid = msgspec.structs.replace(planned, threads=int(_AS_NODE))
         slot = with_own_threads(unsaid, os.environ)
-        said = worker_variables(job, str(paths.folder.absolute()), machine, slot)
-        bootstrap = [sys.executable, "-P", "-m", "phalanx.launch.worker.bootstrap"]
-        found.append(
-            WorkerCommand(
-                rank=slot.rank,
-                machine=machine.name,
-                argv=[*bootstrap, str(job.script), *job.arguments],
-                env={**said, **process_variables(job, slot)},
-                cpus=[],
-                threads=slot.threads,
-                log=log_name(paths, slot.rank),
-            )
-        )
+        found.append(worker_command(job, str(paths.folder.absolute()), machine, slot))
     return found
 
 
@@ -264,27 +247,5 @@ class ClusterLauncher(Launcher):
         self._news.clear()  # not another list: others add to this one
         return taken
 
-    def processes(self) -> list[int]:
-        return []
-
-    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
-        return [NodeSamples(paths)]
-
-
-class NodeSamples(MachineSamples):
-    """The readings that the nodes write into the run's folder, whichever nodes those are."""
-
-    def __init__(self, paths: RunPaths) -> None:
-        super().__init__()
-        self._folder = paths.machines
-        self._tails: dict[Path, LineTail] = {}
-
-    def take(self) -> list[MachineSample]:
-        for path in self._folder.glob("*.jsonl"):
-            tail = self._tails.setdefault(path, LineTail(path))
-            for line in tail.poll():
-                try:
-                    self._fresh.append(msgspec.json.decode(line, type=MachineSample))
-                except msgspec.MsgspecError:
-                    continue  # cut short by a node that was lost
-        return super().take()
+    def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:
+        return []  # nodes read themselves

@@ -6,11 +6,12 @@ where Spark's driver does, to those alone that prove the key of this run.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
+from phalanx.core.background import BackgroundThread
 from phalanx.core.errors import MachineLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.run_folder.run_paths import RunPaths
@@ -44,8 +45,7 @@ class SparkLauncher(SeatLauncher):
         super().__init__()
         self._spark: Any = None
         self._listener: Listener | None = None
-        self._stage: threading.Thread | None = None
-        self._error = Exception("its tasks ended before the workers began")
+        self._stage: Future[None] | None = None
         self._channels: dict[int, Channel] = {}
 
     def open(
@@ -73,23 +73,20 @@ class SparkLauncher(SeatLauncher):
             sit, address=address, port=listener.port, tls=self._tls, key=key.text(), folder=folder,
             mark=mark,
         )  # fmt: skip
-        stage = threading.Thread(target=self._submit, args=(count, function), daemon=True)
+        stage = BackgroundThread("phalanx-spark").submit(self._run_stage, count, function)
         self._stage = stage
-        stage.start()
         while len(self._channels) < count:
             if channel := listener.accept(0):
                 self._channels[channel.introduction.caller] = channel
-            elif not stage.is_alive():
-                raise SeatLost(why_ended(self._error, count))
+            elif stage.done():
+                ended = stage.exception() or Exception("its tasks ended before the workers began")
+                raise SeatLost(why_ended(ended, count))
             yield
 
-    def _submit(self, count: int, function: Callable[..., Iterator[int]]) -> None:
+    def _run_stage(self, count: int, function: Callable[..., Iterator[int]]) -> None:
         """Returns when the tasks have ended."""
         rows = self._spark.sparkContext.parallelize(range(count), count)
-        try:
-            rows.barrier().mapPartitions(function).collect()
-        except Exception as error:
-            self._error = error
+        rows.barrier().mapPartitions(function).collect()
 
     def _ask(self, rank: int, method: str, *given: Any) -> tuple[str, Any]:
         """Why there is no answer; and the answer, which is there at once."""
@@ -117,7 +114,7 @@ class SparkLauncher(SeatLauncher):
         if self._listener is not None:
             self._listener.close()
         if self._stage is not None:
-            self._stage.join(_LEAVING)
+            wait([self._stage], _LEAVING)
         if self._spark is not None:
             self._spark.sparkContext.cancelAllJobs()
             self._spark.stop()

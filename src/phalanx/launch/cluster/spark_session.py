@@ -9,14 +9,13 @@ import os
 import re
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from phalanx.core.background import BackgroundThread
 from phalanx.core.errors import InputError, MachineError, RunStopped
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.cluster.node import LOOPBACK
@@ -53,19 +52,12 @@ def connect(master: str, paths: RunPaths, asked: Callable[[], bool]) -> Any:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name, value in chosen.items():
         conf.set(name, value)
-    kind, made = importlib.import_module("pyspark.sql").SparkSession, Future[Any]()
-
-    def begin() -> None:
-        try:
-            made.set_result(kind.builder.config(conf=conf).getOrCreate())
-        except Exception as error:
-            made.set_exception(error)
-
+    builder = importlib.import_module("pyspark.sql").SparkSession.builder
     try:
         with _output_to(log):
             pyspark.SparkContext._ensure_initialized(conf=conf)
         # Not in the main thread, where Spark would answer Ctrl-C; and a master may be out of reach.
-        threading.Thread(target=begin, daemon=True).start()
+        made = BackgroundThread("phalanx-spark").submit(builder.config(conf=conf).getOrCreate)
         while not made.done():
             if asked():
                 raise RunStopped
@@ -97,7 +89,7 @@ def _output_to(log: Path) -> Iterator[None]:
             os.close(before)
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     """What Python or Java says, in a line."""
     text = str(error).strip()
     java = re.findall(r"^(?:: )?(?:org|java)\.[\w.]+: (?!Job aborted)(.+)$", text, re.M)
@@ -106,7 +98,7 @@ def _words(error: Exception) -> str:
     return found[0].strip()[:200]
 
 
-def why_ended(error: Exception, workers: int) -> str:
+def why_ended(error: BaseException, workers: int) -> str:
     """Why a stage ended, in one line."""
     return loss_in(str(error), workers) or _words(error)
 

@@ -6,11 +6,7 @@ from phalanx.core.hosts_settings import endpoint
 from phalanx.launch.frameworks.framework import Places, Process
 
 
-def environment(places: Places) -> dict[int, dict[str, str]]:
-    return {process.rank: _variables(process, places) for process in places.processes}
-
-
-def _variables(process: Process, places: Places) -> dict[str, str]:
+def variables(process: Process, places: Places) -> dict[str, str]:
     first, count = places.processes[0], str(len(places.processes))
     meeting, rank = endpoint(first.address, first.port), str(process.rank)
     on_gpu = process.device.startswith("cuda:")

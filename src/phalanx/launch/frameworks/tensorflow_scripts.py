@@ -26,16 +26,6 @@ _TF_KERAS = "tf.keras"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
 
-def environment(places: Places) -> dict[int, dict[str, str]]:
-    # {"worker": ["address:port", …]}, with chief and ps where there are such.
-    found = {
-        role: [endpoint(one.address, one.port) for one in places.with_role(role)]
-        for role in (CHIEF, WORKER, SERVER, EVALUATOR)
-    }
-    cluster = {role: endpoints for role, endpoints in found.items() if endpoints}
-    return {process.rank: _variables(process, places, cluster) for process in places.processes}
-
-
 def system_of(source: bytes | str) -> str:
     """The system that the script names in its code; the usual one if the code cannot be read."""
     names = _names_in(source)
@@ -98,7 +88,13 @@ def _names_in(source: bytes | str) -> set[str]:
     return found
 
 
-def _variables(process: Process, places: Places, cluster: dict[str, list[str]]) -> dict[str, str]:
+def variables(process: Process, places: Places) -> dict[str, str]:
+    # {"worker": ["address:port", …]}, with chief and ps where there are such.
+    cluster = {
+        role: [endpoint(one.address, one.port) for one in found]
+        for role in (CHIEF, WORKER, SERVER, EVALUATOR)
+        if (found := places.with_role(role))
+    }
     index = places.with_role(process.role).index(process)
     task = {"type": process.role, "index": index}
     on_gpu = process.device.startswith("cuda:")

@@ -14,11 +14,7 @@ from __future__ import annotations
 from phalanx.launch.frameworks.framework import Places, Process
 
 
-def environment(places: Places) -> dict[int, dict[str, str]]:
-    return {process.rank: _variables(process, places) for process in places.processes}
-
-
-def _variables(process: Process, places: Places) -> dict[str, str]:
+def variables(process: Process, places: Places) -> dict[str, str]:
     first, world = places.processes[0], str(len(places.processes))
     node = str(places.machines.index(process.machine))
     rank = str(process.rank)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phalanx.core import settings
-from phalanx.launch.frameworks import Framework, environment_of, settings_variables
-from phalanx.launch.frameworks.framework import TENSORFLOW, Places
-from phalanx.launch.launcher import Job, WorkerCommand
+from phalanx.launch.frameworks import environment_of, settings_variables
+from phalanx.launch.frameworks.framework import TENSORFLOW, Framework, Places
+from phalanx.launch.launcher import Job, WorkerCommand, log_name
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def commands_of(
                 env=env,
                 cpus=list(slot.cpus),
                 threads=slot.threads,
-                log=f"logs/rank-{slot.rank}.log",
+                log=log_name(slot.rank),
                 role=process.role,
             )
         )

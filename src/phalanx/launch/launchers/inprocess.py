@@ -41,8 +41,7 @@ from phalanx.launch.worker.script_runner import (
     main_module,
     run_script,
 )
-from phalanx.observe.machines.monitor import MachineSamples
-from phalanx.plan.plan import PlannedMachine, Slot
+from phalanx.observe.machines.monitor import Monitor
 
 if TYPE_CHECKING:
     from phalanx.sync.arena.memory_arena import Hub
@@ -62,7 +61,18 @@ class InProcessLauncher(Launcher):
         self._before: tuple[list[str], list[str], int] | None = None
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
-        workers = [_command(job, paths, machine, slot) for machine, slot in job.plan.seats]
+        workers = [
+            WorkerCommand(
+                rank=slot.rank,
+                machine=machine.name,
+                argv=[str(job.script), *job.arguments],
+                env=worker_variables(job, str(paths.folder.absolute()), machine, slot),
+                cpus=[],
+                threads=1,
+                log=log_name(slot.rank),
+            )
+            for machine, slot in job.plan.seats
+        ]
         return describe_launch(job, paths, workers)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
@@ -114,9 +124,9 @@ class InProcessLauncher(Launcher):
     def processes(self) -> list[int]:
         return [os.getpid()] if self._running() else []
 
-    def samples(self, launch: Launch, paths: RunPaths) -> list[MachineSamples]:
+    def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:
         # What this machine does says nothing about machines that are not there.
-        return [] if launch.settings.virtual else super().samples(launch, paths)
+        return [] if launch.settings.virtual else super().monitors(launch, paths)
 
     def _work(self, worker: WorkerCommand, launch: Launch, paths: RunPaths, hub: Hub) -> None:
         """The life of one thread."""
@@ -149,18 +159,6 @@ class InProcessLauncher(Launcher):
 
     def _running(self) -> list[threading.Thread]:
         return [thread for thread in self._threads.values() if thread.is_alive()]
-
-
-def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:
-    return WorkerCommand(
-        rank=slot.rank,
-        machine=machine.name,
-        argv=[str(job.script), *job.arguments],
-        env=worker_variables(job, str(paths.folder.absolute()), machine, slot),
-        cpus=[],
-        threads=1,
-        log=log_name(paths, slot.rank),
-    )
 
 
 class RankStreams:

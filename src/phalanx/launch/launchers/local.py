@@ -16,24 +16,22 @@ from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
-from phalanx.launch.frameworks import Framework, places_of
+from phalanx.launch.frameworks.framework import Framework
+from phalanx.launch.frameworks.seating import places_of
 from phalanx.launch.launcher import (
     Job,
     Launch,
     Launcher,
     WorkerCommand,
     describe_launch,
-    log_name,
     never,
-    process_variables,
     with_own_threads,
-    worker_variables,
+    worker_command,
 )
 from phalanx.launch.launchers.foreign_commands import MachineContext, commands_of
 from phalanx.launch.run.interrupts import await_end
 from phalanx.launch.worker import keras_figures
 from phalanx.launch.worker import process_binding as tied
-from phalanx.plan.plan import PlannedMachine, Slot
 from phalanx.sync.arena import memfd
 
 _LOOPBACK = "127.0.0.1"
@@ -65,7 +63,11 @@ class LocalLauncher(Launcher):
             )
         if job.framework is not None:
             return describe_launch(job, paths, _foreign_commands(job, job.framework, paths))
-        workers = [_command(job, paths, machine, slot) for machine, slot in job.plan.seats]
+        folder = str(paths.folder.absolute())
+        workers = [
+            worker_command(job, folder, machine, with_own_threads(slot, os.environ))
+            for machine, slot in job.plan.seats
+        ]
         return describe_launch(job, paths, workers)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
@@ -126,21 +128,6 @@ class LocalLauncher(Launcher):
     def _have_ended(self) -> bool:
         self.poll()
         return not self._running
-
-
-def _command(job: Job, paths: RunPaths, machine: PlannedMachine, slot: Slot) -> WorkerCommand:
-    slot = with_own_threads(slot, os.environ)
-    told = worker_variables(job, str(paths.folder.absolute()), machine, slot)
-    bootstrap = [sys.executable, "-P", "-m", "phalanx.launch.worker.bootstrap"]
-    return WorkerCommand(
-        rank=slot.rank,
-        machine=machine.name,
-        argv=[*bootstrap, str(job.script), *job.arguments],
-        env={**told, **process_variables(job, slot)},
-        cpus=list(slot.cpus),
-        threads=slot.threads,
-        log=log_name(paths, slot.rank),
-    )
 
 
 def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[WorkerCommand]:

@@ -15,14 +15,9 @@ from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
 from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
-from phalanx.launch.frameworks import Framework, places_of
-from phalanx.launch.frameworks.framework import SERVER
-from phalanx.launch.launcher import (
-    Job,
-    WorkerCommand,
-    process_variables,
-    worker_variables,
-)
+from phalanx.launch.frameworks.framework import SERVER, Framework
+from phalanx.launch.frameworks.seating import places_of
+from phalanx.launch.launcher import Job, WorkerCommand, worker_command
 from phalanx.launch.launchers.foreign_commands import MachineContext, commands_of
 from phalanx.launch.link.agent_frames import Ports
 from phalanx.launch.machines.machine_session import ANSWER_SECONDS, MachineSession
@@ -160,31 +155,23 @@ def command_of(
 ) -> WorkerCommand:
     """The worker of ``slot``, without what only the start knows (the key, where to meet)."""
     script = PurePosixPath(layout.project) / job.script.resolve().relative_to(root).as_posix()
-    bootstrap = [layout.python, "-P", "-m", "phalanx.launch.worker.bootstrap"]
-    chosen = msgspec.structs.replace(
-        job.settings, data=layout.data
-    )  # not where this machine has it
-    if layout.checkpoint is not None:
-        chosen = msgspec.structs.replace(chosen, resume=layout.checkpoint)
-    found = {
-        **worker_variables(replace(job, settings=chosen), layout.run_folder, machine, slot),
-        **process_variables(job, slot),
-        "PYTHONPATH": layout.code,
-    }
-    if layout.data is not None:
-        found[settings.DATA] = layout.data
-    serves = slot.rank >= job.plan.workers
-    server = [layout.python, "-P", "-m", "phalanx.train.start.joining_hosts"]
-    return WorkerCommand(
-        rank=slot.rank,
-        machine=machine.name,
-        argv=server if serves else [*bootstrap, str(script), *job.arguments],
-        env=found,
-        cpus=list(slot.cpus),
-        threads=slot.threads,
-        log=f"logs/rank-{slot.rank}.log",
-        role=SERVER if serves else "",
+    settings_there = msgspec.structs.replace(
+        job.settings, data=layout.data, resume=layout.checkpoint or job.settings.resume
+    )  # not where this machine has them
+    found = worker_command(
+        replace(job, settings=settings_there),
+        layout.run_folder,
+        machine,
+        slot,
+        python=layout.python,
+        script=str(script),
     )
+    more = {"PYTHONPATH": layout.code, **({settings.DATA: layout.data} if layout.data else {})}
+    found = msgspec.structs.replace(found, env={**found.env, **more})
+    if slot.rank < job.plan.workers:
+        return found
+    server = [layout.python, "-P", "-m", "phalanx.train.start.joining_hosts"]
+    return msgspec.structs.replace(found, argv=server, role=SERVER)
 
 
 def working_folder(root: Path, layout: RemoteLayout) -> str:

@@ -74,8 +74,10 @@ class RemoteRun:
     async def connect(self) -> list[Machine]:
         """Log in everywhere at once; the machines as they were found."""
         if self._attach:
-            for name, why in (await self.connect_some()).items():
-                self._named(name).gone = MachineError(why, "Check whether it is up.")
+            silent = await self.connect_some()
+            for member in self.members:
+                if (why := silent.get(member.name)) is not None:
+                    member.gone = MachineError(why, "Check whether it is up.")
         else:
             await all_of({member.name: self._connect(member) for member in self.members})
         there = [member for member in self.members if member.gone is None]
@@ -93,9 +95,6 @@ class RemoteRun:
             self.news.extend(member.remarks)
             member.own_address = own or "127.0.0.1"
         return [member.machine for member in self.members]
-
-    def _named(self, name: str) -> MachineSession:
-        return next(member for member in self.members if member.name == name)
 
     async def connect_some(self) -> dict[str, str]:
         """Log in where that is possible; the others, each with the reason."""
@@ -115,22 +114,18 @@ class RemoteRun:
 
     async def prepare(self, job: Job) -> list[WorkerCommand]:
         """What will be started on every machine, from where; nothing is sent there yet."""
-        self.members = await self._dismiss({machine.name for machine in job.plan.machines})
+        planned = {machine.name for machine in job.plan.machines}
+        for member in [m for m in self.members if m.name not in planned]:  # without a worker
+            await member.close()
+            self.members.remove(member)
         equipment = self._equipment = await pack_up(job, self.say)
         await first_failure({member.name: member.settle(equipment) for member in self.members})
         return await commands_for(job, find_root(job.script), self.members)
 
     # -- start -------------------------------------------------------------------------------
 
-    async def launch(self, job: Job, paths: RunPaths, launch: Launch) -> None:
-        """Equip every machine and start its workers; what goes wrong is kept as ``error``."""
-        await self._keep_error(self._launch(job, paths, launch))
-
-    async def rejoin(self, job: Job, paths: RunPaths) -> None:
-        """Go on where another controller left off; errors as above."""
-        await self._keep_error(self._rejoin(job, paths))
-
-    async def _keep_error(self, work: Coroutine[Any, Any, None]) -> None:
+    async def keep_error(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do one of the two below; what goes wrong is kept as ``error``."""
         try:
             await work
         except PhalanxError as error:
@@ -138,7 +133,8 @@ class RemoteRun:
         except Exception as error:
             self.error = MachineError(f"cannot start the workers: {error!r}")
 
-    async def _launch(self, job: Job, paths: RunPaths, launch: Launch) -> None:
+    async def launch(self, job: Job, paths: RunPaths, launch: Launch) -> None:
+        """Equip every machine and start its workers."""
         assert self._equipment is not None
         self._begin(job, paths)
         equipment, root = self._equipment, find_root(job.script)
@@ -164,13 +160,6 @@ class RemoteRun:
         for member in self.members:
             if member.alive and member.samples is not None:
                 member.samples.clock_to_run = member.link.clock_offset - first
-
-    async def _dismiss(self, planned: set[str]) -> list[MachineSession]:
-        """Closes the sessions of machines without a worker, and returns the others."""
-        for member in self.members:
-            if member.name not in planned:
-                await member.close()
-        return [member for member in self.members if member.name in planned]
 
     # -- while it runs -----------------------------------------------------------------------
 
@@ -209,7 +198,8 @@ class RemoteRun:
             f"made no step for {STANDSTILL:.0f} s, or for twice their longest pause so far"
         )
 
-    async def _rejoin(self, job: Job, paths: RunPaths) -> None:
+    async def rejoin(self, job: Job, paths: RunPaths) -> None:
+        """Go on where another controller left off."""
         self._begin(job, paths)
         self.started = True
         self._one_clock(job)
@@ -230,9 +220,6 @@ class RemoteRun:
 
     async def stop(self, grace: float) -> None:
         await self._tell_all(lambda m: m.stop(grace), grace + LAST_SECONDS)
-
-    async def kill(self) -> None:
-        await self._tell_all(lambda m: m.stop(0.0), LAST_SECONDS)
 
     def say_unreachable(self) -> None:
         """Where no machine is here to be stopped, none of them stops."""

@@ -10,9 +10,9 @@ from phalanx.launch.link.agent_link import AgentLink
 from phalanx.launch.link.agent_loss import talks_otherwise
 from phalanx.launch.link.clocks import SKEW_WARNING, clock_words
 from phalanx.pool.facts import Facts
-from phalanx.pool.here import on_this_machine
+from phalanx.pool.here import fitted
 from phalanx.pool.machine import Machine
-from phalanx.pool.machine_facts import MachineFacts, facts_of
+from phalanx.pool.machine_facts import MachineFacts
 
 
 async def ask_facts(link: AgentLink, timeout: float) -> tuple[MachineFacts, float]:
@@ -20,7 +20,7 @@ async def ask_facts(link: AgentLink, timeout: float) -> tuple[MachineFacts, floa
     answer = await link.ask("facts", timeout=timeout)
     arrived = time.time()
     try:
-        facts = facts_of(answer)
+        facts = msgspec.convert(answer, MachineFacts)
     except msgspec.ValidationError as error:
         raise talks_otherwise(link.machine, str(error)) from None
     return facts, facts.wall - arrived  # short of the answer's way: milliseconds
@@ -30,7 +30,7 @@ def as_found(machine: Machine, facts: MachineFacts, skew: float) -> tuple[Machin
     """The machine with what it has, and remarks on what is other than the blueprint says."""
     gpus = len(facts.gpus)
     known = Facts(facts.cores, tuple(facts.cpu_ids), facts.memory or 0, gpus, gpus)
-    found, remarks = on_this_machine(machine, known)
+    found, remarks = fitted(machine, known)
     if abs(skew) > SKEW_WARNING:
         remarks.append(f"{clock_words(machine.name, skew)}; the run's times are corrected")
     return found, remarks

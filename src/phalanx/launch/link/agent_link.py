@@ -8,28 +8,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from phalanx.core.errors import MachineError
-from phalanx.launch.link.agent_answers import AgentListener, PendingAnswers, Reply, Taker
+from phalanx.launch.link import agent_loss as loss
 from phalanx.launch.link.agent_frames import (
     AgentFrame,
+    AgentListener,
     AgentProblem,
+    AgentRefused,
     Pong,
+    Reply,
+    Taker,
     WrongAgentFrame,
+    fail,
     pack,
     read_as,
     unpack,
-)
-from phalanx.launch.link.agent_loss import (
-    cannot_keep,
-    no_answer,
-    silent,
-    talks_otherwise,
-    why_it_ended,
 )
 from phalanx.launch.link.agent_source import agent_command, agent_sources
 from phalanx.launch.link.clocks import ClockOffset
@@ -62,7 +59,9 @@ class AgentLink:
         self._command, self._patience, self._listener = command, patience, listener
         self._takers: list[Taker] = []
         self._heard = time.monotonic()
-        self._pending = PendingAnswers(self.machine.name)
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        """Awaited answers by number."""
         self._clock = ClockOffset()
         self._closing = False
         self._ended = False
@@ -112,13 +111,21 @@ class AgentLink:
         self, header: dict[str, Any], payload: bytes = b"", *, timeout: float | None = ASK_SECONDS
     ) -> Reply:
         """The same as ``ask``, with the bytes that came with the answer."""
-        with self._pending.expected() as (number, answer):
-            try:
-                async with asyncio.timeout(timeout):
-                    await self.send({**header, "id": number}, payload)
-                    return await answer
-            except TimeoutError:
-                raise no_answer(self.machine, header["ask"], timeout) from None
+        number = next(self._numbers)
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            async with asyncio.timeout(timeout):
+                await self.send({**header, "id": number}, payload)
+                return await answer
+        except TimeoutError:
+            raise MachineError(
+                f"{self.machine.name} did not answer '{header['ask']}' within "
+                f"{timeout or 0.0:.0f} seconds",
+                "Check whether it is up and how busy it is.",
+            ) from None
+        finally:
+            del self._waiting[number]
 
     @contextlib.contextmanager
     def diverted(self, take: Taker) -> Iterator[None]:
@@ -172,7 +179,7 @@ class AgentLink:
                 await self._command.write(agent_sources())
             self.hello, _ = await self.request({"ask": "hello", **hello}, timeout=timeout)
         except TimeoutError:
-            raise silent(self.machine, timeout) from None
+            raise loss.silent(self.machine, timeout) from None
         self._tasks.append(asyncio.create_task(self._ping()))
 
     async def abandon(self) -> None:
@@ -186,14 +193,21 @@ class AgentLink:
                 self._take(*await unpack(self._read))
         except EOFError:
             self._ended = True
-            self._lose(await why_it_ended(self._command))
+            self._lose(await loss.why_it_ended(self._command))
         except WrongAgentFrame as error:
-            self._lose(talks_otherwise(self.machine, str(error)))
+            self._lose(loss.talks_otherwise(self.machine, str(error)))
         except OSError as error:  # this machine's own disk; what becomes of the connection ends it
-            self._lose(cannot_keep(self.machine, error))
+            why = error.strerror or str(error)
+            self._lose(
+                MachineError(
+                    f"cannot write here what {self.machine.name} sends: {why}",
+                    "Free some space on this machine, or set PHALANX_RUNS to a folder with free "
+                    "space.",
+                )
+            )
         except Exception as error:  # the listener did not expect what was sent
             why = f"{type(error).__name__}: {error}"
-            self._lose(talks_otherwise(self.machine, why))
+            self._lose(loss.talks_otherwise(self.machine, why))
             raise
 
     async def _read(self, count: int) -> bytes:
@@ -216,9 +230,14 @@ class AgentLink:
             if not any(take(found.tell, header, payload) for take in self._takers):
                 self._listener.on_tell(found.tell, header, payload)
         elif found.problem is not None:
-            self._pending.refuse(found.problem, read_as(AgentProblem, header))
+            told = read_as(AgentProblem, header)
+            cause = f"{self.machine.name}: {loss.without_controls(told.cause)}"
+            refused = AgentRefused(cause, loss.without_controls(told.remedy))
+            fail(self._waiting.get(found.problem), refused)
         elif found.answer is not None:
-            self._pending.resolve(found.answer, header, payload)
+            waiting = self._waiting.get(found.answer)
+            if waiting is not None and not waiting.done():  # else it comes too late
+                waiting.set_result((header, payload))
         else:
             raise WrongAgentFrame("a frame has no message")
 
@@ -236,14 +255,15 @@ class AgentLink:
             if self.lost is not None:
                 return
             if time.monotonic() - self._heard > self._patience:
-                self._lose(silent(self.machine, self._patience))
+                self._lose(loss.silent(self.machine, self._patience))
                 return
 
     def _lose(self, error: MachineError) -> None:
         if self.lost is not None:
             return
         self.lost = error
-        self._pending.fail_all(error)
+        for waiting in self._waiting.values():
+            fail(waiting, error)
         if not self._closing:
             self._listener.on_lost(error)
 
@@ -278,9 +298,8 @@ async def open_agent(
     ``detach``: it outlives this link; ``attach``: the one of ``run`` that does; ``hold``: for so
     many seconds it may be silent here, and then come back.
     """
-    own = machine.is_here and "python" not in machine.model_fields_set
-    python = sys.executable if own else machine.python
-    command = await start_command(machine, agent_command(python, run), timeout=timeout)
+    words = agent_command(machine.interpreter, run)
+    command = await start_command(machine, words, timeout=timeout)
     link = AgentLink(command, patience, listener or AgentListener())
     hello = {
         "run": run,

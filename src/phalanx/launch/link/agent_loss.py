@@ -20,8 +20,8 @@ class ConnectionLost(MachineError):  # noqa: N818  (what happened)
     """The agent at its other end may still be there."""
 
 
-async def why_it_ended(command: RunningCommand) -> MachineError:
-    """The reason, from the exit code and the last words of an agent that has ended."""
+async def why_it_ended(command: RunningCommand, what: str = "agent") -> MachineError:
+    """The reason, from the exit code and the last words of what has ended."""
     machine = command.machine
     try:
         code = await command.wait(_WAIT)
@@ -49,7 +49,7 @@ async def why_it_ended(command: RunningCommand) -> MachineError:
     why = last or exit_words(code)
     kind = MachineError if code else ConnectionLost
     return kind(
-        f"the agent on {machine.name} ended: {why}",
+        f"the {what} on {machine.name} ended: {why}",
         "Check whether the machine is up, and whether something kills processes there.",
     )
 
@@ -65,27 +65,6 @@ def silent(machine: Machine, seconds: float) -> MachineError:
     return ConnectionLost(
         f"{machine.name} has not answered for {seconds:.0f} seconds",
         "Check whether it is up, and whether it can be reached.",
-    )
-
-
-def no_answer(machine: Machine, ask: str, seconds: float | None) -> MachineError:
-    return MachineError(
-        f"{machine.name} did not answer '{ask}' within {seconds or 0.0:.0f} seconds",
-        "Check whether it is up and how busy it is.",
-    )
-
-
-def no_progress(machine: Machine, doing: str, seconds: float) -> MachineError:
-    return MachineError(
-        f"{machine.name} has made no progress for {seconds:.0f} seconds: {doing}",
-        "Check how busy it is, and whether its disk responds.",
-    )
-
-
-def cannot_keep(machine: Machine, error: OSError) -> MachineError:
-    return MachineError(
-        f"cannot write here what {machine.name} sends: {error.strerror or error}",
-        "Free some space on this machine, or set PHALANX_RUNS to a folder with free space.",
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, ParamSpec, TypeVar, cast
 
+from phalanx.core.background import BackgroundThread
 from phalanx.core.errors import RunStopped
 
 P = ParamSpec("P")
@@ -77,25 +78,5 @@ def cancel(future: concurrent.futures.Future[Any]) -> None:
 
 async def in_thread(work: Callable[P, T], *words: P.args, **options: P.kwargs) -> T:
     """Does what ``asyncio.to_thread`` does; that one's threads would keep Ctrl-C waiting."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if answer.done():
-            return  # it was cancelled
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, trouble = None, None
-        try:
-            result = work(*words, **options)
-        except BaseException as error:
-            trouble = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, result, trouble)
-
-    threading.Thread(target=run, name="phalanx-reading", daemon=True).start()
-    return await answer
+    done = BackgroundThread("phalanx-reading").submit(partial(work, *words, **options))
+    return cast(T, await asyncio.wrap_future(done))

@@ -16,7 +16,7 @@ from phalanx.core import words
 from phalanx.core.files import LARGEST_LOG
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.shipping.home.incoming import folder_below
-from phalanx.observe.machines.monitor import MachineSamples, SampleReader, ToldSample
+from phalanx.observe.machines.monitor import SampleReader, ToldSample
 
 LARGEST = 4 << 30
 """Bytes of one file; what a machine sends beyond is not kept."""
@@ -74,14 +74,10 @@ def _of_rank(paths: RunPaths, rank: int) -> list[tuple[str, int]]:
     return [(path.relative_to(paths.folder).as_posix(), most) for path, most in files.items()]
 
 
-class MachineFile(MachineSamples):
-    """The samples of one machine: kept in its file, and passed to the observer.
-
-    Its agent starts to read when the workers do, and ends with the run.
-    """
+class MachineFile:
+    """The samples that the agent of one machine sends, kept in its file."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
         self.clock_to_run = 0.0
         """Seconds from this machine's clock to that of the run's first machine."""
         self._path, self._reader = path, SampleReader()
@@ -108,7 +104,6 @@ class MachineFile(MachineSamples):
             return
         _append(self._path, line)
         self._size += len(line)
-        self._fresh.append(sample)
 
     def last(self) -> ToldSample | None:
         """What came last; a line that a controller could not end is removed, and comes again."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import permutations
+from typing import Any
 
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.terminal import Say
@@ -93,12 +93,9 @@ async def see(link: AgentLink, visit: Visit) -> None:
 
 async def _inspect(link: AgentLink, visit: Visit) -> None:
     machine = visit.machine
-    own = machine.is_here and "python" not in machine.model_fields_set
-    python = sys.executable if own else machine.python
+    asked: dict[str, Any] = {"python": machine.interpreter, "packages": list(PACKAGES)}
     try:
-        found = await link.ask(
-            "inspect", python=python, packages=list(PACKAGES), timeout=ANSWER_SECONDS
-        )
+        found = await link.ask("inspect", timeout=ANSWER_SECONDS, **asked)
         visit.python = str(found["version"])[:40]
         torch = found["packages"].get("torch")
         visit.torch = None if torch is None else str(torch)[:40]

@@ -9,20 +9,18 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from datetime import date
-from getpass import getpass
 from pathlib import Path
 
 import asyncssh
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
 from phalanx.core.errors import InputError, MachineError, PhalanxError
 from phalanx.launch.link.agent_link import AgentLink, open_agent
 from phalanx.launch.pool.pool_check import ANSWER_SECONDS, START_SECONDS, Visit, see
 from phalanx.launch.ssh.ssh_config import Resolved, resolve
-from phalanx.pool.credential import Credential, read_credential
-from phalanx.pool.jumps import JumpError, resolve_ways
-from phalanx.pool.known_file import keys_beside
-from phalanx.pool.machine import HERE, SELECTION_WORDS, Machine
+from phalanx.launch.ssh.ssh_login import typed
+from phalanx.pool.jumps import JumpError, keys_beside, resolve_ways
+from phalanx.pool.machine import HERE, SELECTION_WORDS, Credential, Machine, read_credential
 
 PYTHONS = (
     "python3",
@@ -68,14 +66,7 @@ def typed_password(machines: Iterable[Machine]) -> Credential | None:
     names = [m.label for m in machines if m.password is not None and m.password.kind == "prompt"]
     if not names:
         return None
-    whose = names[0] if len(names) == 1 else f"these {len(names)} machines"
-    try:
-        return Credential("inline", secret=SecretStr(getpass(f"password of {whose}: ")))
-    except EOFError:
-        raise InputError(
-            "there is no terminal in which to ask for the password",
-            "Give --password env:NAME, or --key.",
-        ) from None
+    return typed(names[0] if len(names) == 1 else f"these {len(names)} machines")
 
 
 def machines_named(
@@ -94,7 +85,7 @@ def machines_named(
             raise InputError(f"'{name}' is given twice", "Give each machine once.")
         found.append(machine)
     try:
-        return resolve_ways(found, keys_beside(out))
+        return resolve_ways(found, out)
     except JumpError as error:
         raise InputError(error.problem, error.remedy) from None
 

@@ -16,11 +16,16 @@ import asyncssh
 
 from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.launch.ssh.known_keys import KnownKey, known_keys
-from phalanx.launch.ssh.ssh_connect import CONNECT_SECONDS, HOST_KEY_KINDS, connect, unreachable
+from phalanx.launch.ssh.ssh_connect import (
+    CONNECT_SECONDS,
+    HOST_KEY_KINDS,
+    OTHER_KEY,
+    connect,
+    unreachable,
+)
 from phalanx.pool.machine import Machine
 
 Status = Literal["new", "known", "changed", "unseen"]
-_NO_SUCH_KEY = (asyncssh.KeyExchangeFailed, ConnectionResetError, asyncssh.ConnectionLost)
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,7 @@ async def _fetch(
                 server_host_key_algs=list(kinds) or [k for each in HOST_KEY_KINDS for k in each],
                 tunnel=() if tunnel is None else tunnel,
             )
-    except _NO_SUCH_KEY:
+    except OTHER_KEY:
         if kinds:
             return None
         raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -22,9 +22,16 @@ from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.terminal import Say
 from phalanx.launch.link.agent_link import open_agent
+from phalanx.launch.link.agent_loss import why_it_ended
 from phalanx.launch.link.event_loop import in_thread
 from phalanx.launch.machines.addresses import own_address
-from phalanx.launch.pool.probe_plan import Schedule, all_reached, handling, pair_seconds
+from phalanx.launch.pool.probe_plan import (
+    LONGEST_PAIR,
+    PAIRS_SHARE,
+    Schedule,
+    all_reached,
+    handling,
+)
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.send import ignore_progress, ship
 from phalanx.launch.shipping.uploads import code_manifest
@@ -33,7 +40,6 @@ from phalanx.policies.collective_cost import LinkSpeed
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import (
     CollectiveFigures,
-    DeviceRates,
     LeftOut,
     LinkFigures,
     MachineRates,
@@ -128,14 +134,15 @@ class Prober:
             answers |= await self._ask(dict.fromkeys(some, request), limit)
         for name, answer in answers.items():
             if isinstance(answer, m.MachineFigures):
-                self._found.rates.append(_rates(name, answer))
+                figures = (answer.cores, answer.memory, answer.gpus, answer.devices)
+                self._found.rates.append(MachineRates(name, *figures))
             elif isinstance(answer, m.ProbeProblem):
                 self._note([name], f"{name}: {answer.cause}", answer.remedy)
 
     async def _measure_pairs(self) -> None:
         names = [machine.name for machine in self._machines if machine.name in self._peers]
         pairs = list(itertools.combinations(names, 2))
-        each = pair_seconds(self._budget, len(pairs))
+        each = min(LONGEST_PAIR, self._budget * PAIRS_SHARE / max(1, len(pairs)))
         for number, (one, other) in enumerate(pairs, start=1):
             if self._left < each:
                 self._found.left_out.append(LeftOut(f"{one} – {other}"))
@@ -252,40 +259,22 @@ _SEE_LOAD = "Check whether it is up and how busy it is, or increase --seconds."
 _SAME_VERSION = "Install the same version of Phalanx there."
 
 
-def _rates(name: str, found: m.MachineFigures) -> MachineRates:
-    devices = [DeviceRates(**msgspec.structs.asdict(device)) for device in found.devices]
-    return MachineRates(name, found.cores, found.memory, found.gpus, devices, found.energy)
-
-
 async def _why_it_ended(worker: RunningCommand) -> MachineError:
-    """The reason, from the exit code and the last words of a worker that has ended."""
+    error = await why_it_ended(worker, "worker")
+    missing = re.search(r"No module named '?([\w.]+)", worker.errors)
+    if missing is None:
+        return error
     name, python = worker.machine.name, worker.machine.python
-    try:
-        code = await worker.wait(GRACE_SECONDS)
-    except TimeoutError:
-        code = None
-    last = (worker.errors.splitlines() or [""])[-1][:200]
-    if "No module named" in last:
-        missing = last.rpartition("No module named")[2].strip(" ')\"")
-        return MachineError(
-            f"{name}: {python} there has no module {missing}",
-            "Install it there, or set 'python' in the blueprint to a Python that has it.",
-        )
-    if code == 127:
-        return MachineError(
-            f"{name} has no command '{python}'", "Set 'python' in the blueprint to its Python."
-        )
-    if code is None and not last:
-        return MachineError(f"the connection to {name} was lost", "Check whether it is still up.")
-    why = last or f"exit code {code}"
-    return MachineError(f"the worker on {name} ended: {why}", "Check whether its machine is up.")
+    return MachineError(
+        f"{name}: {python} there has no module {missing[1]}",
+        "Install it there, or set 'python' in the blueprint to a Python that has it.",
+    )
 
 
 async def _worker_command(machine: Machine, code: Code, module: str) -> Sequence[str]:
     """What starts ``module`` there, once the machine has our code."""
     if machine.is_here:
-        own = "python" not in machine.model_fields_set
-        return [sys.executable if own else machine.python, "-m", module]
+        return [machine.interpreter, "-m", module]
     root, manifest = code
     async with await open_agent(machine, run=None) as link:
         folder = await ship(link, manifest, root, "code", ignore_progress)

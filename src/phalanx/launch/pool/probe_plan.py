@@ -18,13 +18,8 @@ NAMES = (
     "all_reduce.ring",
     "all_reduce.butterfly",
     "all_reduce.tree",
-    "broadcast",
-    "reduce",
-    "scatter",
-    "gather",
-    "all_to_all",
 )
-"""Collectives that training waits for come first: large ones may find no time left."""
+"""What training waits for."""
 PAIRS_SHARE = 0.4
 """Largest part of the budget that pairs get; the rest is for collectives."""
 LONGEST_PAIR = 1.0
@@ -32,11 +27,6 @@ LONGEST_COLLECTIVE = 1.2
 MOST_REPEATS = 30
 BESIDES = 2
 """Times that a collective also runs, unmeasured: to warm up, and as barriers and requests."""
-
-
-def pair_seconds(budget: float, pairs: int) -> float:
-    """Seconds for one pair: latency and both directions."""
-    return min(LONGEST_PAIR, budget * PAIRS_SHARE / max(1, pairs))
 
 
 def names_for(participants: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Carries what workers and monitors produce to the observer."""
+"""Carries what workers produce to the observer."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from phalanx.launch.run.observer import Observer
 from phalanx.observe.events.collect import EventTail, LineTail
 from phalanx.observe.events.event_types import Event, Finished, Joined, WorkerLost
 from phalanx.observe.events.figure_lines import is_figures
-from phalanx.observe.machines.monitor import MachineSamples
 
 OWN_GAP = 4.0
 """Seconds between two looks when this computer slept."""
 
 
 class Relay:
-    """Events of every rank, output of the first, samples of the machines."""
+    """Events of every rank, output of the first."""
 
     def __init__(
         self,
         paths: RunPaths,
         ranks: list[int],
-        machines: list[MachineSamples],
         observer: Observer,
         awaited: Collection[int] = (),
     ) -> None:
@@ -39,7 +37,6 @@ class Relay:
         self._first = ranks[0]
         self._events = EventTail(paths, ranks)
         self._output = LineTail(paths.log_of(self._first))
-        self._machines = machines
         self._observer = observer
         self._silence = Silence(awaited=awaited)
         self._polled = time.monotonic()
@@ -76,6 +73,3 @@ class Relay:
             elif isinstance(event, Finished) and event.status == "done":
                 self.finished.add(event.rank)
             self._observer.event(event)
-        for machine in self._machines:
-            for sample in machine.take():
-                self._observer.sample(sample)

@@ -6,7 +6,6 @@ system that the machines share, else what its own machine's workers wrote.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -29,7 +28,6 @@ from phalanx.observe.summary.summary import Summary, summarise
 
 _PATIENCE = 5.0
 """Seconds that the others have for their last words after process 0 is done."""
-_LAST_WORDS = 5.0
 _TICK = 0.1
 
 
@@ -99,18 +97,6 @@ def stop_in_order() -> None:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     raise RunStopped
-
-
-def leave_in_time(code: int, record: Record | None) -> None:
-    """A failed script whose other threads never end must not keep the others waiting."""
-
-    def cut_off() -> None:
-        time.sleep(_LAST_WORDS)
-        if record is not None:
-            record.end()
-        os._exit(code)
-
-    threading.Thread(target=cut_off, name="phalanx-leave", daemon=True).start()
 
 
 class Tee:

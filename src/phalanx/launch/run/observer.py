@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.launch.launcher import Launch
-from phalanx.observe.events.event_types import Event, MachineSample
+from phalanx.observe.events.event_types import Event
 from phalanx.observe.summary.summary import Summary
 
 
@@ -24,9 +24,6 @@ class Observer:
 
     def failure(self, rank: int, line: str) -> None:
         """A line of the traceback of the rank that failed."""
-
-    def sample(self, sample: MachineSample) -> None:
-        """The monitor read the machine."""
 
     def has_seen_enough(self) -> bool:
         """Whether the run may be ended now: it is stopped in order, which is no failure."""

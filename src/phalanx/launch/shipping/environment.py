@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 
 from phalanx.core.errors import MachineError
 from phalanx.core.files import cache_home
-from phalanx.launch.frameworks import Framework
+from phalanx.launch.frameworks.framework import Framework
 from phalanx.launch.frameworks.peer_environments import python_of
 from phalanx.launch.link.agent_link import AgentLink
 from phalanx.launch.link.progress_notes import telling
@@ -73,11 +72,9 @@ class PythonChoice:
 async def choose_python(link: AgentLink, root: Path) -> PythonChoice:
     """The Python that the machine's workers shall run, for the project at ``root``."""
     machine = link.machine
-    if "python" in machine.model_fields_set:
-        return PythonChoice(await inspect(link, machine.python))
-    if machine.is_here:
-        return PythonChoice(await inspect(link, sys.executable))
-    base = await inspect(link, machine.python)
+    base = await inspect(link, machine.interpreter)
+    if machine.is_here or "python" in machine.model_fields_set:
+        return PythonChoice(base)
     # One that is too old for us is reported when versions are compared.
     return PythonChoice(base, read_recipe(root) if base.minor >= OLDEST else None)
 

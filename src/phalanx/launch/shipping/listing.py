@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from phalanx.core.errors import InputError
 
@@ -16,18 +17,19 @@ LeftOut = Callable[[str, bool], bool]
 """Whether the path (relative, with slashes), a folder or not, is left out."""
 
 
-@dataclass(frozen=True)
-class ListedFile:
-    """A file, a link (to ``link``, inside the root) or an empty folder."""
+class FileEntry(msgspec.Struct, frozen=True):
+    """A file, a link (to ``link``, inside the root) or an empty folder; ``path`` is relative, with
+    slashes."""
 
     path: str
     size: int = 0
+    sha256: str = ""
     executable: bool = False
     link: str = ""
     folder: bool = False
 
 
-def walk(root: Path, left_out: LeftOut, *, follow: bool = False) -> list[ListedFile]:
+def walk(root: Path, left_out: LeftOut, *, follow: bool = False) -> list[FileEntry]:
     """Everything below ``root`` that is not left out, in the order of the paths.
 
     ``follow``: links to files that are not sent, outside or left out, are sent as those files.
@@ -39,7 +41,7 @@ def walk(root: Path, left_out: LeftOut, *, follow: bool = False) -> list[ListedF
     return sorted(found, key=lambda file: file.path)
 
 
-def _folder(root: Path, at: str, left_out: LeftOut) -> Iterator[ListedFile]:
+def _folder(root: Path, at: str, left_out: LeftOut) -> Iterator[FileEntry]:
     """The files of one folder and those below it; itself when there are none."""
     waiting = [at]
     count = 0
@@ -53,7 +55,7 @@ def _folder(root: Path, at: str, left_out: LeftOut) -> Iterator[ListedFile]:
                 count += 1
                 yield child
         if not kept and place:
-            yield ListedFile(place, folder=True)
+            yield FileEntry(place, folder=True)
         if count > MOST_FILES:
             raise InputError(
                 f"{root} has more than {MOST_FILES} files to send",
@@ -62,7 +64,7 @@ def _folder(root: Path, at: str, left_out: LeftOut) -> Iterator[ListedFile]:
             )
 
 
-def _children(root: Path, place: str, left_out: LeftOut) -> Iterator[ListedFile]:
+def _children(root: Path, place: str, left_out: LeftOut) -> Iterator[FileEntry]:
     try:
         with os.scandir(root / place) as entries:
             names = sorted(entries, key=lambda entry: entry.name)
@@ -78,19 +80,19 @@ def _children(root: Path, place: str, left_out: LeftOut) -> Iterator[ListedFile]
             yield from _child(root, path, entry)
 
 
-def _child(root: Path, path: str, entry: os.DirEntry[str]) -> Iterator[ListedFile]:
+def _child(root: Path, path: str, entry: os.DirEntry[str]) -> Iterator[FileEntry]:
     if entry.is_symlink():
         yield _link(root, path)
         return
     mode = entry.stat(follow_symlinks=False).st_mode
     if stat.S_ISDIR(mode):
-        yield ListedFile(path, folder=True)
+        yield FileEntry(path, folder=True)
     elif stat.S_ISREG(mode):
-        yield _regular(path, entry.stat(follow_symlinks=False))
+        yield regular(path, entry.stat(follow_symlinks=False))
 
 
-def _regular(path: str, status: os.stat_result) -> ListedFile:
-    return ListedFile(path, status.st_size, bool(status.st_mode & stat.S_IXUSR))
+def regular(path: str, status: os.stat_result) -> FileEntry:
+    return FileEntry(path, status.st_size, executable=bool(status.st_mode & stat.S_IXUSR))
 
 
 def _check_name(root: Path, path: str) -> None:
@@ -104,7 +106,7 @@ def _check_name(root: Path, path: str) -> None:
         ) from None
 
 
-def _link(root: Path, path: str) -> ListedFile:
+def _link(root: Path, path: str) -> FileEntry:
     """A link, by where it leads from its own folder."""
     source = root / path
     try:
@@ -113,7 +115,7 @@ def _link(root: Path, path: str) -> ListedFile:
         raise _refused(source, "points to nothing") from None
     if not target.is_relative_to(root) and not target.is_file():
         raise _refused(source, "points to a folder outside of what is sent")
-    return ListedFile(path, link=os.path.relpath(target, os.path.realpath(source.parent)))
+    return FileEntry(path, link=os.path.relpath(target, os.path.realpath(source.parent)))
 
 
 def _refused(link: Path, why: str, otherwise: str = "") -> InputError:
@@ -123,7 +125,7 @@ def _refused(link: Path, why: str, otherwise: str = "") -> InputError:
     )
 
 
-def _with_target(root: Path, file: ListedFile, shipped: set[str], follow: bool) -> ListedFile:
+def _with_target(root: Path, file: FileEntry, shipped: set[str], follow: bool) -> FileEntry:
     """A link that stays a link leads to what is sent; another one is refused, or becomes the file.
 
     The author of the project may have put the link there to get at a file of this machine.
@@ -141,4 +143,4 @@ def _with_target(root: Path, file: ListedFile, shipped: set[str], follow: bool) 
             f"points to {target}, which {where}",
             "To send the file itself: follow_links: yes in the blueprint. To leave it out: ",
         )
-    return _regular(file.path, target.stat())
+    return regular(file.path, target.stat())

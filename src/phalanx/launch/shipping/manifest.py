@@ -17,18 +17,7 @@ import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.core.files import cache_home, write_whole
-from phalanx.launch.shipping.listing import ListedFile
-
-
-class FileEntry(msgspec.Struct, frozen=True):
-    """A file, a link or an empty folder; ``path`` is relative, with slashes."""
-
-    path: str
-    size: int = 0
-    sha256: str = ""
-    executable: bool = False
-    link: str = ""
-    folder: bool = False
+from phalanx.launch.shipping.listing import FileEntry
 
 
 class FileManifest(msgspec.Struct, frozen=True, dict=True):
@@ -56,19 +45,17 @@ Known = dict[str, tuple[int, int, int, str]]
 """What is known of a file, by path: size, time of the last change, inode, checksum."""
 
 
-def make_manifest(root: Path, files: Sequence[ListedFile]) -> FileManifest:
+def make_manifest(root: Path, files: Sequence[FileEntry]) -> FileManifest:
     """The manifest of files below ``root``."""
     memory = cache_home() / "hashes" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()}.json"
     before = _read(memory)
     now: Known = {}
     entries = []
     for file in files:
-        digest = ""
         if not file.link and not file.folder:
             digest = _known_or_read(root / file.path, file.path, before, now)
-        entries.append(
-            FileEntry(file.path, file.size, digest, file.executable, file.link, file.folder)
-        )
+            file = msgspec.structs.replace(file, sha256=digest)
+        entries.append(file)
     if now != before:
         with contextlib.suppress(OSError):  # it only makes the next run faster
             memory.parent.mkdir(parents=True, exist_ok=True)

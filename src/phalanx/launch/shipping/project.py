@@ -14,7 +14,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import runs_home
 from phalanx.core.script.packages import place_of
 from phalanx.core.script.script_imports import script_files
-from phalanx.launch.shipping.listing import ListedFile, walk
+from phalanx.launch.shipping.listing import FileEntry, regular, walk
 from phalanx.launch.shipping.manifest import FileManifest, make_manifest
 
 MARKS = (".git", "pyproject.toml", "setup.py")
@@ -50,19 +50,21 @@ def project_manifest(
     """
     root = find_root(script)
     if _is_too_wide(root):  # somebody's home: the script and the modules that it imports
-        files = [_one(root, file.relative_to(root).as_posix()) for file in script_files(script)]
+        files = [
+            regular(file.relative_to(root).as_posix(), file.stat()) for file in script_files(script)
+        ]
     else:
         files = list_files(root, limit, follow)
     kept_here = {Path(os.path.realpath(path)) for path in without}
     files = [f for f in files if Path(os.path.realpath(root / f.path)) not in kept_here]
     name = script.resolve().relative_to(root).as_posix()
     if all(file.path != name for file in files):
-        files += [_one(root, name)]
+        files += [regular(name, script.stat())]
     _check_size(root, files, limit)
     return root, make_manifest(root, files)
 
 
-def list_files(root: Path, limit: int = SHIP_LIMIT, follow: bool = False) -> list[ListedFile]:
+def list_files(root: Path, limit: int = SHIP_LIMIT, follow: bool = False) -> list[FileEntry]:
     """The files of a project, less what its .gitignore files and common sense leave out."""
     root = root.resolve()
     rules = Ignored(root)
@@ -71,12 +73,7 @@ def list_files(root: Path, limit: int = SHIP_LIMIT, follow: bool = False) -> lis
     return files
 
 
-def _one(root: Path, name: str) -> ListedFile:
-    status = (root / name).stat()
-    return ListedFile(name, status.st_size, bool(status.st_mode & 0o100))
-
-
-def _check_size(root: Path, files: list[ListedFile], limit: int) -> None:
+def _check_size(root: Path, files: list[FileEntry], limit: int) -> None:
     size = sum(file.size for file in files)
     if size <= limit:
         return

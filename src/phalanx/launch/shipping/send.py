@@ -13,7 +13,8 @@ import msgspec
 from phalanx.core import words
 from phalanx.core.errors import InputError, MachineError
 from phalanx.launch.link.agent_link import AgentLink
-from phalanx.launch.shipping.manifest import FileEntry, FileManifest
+from phalanx.launch.shipping.listing import FileEntry
+from phalanx.launch.shipping.manifest import FileManifest
 
 T = TypeVar("T")
 PIECE = 1 << 20

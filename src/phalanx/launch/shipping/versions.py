@@ -24,8 +24,6 @@ class Inspection(msgspec.Struct, frozen=True):
     packages: dict[str, Words]
     platform: Words = ""
     libc: tuple[Words, Words] = ("", "")
-    soabi: Words = ""
-    implementation: Words = "cpython"
 
     @property
     def minor(self) -> tuple[int, ...]:
@@ -57,7 +55,13 @@ def check_versions(found: Mapping[str, Inspection], *, tls: bool = False) -> lis
             f"the machines have different versions of torch: {_listed(versions)}",
             "Install the same one on each, or pin it in the project's requirements.txt.",
         )
-    return [*_patches(found), *_minors(found)]
+    notes = []
+    if len({numbers(version) for version in versions.values()}) > 1:
+        notes.append(f"the machines have slightly different versions of torch: {_listed(versions)}")
+    if len({python.minor for python in found.values()}) > 1:
+        pythons = {name: python.version for name, python in found.items()}
+        notes.append(f"the machines have different versions of Python: {_listed(pythons)}")
+    return notes
 
 
 def _too_old(name: str, python: Inspection) -> MachineError | None:
@@ -79,20 +83,6 @@ def _lacking(name: str, python: Inspection, tls: bool) -> MachineError | None:
         f"Run there: {python.executable} -m pip install {' '.join(missing)}   (or set 'python' "
         f"in the blueprint to one that has them, or add a requirements.txt to the project)",
     )
-
-
-def _patches(found: Mapping[str, Inspection]) -> list[str]:
-    versions = {name: python.packages["torch"] for name, python in found.items()}
-    if len({numbers(version) for version in versions.values()}) < 2:
-        return []
-    return [f"the machines have slightly different versions of torch: {_listed(versions)}"]
-
-
-def _minors(found: Mapping[str, Inspection]) -> list[str]:
-    if len({python.minor for python in found.values()}) < 2:
-        return []
-    versions = {name: python.version for name, python in found.items()}
-    return [f"the machines have different versions of Python: {_listed(versions)}"]
 
 
 def _listed(versions: Mapping[str, str]) -> str:

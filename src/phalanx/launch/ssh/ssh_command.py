@@ -12,6 +12,7 @@ import shlex
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import asyncssh
 
@@ -30,12 +31,14 @@ that a command is ended through its process group, which it tells in its first l
 class RunningCommand(ABC):
     """A command that is running; leaving ``async with`` ends it."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, process: Any) -> None:
+        """``process``: of asyncio or of asyncssh, whose streams are alike."""
         self.machine = machine
         self.address: str | None = None
         """The machine's, as it was reached; ``None`` of this machine."""
         self.reached_from: str | None = None
         """This machine's own address on the way there."""
+        self._process = process
         self._errors = bytearray()
         self._reading: asyncio.Task[None] | None = None
         self._kept = True
@@ -47,23 +50,23 @@ class RunningCommand(ABC):
 
     async def write(self, data: bytes) -> None:
         """Give it ``data`` as standard input."""
-        with contextlib.suppress(OSError, asyncssh.Error):
-            await self._write(data)
+        self.put(data)
+        await self.drain()
 
     def put(self, data: bytes) -> None:
         """The same as ``write``, without waiting for room (see ``drain``)."""
         with contextlib.suppress(OSError, asyncssh.Error):
-            self._put(data)
+            self._process.stdin.write(data)
 
     async def drain(self) -> None:
         """Wait until there is room for more input."""
         with contextlib.suppress(OSError, asyncssh.Error):
-            await self._drain()
+            await self._process.stdin.drain()
 
     async def read(self, count: int) -> bytes:
         """Reads at most ``count`` bytes of its standard output; none at its end."""
         with contextlib.suppress(OSError, asyncssh.Error):
-            return await self._read(count)
+            return bytes(await self._process.stdout.read(count))
         return b""
 
     def let_go(self) -> None:
@@ -74,7 +77,7 @@ class RunningCommand(ABC):
         """The next line of its standard output; ``None`` at its end. ``TimeoutError`` if late."""
         async with asyncio.timeout(timeout):
             try:
-                return (await self._read_line()).rstrip(b"\n") or None
+                return bytes(await self._process.stdout.readline()).rstrip(b"\n") or None
             except (ValueError, OSError, asyncssh.Error, asyncio.IncompleteReadError):
                 return None
 
@@ -85,7 +88,7 @@ class RunningCommand(ABC):
     async def __aexit__(self, *_: object) -> None:
         with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
             async with asyncio.timeout(KILL_SECONDS):
-                await (self.kill() if self._kept else self._hang_up())
+                await self._end(kill=self._kept)
         if self._reading is not None:
             self._reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -96,35 +99,12 @@ class RunningCommand(ABC):
         """Waits for its exit code; ``None`` when it has none (a signal, a lost connection)."""
 
     @abstractmethod
-    async def kill(self) -> None:
-        """End it, and the connection it came over."""
-
-    async def _write(self, data: bytes) -> None:
-        self._put(data)
-        await self._drain()
-
-    @abstractmethod
-    async def _hang_up(self) -> None:
-        """End the connection, and leave the command alone."""
-
-    @abstractmethod
-    def _put(self, data: bytes) -> None: ...
-
-    @abstractmethod
-    async def _drain(self) -> None: ...
-
-    @abstractmethod
-    async def _read(self, count: int) -> bytes: ...
-
-    @abstractmethod
-    async def _read_line(self) -> bytes: ...
-
-    @abstractmethod
-    async def _read_errors(self) -> bytes: ...
+    async def _end(self, *, kill: bool) -> None:
+        """End the connection it came over, and the command itself only where ``kill``."""
 
     async def _keep_errors(self) -> None:
         with contextlib.suppress(OSError, asyncssh.Error):
-            while part := await self._read_errors():
+            while part := await self._process.stderr.read(4096):
                 self._errors += part
                 del self._errors[:-ERRORS_KEPT]
 
@@ -132,46 +112,19 @@ class RunningCommand(ABC):
 class LocalCommand(RunningCommand):
     """A subprocess of this machine, in a group of its own."""
 
-    def __init__(self, machine: Machine, process: asyncio.subprocess.Process) -> None:
-        super().__init__(machine)
-        assert process.stdin and process.stdout and process.stderr
-        self._process, self._input = process, process.stdin
-        self._output, self._error_output = process.stdout, process.stderr
-
     async def wait(self, timeout: float) -> int | None:
         async with asyncio.timeout(timeout):
-            code = await self._process.wait()
+            code = int(await self._process.wait())
         return code if code >= 0 else None
 
-    async def kill(self) -> None:
-        self._input.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        await self._ended()
-
-    async def _hang_up(self) -> None:
-        self._input.close()
-        await self._ended()
-
-    async def _ended(self) -> None:
-        """Pipes are closed too: what the command has started may hold them open."""
+    async def _end(self, *, kill: bool) -> None:
+        self._process.stdin.close()
+        if kill:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
-        self._process._transport.close()  # type: ignore[attr-defined]  # there is no public way
-
-    def _put(self, data: bytes) -> None:
-        self._input.write(data)
-
-    async def _drain(self) -> None:
-        await self._input.drain()
-
-    async def _read(self, count: int) -> bytes:
-        return await self._output.read(count)
-
-    async def _read_line(self) -> bytes:
-        return await self._output.readline()
-
-    async def _read_errors(self) -> bytes:
-        return await self._error_output.read(4096)
+        # Pipes too, which what the command has started may hold open; there is no public way.
+        self._process._transport.close()
 
 
 class SshCommand(RunningCommand):
@@ -184,8 +137,8 @@ class SshCommand(RunningCommand):
         process: asyncssh.SSHClientProcess[bytes],
         group: int,
     ) -> None:
-        super().__init__(machine)
-        self._connection, self._process, self._group = connection, process, group
+        super().__init__(machine, process)
+        self._connection, self._group = connection, group
         self.address, self.reached_from = ends_of(machine, connection)
 
     async def wait(self, timeout: float) -> int | None:
@@ -193,30 +146,13 @@ class SshCommand(RunningCommand):
             await self._process.wait_closed()
         return self._process.returncode if self._process.exit_signal is None else None
 
-    async def kill(self) -> None:
+    async def _end(self, *, kill: bool) -> None:
         try:
-            words = ["kill", "-KILL", "--", f"-{self._group}"]
-            await self._connection.run(shlex.join(words), timeout=KILL_SECONDS)
+            if kill:
+                words = ["kill", "-KILL", "--", f"-{self._group}"]
+                await self._connection.run(shlex.join(words), timeout=KILL_SECONDS)
         finally:
             self._connection.abort()
-
-    async def _hang_up(self) -> None:
-        self._connection.abort()
-
-    def _put(self, data: bytes) -> None:
-        self._process.stdin.write(data)
-
-    async def _drain(self) -> None:
-        await self._process.stdin.drain()
-
-    async def _read(self, count: int) -> bytes:
-        return await self._process.stdout.read(count)
-
-    async def _read_line(self) -> bytes:
-        return await self._process.stdout.readline()
-
-    async def _read_errors(self) -> bytes:
-        return await self._process.stderr.read(4096)
 
 
 async def start_command(

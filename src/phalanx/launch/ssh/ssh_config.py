@@ -20,7 +20,6 @@ DEFAULT_KEYS = (
     "id_xmss",
     "id_dsa",
 )
-SIZE_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -53,22 +52,6 @@ def resolve(name: str) -> Resolved:
         key=_own_key(said.get("identityfile", [])),
         jump=None if jump == "none" else _resolve_jump(tool, jump),
     )
-
-
-def aliases(file: Path | None = None) -> list[str]:
-    """The names that the configuration has a ``Host`` line for; patterns are none."""
-    file = file or config_file()
-    try:
-        with file.open("rb") as opened:
-            lines = opened.read(SIZE_LIMIT).decode(errors="replace").splitlines()
-    except OSError:
-        raise InputError(f"{file}: cannot be read", "Give the machines' names instead.") from None
-    found: list[str] = []
-    for line in lines:
-        keyword, *names = line.replace("=", " ", 1).split()[:50] or [""]
-        if keyword.lower() == "host":
-            found += [name for name in names if not set(name) & set("*?!#")]
-    return list(dict.fromkeys(found))
 
 
 def _ask(tool: str, name: str) -> dict[str, list[str]]:

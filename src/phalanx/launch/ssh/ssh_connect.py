@@ -27,7 +27,7 @@ HOST_KEY_KINDS = (
 )
 
 
-_OTHER_KEY = (
+OTHER_KEY = (
     asyncssh.HostKeyNotVerifiable,
     asyncssh.KeyExchangeFailed,
     ConnectionResetError,  # how some servers say that they have no key of this kind
@@ -70,7 +70,7 @@ async def _connect_over(
                 f"{machine.label} does not answer{_way(machine)}",
                 "Check that it is up, and that this is its address.",
             ) from None
-        except _OTHER_KEY as error:
+        except OTHER_KEY as error:
             why = error  # a server has several keys, and the blueprint one of them
         else:
             watch.tunnel = tunnel
@@ -86,11 +86,11 @@ async def _log_in(
         return await asyncssh.connect(
             machine.host.strip("[]"),
             machine.port,
-            client_factory=watch.client,
+            client_factory=lambda: watch,
             keepalive_interval=KEEPALIVE_SECONDS,
             **options,
         )
-    except (TimeoutError, *_OTHER_KEY):
+    except (TimeoutError, *OTHER_KEY):
         raise
     except asyncssh.PermissionDenied:
         raise MachineError(

@@ -16,8 +16,7 @@ from pydantic import SecretStr
 
 from phalanx.core.errors import InputError
 from phalanx.launch.ssh.known_keys import as_known_hosts
-from phalanx.pool.credential import Credential
-from phalanx.pool.machine import Machine
+from phalanx.pool.machine import Credential, Machine
 
 NOBODY: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
 """Known hosts: none. What is left is the fingerprint in the blueprint."""
@@ -63,12 +62,12 @@ def _with_password(machine: Machine) -> Machine:
     if machine.via is not None:
         update["via"] = _with_password(machine.via)
     if credential is not None and credential.kind == "prompt" and not machine.is_here:
-        update["password"] = _typed(machine.label)
+        update["password"] = typed(machine.label)
     return machine.model_copy(update=update) if update else machine
 
 
 @functools.cache
-def _typed(label: str) -> Credential:
+def typed(label: str) -> Credential:
     """Asked for once, however many runs a command has."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:  # a run counts Ctrl-C instead, which would leave the user in front of the question
@@ -83,35 +82,27 @@ def _typed(label: str) -> Credential:
     return Credential("inline", secret=SecretStr(text))
 
 
-class LoginWatch:
-    """What was seen of one connection, and the jump host's that ends with it."""
+class LoginWatch(asyncssh.SSHClient):
+    """Accepts the key with the expected fingerprint only, and ends the way through a jump host
+    with the connection."""
 
     def __init__(self, expected: str | None) -> None:
-        self.expected = expected
+        self._expected = expected
         self.presented: list[str] = []
         self.tunnel: asyncssh.SSHClientConnection | None = None
-
-    def client(self) -> asyncssh.SSHClient:
-        """A client that accepts the key with the expected fingerprint only."""
-        return _Client(self)
-
-
-class _Client(asyncssh.SSHClient):
-    def __init__(self, watch: LoginWatch) -> None:
-        self._watch = watch
 
     def validate_host_public_key(
         self, host: str, addr: str, port: int, key: asyncssh.SSHKey
     ) -> bool:
         shown = key.get_fingerprint("sha256")
-        self._watch.presented.append(shown)
-        if self._watch.expected is None:
+        self.presented.append(shown)
+        if self._expected is None:
             return False
-        return hmac.compare_digest(shown.rstrip("="), self._watch.expected.rstrip("="))
+        return hmac.compare_digest(shown.rstrip("="), self._expected.rstrip("="))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._watch.tunnel is not None:
-            self._watch.tunnel.abort()
+        if self.tunnel is not None:
+            self.tunnel.abort()
 
 
 def _only_key(machine: Machine, path: str) -> dict[str, Any]:

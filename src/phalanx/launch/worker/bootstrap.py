@@ -12,8 +12,6 @@ import pty
 import struct
 import sys
 import termios
-import threading
-import time
 from pathlib import Path
 from types import ModuleType
 
@@ -22,14 +20,16 @@ try:
     from phalanx.core.run_folder.run_paths import RunPaths
     from phalanx.core.script.startup import run_startup
     from phalanx.launch.worker.process_binding import tie
-    from phalanx.launch.worker.script_runner import import_folders, main_module, run_script
+    from phalanx.launch.worker.script_runner import (
+        import_folders,
+        leave_in_time,
+        main_module,
+        run_script,
+    )
 except ModuleNotFoundError as error:
     from phalanx.core.script.missing_packages import tell_missing
 
     sys.exit(tell_missing(error))
-
-_LAST_WORDS = 5.0
-"""Seconds that a failed script's other threads and exit handlers get before they are cut off."""
 
 
 def main() -> int:
@@ -50,12 +50,7 @@ def main() -> int:
     main = become_main(script, arguments, chosen.module)
     code = run_script(main, paths.traceback_of(rank))
     if code != 0:
-        # A failed script whose other threads never end must not keep the run waiting.
-        def cut_off() -> None:
-            time.sleep(_LAST_WORDS)
-            os._exit(code)
-
-        threading.Thread(target=cut_off, name="phalanx-leave", daemon=True).start()
+        leave_in_time(code)
     return code
 
 

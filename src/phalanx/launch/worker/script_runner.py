@@ -10,7 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
+import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, TracebackType
 
@@ -32,6 +35,8 @@ STOPPED_CODE = 143
 PEER_LOST_CODE = 75
 """The worker ended because another one did, which is the one to be named."""
 
+_LAST_WORDS = 5.0
+"""Seconds that a failed script's other threads and exit handlers get before they are cut off."""
 _HOOKS = str(Path(__file__).parents[2] / "train" / "adopt")
 
 
@@ -103,6 +108,18 @@ def _run(main: ModuleType, traceback_file: Path) -> int:
         return SCRIPT_FAILED
     # A script that leaves its loop is not told by an exception that its training has failed.
     return SCRIPT_FAILED if traceback_file.exists() else 0
+
+
+def leave_in_time(code: int, before: Callable[[], object] | None = None) -> None:
+    """A failed script whose other threads never end must not keep the others waiting."""
+
+    def cut_off() -> None:
+        time.sleep(_LAST_WORDS)
+        if before is not None:
+            before()
+        os._exit(code)
+
+    threading.Thread(target=cut_off, name="phalanx-leave", daemon=True).start()
 
 
 def users_traceback(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
-from phalanx.observe.events.event_types import Alive, Event, Steps, encode
+from phalanx.observe.events.event_types import STEP_COLUMNS, Alive, Event, Steps, encode
 
 INTERVAL = 0.25
 SIGN_OF_LIFE = 5.0
@@ -99,22 +99,7 @@ class EventWriter:
     def _columns(self, rows: list[StepRow]) -> Steps:
         first, self._written = self._written, self._written + len(rows)
         epoch, began, samples, *times, staleness, loss = (list(c) for c in zip(*rows, strict=True))
-        input_, compute, send, wait, reduce, update, settle = (
-            [round(seconds, 7) for seconds in column] for column in times
-        )
-        return Steps(
-            rank=self._rank,
-            epoch=epoch[0],
-            first=first,
-            began=[round(t, 6) for t in began],
-            samples=samples,
-            input=input_,
-            compute=compute,
-            send=send,
-            wait=wait,
-            reduce=reduce,
-            update=update,
-            settle=settle,
-            staleness=staleness,
-            loss=loss,
-        )
+        began = [round(moment, 6) for moment in began]
+        times = [[round(seconds, 7) for seconds in column] for column in times]
+        columns = zip(STEP_COLUMNS, [began, samples, *times, staleness, loss], strict=True)
+        return Steps(rank=self._rank, epoch=epoch[0], first=first, **dict(columns))

@@ -77,6 +77,10 @@ class Steps(msgspec.Struct, tag="steps", frozen=True, kw_only=True):
     loss: list[float | None]
 
 
+STEP_COLUMNS = Steps.__struct_fields__[3:]
+"""The columns of ``Steps``, in its order."""
+
+
 class PhaseDone(msgspec.Struct, tag="phase", frozen=True, kw_only=True):
     """A stretch of a worker's time: start, read, prepare, train or evaluate."""
 

@@ -48,6 +48,22 @@ class WorkerStep(NamedTuple):
         return self.began + self.seconds
 
 
+_LISTS: dict[type[ev.Event], str] = {
+    ev.Joined: "joins",
+    ev.Planned: "plans",
+    ev.EpochDone: "epochs",
+    ev.Logged: "logged",
+    ev.Switched: "switches",
+    ev.Noted: "noted",
+    ev.StepRefused: "refused",
+    ev.WorkerLost: "lost",
+    ev.SamplesSettled: "settled",
+    ev.Data: "data",
+    ev.Saved: "saved",
+}
+"""Where a log keeps events as they are, by their type."""
+
+
 @dataclass
 class RankLog:
     """Everything one rank said."""
@@ -110,34 +126,15 @@ class RankLog:
                     (self.rounds if row.is_round else self.steps).append(row)
             case ev.PhaseDone():
                 self.phases[event.phase] = self.phases.get(event.phase, 0.0) + event.seconds
-            case ev.EpochDone():
-                self.epochs.append(event)
-            case ev.Logged():
-                self.logged.append(event)
-            case ev.Switched():
-                self.switches.append(event)
             case ev.Balanced():
                 (self.balanced if event.refused is None else self.taken_back).append(event)
-            case ev.Noted():
-                self.noted.append(event)
-            case ev.StepRefused():
-                self.refused.append(event)
-            case ev.WorkerLost():
-                self.lost.append(event)
-            case ev.SamplesSettled():
-                self.settled.append(event)
-            case ev.Data():
-                self.data.append(event)
-            case ev.Saved():
-                self.saved.append(event)
-            case ev.Joined():
-                self.joins.append(event)
-                self.finished = None
-            case ev.Planned():
-                self.plans.append(event)
             case ev.Finished():
                 self.finished = event
                 self.bytes_sent = (self.bytes_sent or 0) + event.bytes_sent
+            case ev.Joined():
+                self.finished = None
+        if kept := _LISTS.get(type(event)):
+            getattr(self, kept).append(event)
         time = event.began[-1] if isinstance(event, ev.Steps) and event.began else None
         time = getattr(event, "time", time)
         if time is not None:
@@ -145,12 +142,8 @@ class RankLog:
 
 
 def _rows(event: ev.Steps) -> Iterator[WorkerStep]:
-    columns = zip(
-        event.began, event.samples, event.input, event.compute, event.send, event.wait,
-        event.reduce, event.update, event.settle, event.staleness, event.loss,
-        strict=False,
-    )  # fmt: skip
-    for index, column in enumerate(columns):
+    columns = (getattr(event, name) for name in ev.STEP_COLUMNS)
+    for index, column in enumerate(zip(*columns, strict=False)):
         yield WorkerStep(event.rank, event.epoch, event.first + index, *column)
 
 

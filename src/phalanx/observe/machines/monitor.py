@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ import msgspec
 from phalanx.agent.machine.sampling import FIRST, PERIOD
 from phalanx.agent.machine.usage import UsageMeter
 from phalanx.observe.events.event_types import MachineSample
-
-_KEPT = 120
 
 
 class Power(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,33 +64,12 @@ class SampleReader:
         return ToldSample(**{**known, "time": sample.time + clock_offset}, at=sample.time)
 
 
-class MachineSamples:
-    """Readings of a machine, as they come."""
-
-    def __init__(self) -> None:
-        self._fresh: deque[MachineSample] = deque(maxlen=_KEPT)
-
-    def start(self) -> None:
-        """Begin to read, unless its agent does."""
-
-    def stop(self) -> None:
-        """End it."""
-
-    def take(self) -> list[MachineSample]:
-        """The samples since the last call."""
-        taken: list[MachineSample] = []
-        while self._fresh:
-            taken.append(self._fresh.popleft())
-        return taken
-
-
-class Monitor(MachineSamples):
+class Monitor:
     """A thread that samples this machine into a file. Its errors never harm the run."""
 
     def __init__(
         self, name: str, path: Path, pids: Callable[[], list[int]], clock_offset: float = 0.0
     ) -> None:
-        super().__init__()
         self._path, self._clock_offset = path, clock_offset
         self._pids = pids
         self._stop = threading.Event()
@@ -118,5 +94,4 @@ class Monitor(MachineSamples):
                 while not self._stop.wait(wait):
                     sample = sample_of(meter.read(), self._clock_offset)
                     file.write(msgspec.json.encode(sample) + b"\n")
-                    self._fresh.append(sample)
                     wait = PERIOD

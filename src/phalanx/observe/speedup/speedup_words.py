@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.core.words import listed
 from phalanx.observe.speedup.speedup import BALANCE, FEWER, Option, WaitedFor, Worth
 
 GAIN = 1.10
@@ -128,8 +129,3 @@ def _how(worth: Worth, option: Option) -> str:
 
 def _faster(option: Option) -> str:
     return f"about {option.times:.1f} times faster"
-
-
-def listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

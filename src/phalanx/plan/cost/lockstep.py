@@ -91,7 +91,6 @@ def _summed(setup: Setup, computing: float) -> ExchangeCost:
         and found.name == "all_reduce.direct"
         and size >= LEAST_AHEAD
         and len(team.members) == len(team.hosts)
-        and "through" not in phase.options
     )
     if not goes_ahead:
         return found

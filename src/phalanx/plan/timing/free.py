@@ -9,15 +9,11 @@ import numpy as np
 
 from phalanx.plan.timing.flows import run_flows
 from phalanx.plan.timing.heap import run_heap
-from phalanx.plan.timing.windows import run_windows
 from phalanx.plan.timing.work import Floats, FreeCluster, Lost, Outcome, StepDraws, Trace, Work
-from phalanx.policies.admission import Free, Rule, Stale
+from phalanx.policies.admission import Free, Rule
 
 MOST_FLOWS = 512
 """Workers times servers up to which links are shared exactly; beyond, links are queues."""
-
-FULL_WINDOW, FULL_BOUNDED_WINDOW = 48.0, 90.0
-"""Pushes in a window from which on windows are faster than events one by one, as measured."""
 
 
 def run_free(
@@ -45,10 +41,6 @@ def run_free(
     work = Work(drawn, steps, lost=lost, by_samples=by_samples)
     if limited:
         return run_flows(work, rule, cluster, trace)
-    if isinstance(rule, Free | Stale) and trace is None:
-        bound = rule.bound if isinstance(rule, Stale) else None
-        if _crowd(cluster) >= (FULL_WINDOW if bound is None else FULL_BOUNDED_WINDOW):
-            return run_windows(work, bound, cluster.latency, cluster.update)
     return run_heap(work, rule, cluster.latency, cluster.update, trace)
 
 
@@ -80,11 +72,3 @@ def run_groups(
         idle = (spent[number] - single[list(team)]).sum(axis=1)
         waited[list(team)], done[list(team)] = found.waited[number] + idle, found.done[number]
     return replace(found, waited=waited, done=done)
-
-
-def _crowd(cluster: FreeCluster) -> float:
-    """How many pushes arrive before the fastest worker can have returned, about."""
-    around = np.asarray(cluster.compute) + 2 * cluster.latency + cluster.update
-    # Of many lognormal draws the least is about this far below the mean.
-    least = around.min() - min(cluster.compute) * (1 - 1 / (1 + 3 * cluster.variation))
-    return float((least / np.maximum(around, 1e-300)).sum())

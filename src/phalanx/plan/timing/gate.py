@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from phalanx.policies.admission import AWAY, Clocks, Rule
-
-FEW = 64
-"""Workers up to which a rule gets lists; of more it gets arrays, which it is quicker with."""
 
 
 class Gate:
@@ -20,13 +13,10 @@ class Gate:
     """
 
     def __init__(self, rule: Rule, workers: int) -> None:
-        self._rule, self.steps, self._began = rule, [0] * workers, [0.0] * workers
-        whole: Any = np.zeros((2, workers), np.int64)
-        times: Any = np.zeros((2, workers))
-        if workers <= FEW:
-            whole, times = whole.tolist(), times.tolist()
-        (self._steps, self._grants), (self._times, self._intervals) = whole, times
-        self._clocks = Clocks(self._steps, self._times, self._intervals, self._grants, 0)
+        self._rule, self.steps, self._grants = rule, [0] * workers, [0] * workers
+        self._began, self._times = [0.0] * workers, [0.0] * workers
+        self._intervals = [0.0] * workers
+        self._clocks = Clocks(self.steps, self._times, self._intervals, self._grants, 0)
         self._lowest = workers
         """How many have the lowest clock."""
         self._waiting: dict[int, float] = {}
@@ -34,7 +24,7 @@ class Gate:
     def pushed(self, rank: int, now: float) -> list[tuple[int, float]]:
         """Workers that go on now, and since when each has waited."""
         step = self.steps[rank]
-        self.steps[rank] = self._steps[rank] = step + 1
+        self.steps[rank] = step + 1
         rose = self._leave_level(step)
         self._times[rank], self._intervals[rank] = now, now - self._began[rank]
         self._grants[rank] = self._rule.decide(rank, self._clocks, now)
@@ -51,7 +41,7 @@ class Gate:
         worker go has let them go too.
         """
         step = self.steps[rank]
-        self.steps[rank] = self._steps[rank] = AWAY
+        self.steps[rank] = AWAY
         self._leave_level(step)
 
     def _leave_level(self, step: int) -> bool:

@@ -1,4 +1,4 @@
-"""Events one by one, for small clusters whose links are no limit: every rule, exactly."""
+"""Events one by one, for clusters whose links are no limit: every rule, exactly."""
 
 from __future__ import annotations
 

@@ -133,21 +133,12 @@ class StepDraws:
         self.workers = len(self._means)
         self._sigma = math.sqrt(math.log1p(variation * variation))
         self._random = np.random.default_rng(seed)
-        self._stream, self._left = self._one_by_one(), np.empty(0)
+        self._stream = self._one_by_one()
 
     def one(self, worker: int, step: int) -> float:
         if self._table is None:
             return self._means[worker] * next(self._stream)
         return float(self._table[worker, step % self._table.shape[1]])
-
-    def many(self, workers: Ints, steps: Ints) -> Floats:
-        """One step each of several workers."""
-        if self._table is not None:
-            return np.asarray(self._table[workers, steps % self._table.shape[1]])
-        if len(self._left) < len(workers):
-            self._left = self._fresh(max(CHUNK, len(workers)))
-        taken, self._left = np.split(self._left, [len(workers)])
-        return np.asarray(self._compute[workers] * taken)
 
     def block(self, first: int, count: int) -> Floats:
         """``count`` steps (rows) of all workers (columns)."""
@@ -177,10 +168,9 @@ class Work:
     def __init__(self, draws: StepDraws, steps: int, *, lost: Lost = (), by_samples: bool) -> None:
         self.draws, self.workers = draws, draws.workers
         self._shared, self._unclaimed = by_samples, self.workers * steps
-        self.ends = np.full(self.workers, np.iinfo(np.int64).max if by_samples else steps)
+        self._ends: list[float] = [math.inf if by_samples else steps] * self.workers
         for worker, step in lost:
-            self.ends[worker] = min(self.ends[worker], step)
-        self._ends: list[int] = self.ends.tolist()
+            self._ends[worker] = min(self._ends[worker], step)
         self.done = np.zeros(self.workers, np.int64)
         """Steps of those that begin no other."""
 
@@ -191,12 +181,3 @@ class Work:
             return False
         self._unclaimed -= self._shared
         return True
-
-    def more_of(self, workers: Ints, done: Ints) -> NDArray[np.bool_]:
-        """The same for several workers, in this order."""
-        more: NDArray[np.bool_] = done < self.ends[workers]
-        if self._shared:
-            more &= np.cumsum(more) <= self._unclaimed
-            self._unclaimed -= int(more.sum())
-        self.done[workers[~more]] = done[~more]
-        return more

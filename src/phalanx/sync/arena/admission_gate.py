@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from phalanx.policies.admission import AWAY, FEW, Clocks, Rule, rejoin
+from phalanx.policies.admission import AWAY, Clocks, Rule, rejoin
 from phalanx.sync.arena.arena import Arena, Locks
 
 
@@ -127,12 +127,9 @@ class AdmissionGate:
         return found
 
     def _clocks(self) -> Clocks:
-        steps, times, intervals = self._present(self._steps), self._times, self._intervals
-        if len(steps) > FEW:
-            return Clocks(steps, times, intervals, self._grants, int(steps.min()))
-        known: list[int] = steps.tolist()
+        steps: list[int] = self._present(self._steps).tolist()
         grants: list[int] = self._grants.tolist()
-        return Clocks(known, times.tolist(), intervals.tolist(), grants, min(known))
+        return Clocks(steps, self._times.tolist(), self._intervals.tolist(), grants, min(steps))
 
     def _all_pulled(self) -> bool:
         return bool(self._present(self._pulled).min() >= self._own)

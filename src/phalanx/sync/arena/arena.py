@@ -13,7 +13,6 @@ from torch import Tensor
 from phalanx.sync.arena.clock import Clock
 
 if TYPE_CHECKING:
-    from phalanx.sync.collective.algorithms.torch_dist import TorchDist
     from phalanx.sync.collective.collective import Collective
     from phalanx.sync.connect.channel import Channel
 
@@ -74,17 +73,6 @@ class LostWorker:
     address: str
 
 
-@dataclass(frozen=True)
-class Topology:
-    """Which way sums go between hosts, as the strategy's options say; ``None`` is the default."""
-
-    kind: str | None = None
-    through: str | None = None
-    """``links`` (our own connections), ``gloo`` or ``nccl``."""
-    device: torch.device | None = None
-    """The GPU that NCCL uses."""
-
-
 class Droppable(Protocol):
     def drop(self) -> None:
         """The servers forget this store."""
@@ -110,24 +98,22 @@ class Hosts(Protocol):
         """The first of ``ranks`` on each host that has some of them."""
 
     def collective(
-        self, tag: str, ranks: Iterable[int], topology: Topology | None = None
-    ) -> Collective | TorchDist | None:
-        """The exchange of the leaders among ``ranks``; ``None`` if this worker is the only one."""
+        self, tag: str, ranks: Iterable[int], topology: str | None = None
+    ) -> Collective | None:
+        """The exchange of the leaders among ``ranks``; ``None`` if this worker is the only one.
+        Without a ``topology`` the cheapest is chosen."""
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Sends from the first host to all others; only leaders call it."""
 
     def channels_to_servers(self, count: int | None) -> list[Channel]:
-        """Connections to the parameter servers, which this host's workers share. Collective."""
+        """This worker's connections to the parameter servers. Collective."""
 
     def check(self) -> None:
         """Raise if a machine is known to be gone without which this worker cannot go on."""
 
     def channels_with_first(self) -> dict[int, Channel]:
         """Between the first worker and each on another machine, by rank. Collective."""
-
-    def midway(self, host: Arena, servers: int) -> Tensor:
-        """Whether a message is under way on each connection to a server; shared by all stores."""
 
     def new_name(self) -> str:
         """A name for something that all workers make together, in the same order."""
@@ -162,9 +148,6 @@ class Arena(Protocol):
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
         """When a worker of another machine is gone, ``survives`` says whether this one goes on."""
-
-    in_step: bool
-    """Whether all workers pass the same barriers, so that a few of them can meet directly."""
 
     scripted: bool
     """Whether time is scripted: then only one worker runs at a time, and no thread beside it."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import fcntl
+import hmac
 import mmap
 import os
 import stat
@@ -25,7 +26,7 @@ LOCKS = 64
 WAKE_LOCK = LOCKS  # one more, which guards the flags of those who wait to be woken
 ROUNDS = 6  # of the dissemination barrier, enough for 64 workers
 MAX_WORKERS = 1 << ROUNDS
-FLAGS_AT = CELL  # one byte per worker: it waits to be woken
+FLAGS_AT = CELL  # behind the proof; one byte per worker: it waits to be woken
 LOCKS_AT = mmap.PAGESIZE
 BARRIER_AT = LOCKS_AT + (LOCKS + 1) * CELL
 WAKE_AT = BARRIER_AT + MAX_WORKERS * ROUNDS * CELL
@@ -57,8 +58,11 @@ def pair_cell(sender: int, receiver: int) -> int:
     return PAIRS_AT + (receiver * MAX_WORKERS + sender) * CELL
 
 
-def create(workers: int) -> int:
-    """A new arena for ``workers`` processes; returns its descriptor, to be inherited."""
+def create(workers: int, proof: bytes = b"") -> int:
+    """A new arena for ``workers`` processes; returns its descriptor, to be inherited.
+
+    ``proof`` lies at its beginning, for those who open it by the number of the descriptor.
+    """
     if workers > MAX_WORKERS:
         raise InputError(
             f"{workers} workers are too many for one machine",
@@ -69,19 +73,30 @@ def create(workers: int) -> int:
         os.ftruncate(descriptor, CONTROL_BYTES)
         block = mmap.mmap(descriptor, CONTROL_BYTES)
         _initialise(ctypes.addressof(ctypes.c_char.from_buffer(block)), workers)
+        os.pwrite(descriptor, proof, 0)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def checked(descriptor: int) -> int:
-    """A descriptor from another process, if it is memory like ours: never a file on a disk."""
+def opened(place: bytes, proof: bytes) -> int:
+    """Opens the arena of another process of this user, if it is memory like ours with this
+    ``proof``: never a file on a disk. ``place``: its process, and the descriptor there."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for somebody
+    try:
+        process, number = map(int, place.split())
+        descriptor = os.open(f"/proc/{process}/fd/{number}", flags)
+    except (ValueError, OSError) as error:
+        raise PeerLost(
+            f"the first worker of this machine did not share its memory ({error})", "See its log."
+        ) from None
     status = os.fstat(descriptor)
     try:
         fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)  # only memory has seals
         fits = stat.S_ISREG(status.st_mode) and status.st_size >= CONTROL_BYTES
-        if fits and status.st_nlink == 0 and status.st_uid == os.getuid():
+        ours = fits and status.st_nlink == 0 and status.st_uid == os.getuid()
+        if ours and hmac.compare_digest(os.pread(descriptor, len(proof), 0), proof):
             return descriptor
     except OSError:
         pass

@@ -96,7 +96,6 @@ class ShmArena:
 
     scripted = False
     hosts = None
-    in_step = False
     lost = ()
 
     def __init__(self, descriptor: int, rank: int, workers: int) -> None:

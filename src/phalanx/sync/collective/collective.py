@@ -10,9 +10,8 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from phalanx.policies.collective_choice import choose
+from phalanx.policies.collective_choice import MOST_DIRECT, choose
 from phalanx.sync.collective.algorithms import ahead, butterfly, direct, ring, striped, tree
-from phalanx.sync.collective.algorithms.gather import all_gather
 from phalanx.sync.collective.links import Links
 from phalanx.sync.connect.channel import Channel
 
@@ -107,8 +106,13 @@ class Collective:
         return {peer: [striped.Stripe(channels[peer]) for channels in opened] for peer in opened[0]}
 
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Everybody's ``payload``, by rank: any number of tensors of any types and shapes."""
-        return all_gather(self.links, payload)
+        """Everybody's ``payload``, by rank: any number of tensors of any types and shapes.
+
+        Many pass messages around a ring (Chan et al., "Collective communication: theory, practice,
+        and experience", 2007), so that no port is sent to by all at once.
+        """
+        direct = self.links.size <= MOST_DIRECT
+        return (all_gather_direct if direct else all_gather_ring)(self.links, payload)
 
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> int:
         """Everybody's ``tensors`` become those of ``root``; returns the bytes sent."""
@@ -137,6 +141,23 @@ class Collective:
     def _reduce(self, flat: Tensor) -> None:
         name = self.topology(flat.numel() * flat.element_size())
         ALGORITHMS[name](self.links, flat)
+
+
+def all_gather_direct(links: Links, payload: Sequence[Tensor]) -> list[list[Tensor]]:
+    others = [rank for rank in range(links.size) if rank != links.rank]
+    received = links.swap_payloads(dict.fromkeys(others, payload), others) if others else {}
+    return [received.get(rank, list(payload)) for rank in range(links.size)]
+
+
+def all_gather_ring(links: Links, payload: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Each passes on what it received last, until everybody has everything."""
+    rank, size = links.rank, links.size
+    gathered: list[list[Tensor]] = [list(payload) for _ in range(size)]
+    for step in range(size - 1):
+        newest = gathered[(rank - step) % size]
+        arrived = links.exchange_payloads((rank + 1) % size, newest, (rank - 1) % size)
+        gathered[(rank - step - 1) % size] = arrived
+    return gathered
 
 
 def measured_latency(links: Links) -> float | None:

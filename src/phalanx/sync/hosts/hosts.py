@@ -9,10 +9,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from phalanx.core.errors import InputError
-from phalanx.sync.arena.arena import Arena, Droppable, Topology
+from phalanx.sync.arena.arena import Droppable
 from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
-from phalanx.sync.collective.algorithms.torch_dist import TorchDist, gloo, nccl
 from phalanx.sync.collective.collective import Collective, measured_latency
 from phalanx.sync.collective.links import open_channels, open_links
 from phalanx.sync.connect.channel import Channel
@@ -42,10 +40,8 @@ class RemoteHosts:
         self.name = f"{me.machine} ({me.address})"
         self.here = tuple(m.rank for m in members if m.host == me.host)
         self._names = (f"{run}.{number}" for number in itertools.count())
-        self._opened: list[Collective | TorchDist] = []
-        self._everyone: Collective | TorchDist | None = None
-        self._trainings = 0
-        self._midway: dict[int, Tensor] = {}
+        self._opened: list[Collective] = []
+        self._everyone: Collective | None = None
         self.stores: list[Droppable] = []
 
     def local(self, ranks: Iterable[int]) -> list[int]:
@@ -58,29 +54,11 @@ class RemoteHosts:
         return list(first.values())
 
     def collective(
-        self, tag: str, ranks: Iterable[int], topology: Topology | None = None
-    ) -> Collective | TorchDist | None:
-        leaders, topology = self.leaders(ranks), topology or Topology()
+        self, tag: str, ranks: Iterable[int], topology: str | None = None
+    ) -> Collective | None:
+        leaders = self.leaders(ranks)
         if len(leaders) == 1:
             return None
-        ours = topology.through in (None, "links")
-        made = self._ours(tag, leaders, topology) if ours else self._torchs(tag, leaders, topology)
-        self._opened.append(made)
-        return made
-
-    def _torchs(self, tag: str, leaders: list[int], topology: Topology) -> TorchDist:
-        rank, size = leaders.index(self._rank), len(leaders)
-        name = f"{self._trainings}.{tag}.{len(self._opened)}"
-        if topology.through == "gloo":
-            return gloo(self._servers.notes, name, rank, size, self._access.address)
-        if topology.device is None or topology.device.type != "cuda":
-            raise InputError(
-                "'through=nccl' needs a GPU for each machine's first worker",
-                "Remove it, to use Phalanx's own connections.",
-            )
-        return nccl(self._servers.notes, name, rank, size, topology.device)
-
-    def _ours(self, tag: str, leaders: list[int], topology: Topology) -> Collective:
         chosen, rank = [self._members[rank] for rank in leaders], leaders.index(self._rank)
         addresses = [(m.address, m.port) for m in chosen]
         names = [f"{m.machine} ({m.address})" for m in chosen]
@@ -92,7 +70,9 @@ class RemoteHosts:
             )
 
         links = open_links(rank, addresses, self._access, f"{self._run}.{tag}", names=names)
-        return Collective(links, topology.kind, measured_latency(links), open_more=open_more)
+        made = Collective(links, topology, measured_latency(links), open_more=open_more)
+        self._opened.append(made)
+        return made
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         if self._everyone is None:
@@ -115,19 +95,13 @@ class RemoteHosts:
         tag = f"first.{self.new_name()}"
         return _channels_with_first(self._rank, self._members, self._access, tag)
 
-    def midway(self, host: Arena, servers: int) -> Tensor:
-        if servers not in self._midway:
-            self._midway[servers] = host.region(f"midway.{servers}", servers, torch.uint8)
-        return self._midway[servers]
-
     def new_name(self) -> str:
         return next(self._names)
 
     def forget(self) -> None:
         for collective in self._opened:
             collective.close()
-        self._opened, self._everyone, self._midway = [], None, {}
-        self._trainings += 1
+        self._opened, self._everyone = [], None
         if self._rank == 0:
             for store in self.stores:
                 store.drop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 from collections.abc import Sequence
 
@@ -16,11 +17,8 @@ from phalanx.sync.arena.remote.coordinator_messages import (
     encode,
     reply_decoder,
 )
-from phalanx.sync.arena.remote.direct_barrier import MOST_WORKERS, DirectBarrier
 from phalanx.sync.arena.remote.remote_arena import RemoteArena
-from phalanx.sync.arena.remote.sharing import hand_out, take
 from phalanx.sync.arena.shm_arena import ShmArena
-from phalanx.sync.collective.links import open_channels
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Credentials, Dispatcher
@@ -100,27 +98,19 @@ def become_worker(
     hosts = RemoteHosts(welcome.rank, welcome.workers, access, servers, welcome.run)
     remote.hosts = hosts
     remote.host = _host_arena(remote, hosts.here, key)
-    if len(welcome.workers) <= MOST_WORKERS:
-        channels = open_channels(
-            welcome.rank,
-            [(w.address, w.port) for w in welcome.workers],
-            access,
-            f"{welcome.run}.meeting",
-            timeout=timeout,
-            names=[f"{w.machine} ({w.address})" for w in welcome.workers],
-        )
-        remote.direct = DirectBarrier(channels, remote.check)
     return remote
 
 
 def _host_arena(remote: RemoteArena, here: Sequence[int], key: RunKey) -> ShmArena:
-    """Memory of this machine's workers. It has no name: the leader hands out its descriptor."""
+    """Memory of this machine's workers. It has no name: the others open that of the leader's
+    process, which the kernel allows the same user alone, and look whether it is this run's."""
     name, local = f"memory.{here[0]}", here.index(remote.rank)
+    proof = hmac.digest(key.secret(), f"phalanx {name}".encode(), "sha256")
     if local == 0:
-        descriptor = memfd.create(len(here))
-        hand_out(descriptor, name, here[1:], remote, key)
+        descriptor = memfd.create(len(here), proof)
+        remote.put(name, f"{os.getpid()} {descriptor}".encode())
     else:
-        descriptor = memfd.checked(take(name, remote.rank, remote, key))
+        descriptor = memfd.opened(remote.get(name), proof)
     arena = ShmArena(descriptor, local, len(here))
     arena.watch = remote.check
     return arena

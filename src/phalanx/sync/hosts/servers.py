@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +12,6 @@ from phalanx.core.errors import InputError
 from phalanx.plan.servers import Host, place_servers
 from phalanx.sync.arena.remote.coordinator_messages import TrainingMember
 from phalanx.sync.arena.remote.remote_arena import RemoteArena
-from phalanx.sync.arena.remote.sharing import hand_out, take
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Credentials
@@ -115,13 +113,7 @@ class Servers:
             self._known.append(msgspec.json.decode(found, type=Server))
 
     def _open(self, index: int) -> Channel:
-        """One connection for the workers of a host; with TLS each needs its own."""
-        server, host = self._known[index], self.members[self.rank].host
-        here = [m.rank for m in self.members if m.host == host]
-        name = f"channel.{index}.{here[0]}"
-        if self.rank != here[0] and not self.access.tls:
-            shared = take(name, self.rank, self.notes, self.access.key)
-            return Channel(socket.socket(fileno=shared), server.words)
+        server = self._known[index]
         channel = connect(
             server.address,
             server.port,
@@ -132,6 +124,4 @@ class Servers:
             source=self.access.address,
         )
         channel.peer = server.words
-        if not self.access.tls:
-            hand_out(channel.fileno(), name, here[1:], self.notes, self.access.key)
         return channel

@@ -1,4 +1,4 @@
-"""What is measured on links: round trips, streams, and collectives between barriers."""
+"""What is measured on links: round trips, streams, and all-reduces between barriers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 import torch
-from torch import Tensor
 
-from phalanx.sync.collective.algorithms import tree
-from phalanx.sync.collective.algorithms.gather import all_to_all, gather, scatter
 from phalanx.sync.collective.collective import ALGORITHMS
 from phalanx.sync.collective.links import Links
 
@@ -26,17 +23,7 @@ _SIZE = struct.Struct("<Q")
 _FIGURE = struct.Struct("<d")
 _LAST = 1
 
-COLLECTIVES: dict[str, Callable[[Links, Tensor, Tensor], None]] = {
-    "broadcast": lambda links, flat, _: tree.broadcast(links, flat),
-    "reduce": lambda links, flat, _: tree.reduce(links, flat),
-    "scatter": lambda links, flat, _: scatter(links, flat),
-    "gather": lambda links, flat, _: gather(links, flat),
-    "all_to_all": all_to_all,
-    **{
-        f"all_reduce.{name}": lambda links, flat, _, run=run: run(links, flat)  # type: ignore[misc]
-        for name, run in ALGORITHMS.items()
-    },
-}
+COLLECTIVES = {f"all_reduce.{name}": run for name, run in ALGORITHMS.items()}
 
 
 def latency(links: Links, seconds: float) -> float:
@@ -148,24 +135,17 @@ def barrier(links: Links) -> None:
         distance *= 2
 
 
-def elements_for(count_bytes: int, size: int) -> int:
-    """Number of 4-byte elements, a multiple of ``size`` for collectives of equal parts."""
-    return -(-count_bytes // (4 * size)) * size
-
-
 def time_collective(links: Links, name: str, count_bytes: int, repeats: int) -> list[float]:
     """Seconds of each repetition.
 
     From one barrier's end to the next one's, by one clock, less what barriers alone take: a
     participant that is done early does not end the measurement.
     """
-    flat = torch.zeros(elements_for(count_bytes, links.size))
-    other = torch.zeros_like(flat) if name == "all_to_all" else flat
-    operation = COLLECTIVES[name]
+    flat, operation = torch.zeros(-(-count_bytes // 4)), COLLECTIVES[name]
     barrier(links)
-    operation(links, flat, other)  # the first one makes scratch memory and opens windows
+    operation(links, flat)  # the first one makes scratch memory and opens windows
     barriers = _periods(links, lambda: None, max(FEWEST, min(16, repeats)))
-    periods = _periods(links, lambda: operation(links, flat, other), repeats)
+    periods = _periods(links, lambda: operation(links, flat), repeats)
     return [max(0.0, period - median(barriers)) for period in periods]
 
 

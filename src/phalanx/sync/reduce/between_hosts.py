@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from phalanx.sync.arena.arena import Topology
 from phalanx.sync.codec.codec import Payload
 from phalanx.sync.codec.make import make_codec, parts_of
 from phalanx.sync.reduce.early_gradients import cuts_of
@@ -38,16 +37,14 @@ class Summing:
         sums: list[Tensor],
         *,
         leads: bool,
-        topology: Topology | None = None,
+        topology: str | None = None,
     ) -> None:
         hosts, team, self._shared = context.arena.hosts, context.team, context.shared
         assert hosts is not None
         layouts = [reshard(n, 1) for n in context.replica.layouts]
         self._sums, self._mine = sums, [r for r in team.members if r in hosts.here]
         tag = f"{context.tag}.{team.members[0]}"
-        self._collective = (
-            hosts.collective(tag, team.members, topology or Topology()) if leads else None
-        )
+        self._collective = hosts.collective(tag, team.members, topology) if leads else None
         streams = [(f"host.{i}", n, 0, sums[i]) for i, n in enumerate(layouts)]
         self.sender = context.encoding.sender(streams if self._collective else [])
         codec = context.encoding.codec

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.sync.arena.arena import Topology
 from phalanx.sync.arena.team import subset_barrier_of
-from phalanx.sync.state.gradient_values import are_sound, clip_factor, squares
+from phalanx.sync.state.gradient_values import are_sound, clip_factor, squared_norm, squares
 from phalanx.sync.state.gradients import get_grad
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import NOBODY, Masks
@@ -48,7 +47,7 @@ class Reducer:
         context: StrategyContext,
         *,
         across: bool = True,
-        topology: Topology | None = None,
+        topology: str | None = None,
         starts: bool = False,
     ) -> None:
         self._replica, self._shared = context.replica, context.shared
@@ -95,7 +94,7 @@ class Reducer:
         self.refused: tuple[int, ...] | None = None
         """Workers whose gradients were not finite, if the sum is not: see ``Timing``."""
 
-    def _sum_between_hosts(self, context: StrategyContext, topology: Topology | None) -> Summing:
+    def _sum_between_hosts(self, context: StrategyContext, topology: str | None) -> Summing:
         from phalanx.sync.reduce.between_hosts import Summing
 
         return Summing(context, self.sums, leads=self.leads, topology=topology)
@@ -218,7 +217,7 @@ class Reducer:
                 at_once = factor if clip <= 0.0 else 1.0
                 self.bytes_sent = self._summing.sum(at_once, coded=coded)
                 if clip > 0.0:
-                    shared.norms[self._row] = _squares(self.sums)
+                    shared.norms[self._row] = squared_norm(self.sums)
             if self._early is not None:
                 self._early.renew()
             self._barrier.wait()
@@ -235,7 +234,7 @@ class Reducer:
     def check(self, clip: float = 0.0) -> None:
         """Whether what the members have reduced is finite, all of it; limit its norm."""
         slices, self.refused = [out for own in self.reduced for out in own], None
-        found = _squares(slices) if clip > 0.0 else squares(slices)
+        found = squared_norm(slices) if clip > 0.0 else squares(slices)
         self._shared.totals[self._row] = found
         self._barrier.wait()
         found = float(self._shared.totals[self._local].sum())
@@ -285,10 +284,6 @@ class Reducer:
     def wait_here(self) -> None:
         """Waits for the members on this host."""
         self._barrier.wait()
-
-
-def _squares(tensors: list[Tensor]) -> float:
-    return sum(float(torch.linalg.vector_norm(tensor)) ** 2 for tensor in tensors)
 
 
 def adding(out: Tensor, others: Sequence[Tensor]) -> Add:

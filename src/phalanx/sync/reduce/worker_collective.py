@@ -113,9 +113,9 @@ class WorkerCollective:
         assert self._between is not None
         pieces = [[side[ends[r] : ends[r + 1]] for r in team] for team in self._teams]
         mine = next(i for i, team in enumerate(self._teams) if self.rank in team)
-        before = getattr(self._between, "sent", 0)
+        before = self._between.sent
         found = self._between.all_gather([torch.cat(pieces[mine])])
-        self.spent.sent += getattr(self._between, "sent", 0) - before
+        self.spent.sent += self._between.sent - before
         for place, (given,) in enumerate(found):
             if place != mine:
                 for piece, got in zip(

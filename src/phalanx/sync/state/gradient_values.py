@@ -8,7 +8,7 @@ A sum of squares tells whether all can be used; a closer look follows only when 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -53,6 +53,10 @@ def are_sound(tensors: Sequence[Tensor]) -> bool:
 def are_finite(tensors: Sequence[Tensor]) -> bool:
     finite = math.isfinite(squares(tensors))
     return finite or all(bool(_values(t).isfinite().all()) for t in tensors)
+
+
+def squared_norm(tensors: Iterable[Tensor]) -> float:
+    return sum(float(torch.linalg.vector_norm(tensor)) ** 2 for tensor in tensors)
 
 
 def clip_factor(squared_norm: float, limit: float) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phalanx.sync.codec.codec import Payload
 from phalanx.sync.codec.encoding import Encoding
-from phalanx.sync.state.gradient_values import are_sound, clip_factor
+from phalanx.sync.state.gradient_values import are_sound, clip_factor, squared_norm
 from phalanx.sync.state.layout import Layout
 from phalanx.sync.state.replica import Masks, Replica
 
@@ -59,8 +59,7 @@ class PushBuffers:
             return
         factor = 1.0 / weight
         if clip is not None:
-            squares = sum(float(torch.linalg.vector_norm(g)) ** 2 for g in self._parts())
-            factor *= clip_factor(squares * factor**2, clip)
+            factor *= clip_factor(squared_norm(self._parts()) * factor**2, clip)
         factor *= emphasis
         if factor != 1.0:
             torch._foreach_mul_(self._parts(), factor)

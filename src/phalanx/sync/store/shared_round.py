@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from phalanx.sync.arena.arena import Locks, shard_lock
-from phalanx.sync.state.gradient_values import are_sound, clip_factor
+from phalanx.sync.state.gradient_values import are_sound, clip_factor, squared_norm
 from phalanx.sync.store.shared_store import SharedStore
 from phalanx.sync.strategy import StrategyContext, Timing
 
@@ -117,8 +117,7 @@ class SharedRound:
 
     def _clip(self, limit: float) -> None:
         sums = [out for layout in self._sums for out in layout]
-        squares = sum(float(torch.linalg.vector_norm(out)) ** 2 for out in sums)
-        if (factor := clip_factor(squares, limit)) < 1.0:
+        if (factor := clip_factor(squared_norm(sums), limit)) < 1.0:
             torch._foreach_mul_(sums, factor)
 
     def _update(self, shards: list[int] | range, timing: Timing) -> None:

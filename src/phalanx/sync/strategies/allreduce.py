@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from phalanx.sync.arena.arena import Topology
 from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.gradients import set_grad
 from phalanx.sync.state.replica import Masks
@@ -24,13 +23,10 @@ class AllReduce(TeamStrategy):
     """Two barriers a step: gradients are there; parameters are updated. One more where the
     optimizer is not element-wise, or where gradients are clipped or may not be finite."""
 
-    def __init__(
-        self, context: StrategyContext, topology: str | None = None, through: str | None = None
-    ) -> None:
+    def __init__(self, context: StrategyContext, topology: str | None = None) -> None:
         super().__init__(context)
         self._topology = topology
-        chosen = Topology(topology, through, self._replica.device)
-        self.offers = self._reducer = Reducer(context, topology=chosen, starts=True)
+        self.offers = self._reducer = Reducer(context, topology=topology, starts=True)
         if self._shared.elementwise:
             layouts, shard = len(self._replica.layouts), self._host.rank
             self._optimizers = [self._shared.optimizer_of(i, shard) for i in range(layouts)]

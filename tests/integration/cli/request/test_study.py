@@ -17,7 +17,7 @@ from cli_support import Shell
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.cli.request.study import in_question, matrix
+from phalanx.cli.request.study import alternating, in_question
 from phalanx.cli.verbs.compare import rows
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.spec import parse_specs
@@ -32,7 +32,7 @@ BATCHES = st.lists(st.sampled_from([64, 128, 256]), min_size=1, unique=True)
 def test_the_matrix_has_every_combination_once_per_repeat(
     strategies: list[str], batches: list[int], repeat: int
 ) -> None:
-    cells = matrix(strategies, list(batches), repeat)
+    cells = alternating([(s, "phalanx", "") for s in strategies], list(batches), repeat)
 
     assert Counter((c.strategy, c.batch, c.repeat) for c in cells) == Counter(
         (s, b, r) for s in strategies for b in batches for r in range(repeat)

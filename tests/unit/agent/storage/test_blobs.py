@@ -55,7 +55,7 @@ def test_what_is_wrong_is_discarded(tmp_path: Path) -> None:
     store.receive(DIGEST, 0, True, b"something else")
     store.settle()
     assert names(tmp_path) == []
-    assert store.trouble() is None
+    assert store.trouble is None
 
 
 def test_a_blob_that_lost_a_piece_is_asked_for_again(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_a_folder_that_cannot_be_written_is_told_when_asked(tmp_path: Path) -> N
     (tmp_path / "blobs").write_text("in the way")
     store = BlobStore(tmp_path / "blobs")
     feed(store, 0, 5000)
-    assert isinstance(store.trouble(), OSError)
-    store.forget_trouble()
-    assert store.trouble() is None
+    assert isinstance(store.trouble, OSError)
+    store.trouble = None
+    assert store.trouble is None
 
 
 @pytest.mark.parametrize("digest", ["", "abc", "../" + "a" * 61, "A" * 64, "a" * 65, 7, None])

@@ -10,7 +10,7 @@ from cli_support import Shell
 from typer.testing import CliRunner
 
 from phalanx.cli.machines import doctor_checks as checks
-from phalanx.cli.machines.pool import pool_app
+from phalanx.cli.main import pool_app
 
 POOL = """\
 defaults: {user: ml}

@@ -40,7 +40,6 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (("--latency", "5"), "--latency 5: a time needs its unit"),
         (("--step-seconds", "9ms~-1"), "what varies must be a share from 0 to 10"),
         (("--step-seconds", "9ms~much"), "what varies must be a share from 0 to 10"),
-        (("--straggler", "1:4"), "no longer has --straggler"),
         (("--speeds", "1,1,1,1,1"), "--speeds has 5 speeds for 4 workers"),
         (("--speeds", "fast"), "--speeds must be a list of speeds"),
         (("--strategy", "switch:at=0.5"), "--time-only cannot time 'switch:at=0.5'"),

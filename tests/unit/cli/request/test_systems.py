@@ -133,7 +133,6 @@ def test_a_data_set_that_is_not_prepared_is_named(
         (("compare", "--systems", "phalanx,horovod", "S"), "unknown system 'horovod'"),
         (("compare", "--systems", "torch-ddp,torch-ddp", "S"), "twice"),
         (("compare", "--systems", "phalanx,tf-ps", "S"), "there is no train.keras.py"),
-        (("compare", "--peer", "tf-ps=S", "S"), "no longer has --peer"),
         (("compare", "--systems", "phalanx,tf-mwms:worker=2", "S"), "takes nothing after ':'"),
         (("compare", "--systems", "phalanx,tf-ps:worker=2", "S"), "names no ps"),
         (
@@ -144,7 +143,6 @@ def test_a_data_set_that_is_not_prepared_is_named(
         (("run", "--framework", "mxnet", "S"), "unknown framework 'mxnet'"),
         (("run", "--framework", "torch", "--strategy", "async", "S"), "--strategy"),
         (("run", "--framework", "torch:worker=2", "S"), "only TensorFlow's scripts have roles"),
-        (("run", "--roles", "worker=2", "S"), "--framework tensorflow:worker=2,ps=1"),
         (("run", "--machines", "server:m3", "S"), "'m3' is neither a machine nor a selection"),
         (("run", "--machines", "all,server:here", "S"), "leaves no machine for workers"),
         (("run", "--framework", "tensorflow:boss=1", "S"), "unknown role 'boss'"),

@@ -116,7 +116,7 @@ def test_an_agent_that_has_ended_is_not_waited_for(
         try:
             await place.start()
             (member,) = place.run.members
-            await member.link._command.kill()
+            await member.link._command._end(kill=True)
             while place.run.error is None:
                 await asyncio.sleep(0.05)
         finally:

@@ -15,10 +15,9 @@ from phalanx.launch.machines.addresses import address_for_others, own_address
 from phalanx.launch.pool.pool_check import Check, Knock, Visit
 from phalanx.launch.pool.pool_findings import PoolFinding, findings_of
 from phalanx.launch.pool.pool_init import blueprint_text, machines_named, name_for, with_host_names
-from phalanx.launch.ssh.ssh_config import aliases, resolve
+from phalanx.launch.ssh.ssh_config import resolve
 from phalanx.pool.blueprint import read_blueprint
-from phalanx.pool.credential import Credential
-from phalanx.pool.machine import Machine
+from phalanx.pool.machine import Credential, Machine
 from phalanx.pool.machine_facts import Address, Gpu, MachineFacts
 
 
@@ -139,10 +138,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (ssh / "lab_key").write_text("a key")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-def test_the_names_of_a_configuration(home: Path) -> None:
-    assert aliases() == ["alpha", "beta", "inner"]
 
 
 @needs_ssh

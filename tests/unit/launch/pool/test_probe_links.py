@@ -114,7 +114,7 @@ def test_what_does_not_fit_takes_no_repetitions_from_what_does() -> None:
     assert min(count for (_, size), count in repeats.items() if size < SIZES[-1]) >= 3
     assert repeats["all_reduce.direct", SIZES[-1]] >= 1
     assert 0 in repeats.values()
-    assert schedule.repeats("broadcast", SIZES[-1], 0.01) == 0
+    assert schedule.repeats("all_reduce.tree", SIZES[-1], 0.01) == 0
 
 
 def test_handling_is_what_latency_and_bytes_do_not_explain() -> None:

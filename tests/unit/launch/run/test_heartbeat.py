@@ -179,7 +179,7 @@ def test_a_stopped_worker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_rank_that_joins_again_has_notfinished(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run").make()
-    relay = Relay(paths, [0], [], Recorder())
+    relay = Relay(paths, [0], Recorder())
 
     def after(event: Event) -> set[int]:
         with paths.events_of(0).open("ab") as file:

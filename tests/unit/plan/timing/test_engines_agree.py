@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,11 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from meeting_steps import meeting_steps
 
-from phalanx.plan.timing import gate
 from phalanx.plan.timing.flows import run_flows
 from phalanx.plan.timing.heap import run_heap
 from phalanx.plan.timing.lockstep import run_lockstep
-from phalanx.plan.timing.windows import run_windows
 from phalanx.plan.timing.work import FreeCluster, Outcome, StepDraws, Work
 from phalanx.policies.admission import Dynamic, Free, Rule, Stale
 
@@ -42,10 +39,6 @@ class Case:
 
     def by_heap(self, rule: Rule) -> Outcome:
         return run_heap(self.work(), rule, self.latency, self.update)
-
-    def by_windows(self, rule: Rule) -> Outcome:
-        bound = rule.bound if isinstance(rule, Stale) else None
-        return run_windows(self.work(), bound, self.latency, self.update)
 
     def by_flows(self, rule: Rule, speed: float = math.inf, homes: int = 99) -> Outcome:
         machines = self.workers + self.servers
@@ -98,14 +91,8 @@ def examples(count: int) -> Any:
     return settings(max_examples=count, deadline=None, derandomize=True)
 
 
-@examples(150)
-@example(Case(3, 1, 0.0, 0.0, 1, True, [(2, 0)], 1), Stale(0))
-@given(cases(), RULES)
-def test_windows_are_the_heap(case: Case, rule: Rule) -> None:
-    assert_equal(case.by_windows(rule), case.by_heap(rule))
-
-
 @examples(120)
+@example(Case(3, 1, 0.0, 0.0, 1, True, [(2, 0)], 1), Stale(0))
 @given(cases(), RULES | RANGES)
 def test_flows_over_links_without_a_limit_are_the_heap(case: Case, rule: Rule) -> None:
     assert_equal(case.by_flows(rule), case.by_heap(rule))
@@ -131,15 +118,6 @@ class _Asked:
 @given(cases(), st.integers(0, 4))
 def test_the_quick_way_of_the_heap_is_that_of_the_rule(case: Case, bound: int) -> None:
     assert_equal(case.by_heap(_Asked(bound)), case.by_heap(Stale(bound)))
-
-
-@examples(80)
-@given(cases(), RANGES)
-def test_a_rule_decides_alike_from_lists_and_arrays(case: Case, rule: Rule) -> None:
-    longer = replace(case, steps=3 * case.steps)
-    with mock.patch.object(gate, "FEW", 0):
-        arrays = longer.by_heap(rule)
-    assert_equal(arrays, longer.by_heap(rule))
 
 
 def test_variation_makes_the_slowest_slower_and_seldom_meeting_evens_it_out() -> None:
@@ -173,5 +151,4 @@ def test_a_step_varies_as_asked() -> None:
     single = StepDraws([0.5, 2.0], 0.3, 7)
     some = [single.one(1, step) for step in range(20_000)]
     assert np.mean(some) == pytest.approx(2.0, rel=0.02)
-    many = single.many(np.ones(20_000, np.int64), np.arange(20_000))
-    assert many.std() == pytest.approx(0.6, rel=0.03)
+    assert np.std(some) == pytest.approx(0.6, rel=0.03)

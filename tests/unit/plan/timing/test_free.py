@@ -93,7 +93,7 @@ def test_bounded_workers_wait_for_the_slowest() -> None:
     lockstep = run_free(unlike, Stale(0), 20, seed=0)
     assert lockstep.waited == pytest.approx([6.0, 0.0])
     waits = [run_free(unlike, r, 20, seed=0).waited[0] for r in (Stale(2), Dynamic(2, 8), Stale(8))]
-    assert 6.0 > waits[0] > waits[1] > waits[2] - 1e-9, "a dynamic bound saves waiting"
+    assert 6.0 > waits[0] > waits[1] >= waits[2] - 1e-9, "a dynamic bound saves waiting"
 
 
 def test_by_samples_fast_workers_do_more() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -253,3 +254,49 @@ def _is_dead(pid: int) -> bool:
     """A zombie counts: its parent reaps the processes one after another."""
     fields = stat_fields(pid)
     return not fields or fields[0] in "ZX"
+
+
+def _place(descriptor: int) -> bytes:
+    return f"{os.getpid()} {descriptor}".encode()
+
+
+@pytest.mark.parametrize("kind", ["file", "deleted file", "file in memory", "pipe", "small", "run"])
+def test_only_memory_of_this_run_is_opened(tmp_path: Path, kind: str) -> None:
+    proof = bytes(range(32))
+    if kind == "pipe":
+        descriptor, _ = os.pipe()
+    elif kind == "small":
+        descriptor = os.memfd_create("phalanx")
+        os.pwrite(descriptor, proof, 0)
+    elif kind == "run":
+        descriptor = memfd.create(2, bytes(32))  # another one's
+    else:
+        folder = Path("/dev/shm") if kind == "file in memory" else tmp_path
+        path = folder / f"phalanx-test-{os.getpid()}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.truncate(path, memfd.CONTROL_BYTES)
+        os.pwrite(descriptor, proof, 0)
+        if kind == "deleted file":
+            path.unlink()
+    try:
+        with pytest.raises(PeerLost, match=r"invalid memory descriptor|did not share"):
+            memfd.opened(_place(descriptor), proof)
+    finally:
+        Path(f"/dev/shm/phalanx-test-{os.getpid()}").unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def test_the_memory_of_another_process_is_the_same() -> None:
+    made = memfd.create(2, proof := bytes(range(32)))
+    child = os.fork()
+    if child == 0:
+        os.close(made)
+        found = memfd.opened(f"{os.getppid()} {made}".encode(), proof)
+        os.pwrite(found, b"here", memfd.CONTROL_BYTES - 8)
+        os._exit(os.get_inheritable(found))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert os.pread(made, 4, memfd.CONTROL_BYTES - 8) == b"here"
+    os.close(made)
+    for place in (_place(made), b"me", b"-1 -1"):
+        with pytest.raises(PeerLost, match="did not share"):
+            memfd.opened(place, proof)

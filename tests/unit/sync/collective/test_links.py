@@ -1,8 +1,7 @@
-"""Links over real channels on loopback, the dispatcher, headers of payloads, torch's own groups."""
+"""Links over real channels on loopback, the dispatcher, headers of payloads."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,6 @@ from torch import Tensor
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
-from phalanx.sync.collective.algorithms.torch_dist import TorchDist, gloo
 from phalanx.sync.collective.links import ChannelLinks, open_links, raw
 from phalanx.sync.connect import dispatcher as dispatchers
 from phalanx.sync.connect.connecting import connect
@@ -197,60 +195,3 @@ def test_headers_are_checked_before_memory_is_made() -> None:
             make_room(framed(wrong), "machine a")
     with pytest.raises(PeerLost, match="the most a message may have is 8"):
         make_room(block, "x", limit=8)
-
-
-class Words:
-    """A key-value table for threads."""
-
-    def __init__(self) -> None:
-        self._table: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-
-    def put(self, key: str, value: bytes) -> None:
-        with self._changed:
-            self._table[key] = value
-            self._changed.notify_all()
-
-    def get(self, key: str, gone: Callable[[], bool] | None = None) -> bytes:
-        with self._changed:
-            while key not in self._table:
-                if gone is not None and gone():
-                    raise PeerLost(f"nobody has set {key}")
-                self._changed.wait(0.05)
-            return self._table[key]
-
-    def add(self, key: str, amount: int) -> int:
-        with self._changed:
-            value = int(self._table.get(key, b"0")) + amount
-            self._table[key] = str(value).encode()
-            self._changed.notify_all()
-            return value
-
-
-def test_gloo_through_our_own_store_leaves_torch_distributed_alone() -> None:
-    words = Words()
-
-    def act(rank: int) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
-        group: TorchDist = gloo(words, "main", rank, 3, HERE, timeout=20.0)
-        flats = [torch.full((1000,), float(rank + 1)), torch.full((3,), rank, dtype=torch.int64)]
-        assert group.all_reduce(flats) > 0
-        weight = torch.full((2, 2), float(rank), requires_grad=True)
-        group.broadcast([weight], root=2)
-        payload = [torch.full((rank,), rank, dtype=torch.uint8), torch.ones(2, 2)]
-        gathered = group.all_gather(payload * (60 if rank == 1 else 1))
-        group.close()
-        return flats[0], weight, gathered
-
-    with ThreadPoolExecutor(3) as pool:
-        results = list(pool.map(act, range(3)))
-    for flat, weight, gathered in results:
-        assert torch.equal(flat, torch.full((1000,), 6.0))
-        assert (weight == 2.0).all()
-        assert [len(one) for one in gathered] == [2, 120, 2]
-        assert gathered[2][0].tolist() == [2, 2] and gathered[0][1].shape == (2, 2)
-    assert not torch.distributed.is_initialized()
-
-
-def test_gloo_that_waits_in_vain_says_so() -> None:
-    with pytest.raises(PeerLost, match="did not find each other"):
-        gloo(Words(), "main", 0, 2, HERE, timeout=1.0)

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.train.profile.curves import Block, StepSeconds, costs_of, fit_line
 from phalanx.train.profile.profiling import PIECES, Readiness
-from phalanx.train.profile.trial import Trial
+from phalanx.train.profile.trial import Block, StepSeconds, Trial, costs_of, fit_line
 
 
 def _run(trial: Trial, fixed: float, each: float, batches: int = 1) -> list[int]:

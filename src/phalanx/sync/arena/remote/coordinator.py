@@ -129,7 +129,6 @@ class Coordinator:
             m.Peek: self._peek,
             m.Put: self._put,
             m.Get: self._get,
-            m.Add: self._add,
         }
         self._run = secrets.token_hex(8)
         self._over = False
@@ -326,8 +325,3 @@ class Coordinator:
             self._values.want(request.key, client, request.seq)
         else:
             self._say(client, m.CoordinatorAnswer(request.seq, value=value))
-
-    def _add(self, client: Client, request: m.Add) -> None:
-        total = int(self._values.known.get(request.key, b"0")) + request.amount
-        self._put(client, m.Put(key=request.key, value=str(total).encode()))
-        self._say(client, m.CoordinatorAnswer(request.seq, value=str(total).encode()))

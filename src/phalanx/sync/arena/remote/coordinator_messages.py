@@ -94,13 +94,6 @@ class Get(_Numbered, frozen=True, kw_only=True):
     key: str
 
 
-class Add(_Numbered, frozen=True, kw_only=True):
-    """A counter; the answer is its new value."""
-
-    key: str
-    amount: int
-
-
 class Ending(Enum):
     """How a process left."""
 
@@ -143,7 +136,7 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     """The lost process's own words, if it had any."""
 
 
-Request = Meet | Acquire | Release | Await | Wake | Peek | Put | Get | Add | Bye
+Request = Meet | Acquire | Release | Await | Wake | Peek | Put | Get | Bye
 Reply = Welcome | CoordinatorAnswer | Lost
 
 RUN_BYTES = 16

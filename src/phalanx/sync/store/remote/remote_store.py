@@ -19,7 +19,6 @@ from phalanx.sync.reduce.reducer import Reducer
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.state.shared_state import State
 from phalanx.sync.store.push_buffers import PushBuffers
-from phalanx.sync.store.remote.server_connections import HostMemory
 from phalanx.sync.store.remote.store_client import StoreClient
 from phalanx.sync.strategy import StrategyContext, Timing
 
@@ -33,18 +32,14 @@ class RemoteStore:
         self._team, self._hosts, self._clock = context.team, hosts, context.clock
         channels = hosts.channels_to_servers(servers)
         self._locks = [self._host.lock(shard_lock(i)) for i in range(len(channels))]
-        memory = HostMemory(
-            self._host.region(f"{context.tag}.copies", len(channels), torch.int64),
-            hosts.midway(self._host, len(channels)),
-        )
-        self._versions = memory.versions
+        self._versions = self._host.region(f"{context.tag}.copies", len(channels), torch.int64)
         codec = context.encoding.codec
         self.client = StoreClient(
             channels, self._locks, hosts.new_name(), context.replica.optimizer,
-            context.replica.layouts, context.clock, [codec] if codec else [], memory,
-            hosts.check,
+            context.replica.layouts, context.clock, [codec] if codec else [],
+            self._versions, hosts.check,
         )  # fmt: skip
-        self.client.open(hosts.name, hosts.here)
+        self.client.open(hosts.name, [self._arena.rank])
         hosts.stores.append(self.client)
         self._team_sender: Sender | None = None
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from phalanx.core.errors import InputError, MachineLost, PeerLost
@@ -22,48 +20,21 @@ PREFIX = 12
 """Bytes of a frame before its header."""
 
 
-@dataclass
-class Traffic:
-    """Bytes, with headers."""
+class ServerConnection:
+    """One request at a time: ``begin``, ``send``, ``receive``, ``end``.
 
-    sent: int = 0
-    received: int = 0
-
-    def __iadd__(self, other: Traffic) -> Traffic:
-        self.sent += other.sent
-        self.received += other.received
-        return self
-
-
-@dataclass(frozen=True)
-class HostMemory:
-    """What the workers of a host share about their connections, an element per server.
-
-    ``versions`` (int64) of the host's copy of the parameters; ``midway`` (uint8) is set while a
-    request is under way, so that one whose worker died is not taken for the next one's: it
-    belongs to the connection, and is the same for all stores that use it.
+    ``versions``: those of the host's copy of the parameters, an element per server, which all
+    workers of the host share.
     """
 
-    versions: Tensor
-    midway: Tensor
-
-    @staticmethod
-    def private(servers: int) -> HostMemory:
-        """Memory for a worker that has its connections for itself."""
-        return HostMemory(torch.full((servers,), -1), torch.zeros(servers, dtype=torch.uint8))
-
-
-class ServerConnection:
-    """One request at a time: ``begin``, ``send``, ``receive``, ``end``."""
-
-    def __init__(self, channel: Channel, lock: Lock, memory: HostMemory, index: int) -> None:
+    def __init__(self, channel: Channel, lock: Lock, versions: Tensor, index: int) -> None:
         self.channel, self._lock = channel, lock
-        self._versions, self._midway = memory.versions.numpy(), memory.midway.numpy()
-        self._index = index
+        self._versions, self._index = versions.numpy(), index
         self._held = False
         self.seen = 0
         """The version of the copy at the last request: what its gradient was computed with."""
-        self._traffic = Traffic()
+        self.sent = 0
+        """Bytes, with headers."""
 
     @property
     def version(self) -> int:
@@ -76,38 +47,24 @@ class ServerConnection:
         if renewed:
             self._versions[self._index] = version
 
-    def take_traffic(self) -> Traffic:
-        """Since it was last taken."""
-        traffic, self._traffic = self._traffic, Traffic()
-        return traffic
-
     def begin(self) -> None:
         self._lock.acquire()
         self._held = True
-        if self._midway[self._index]:
-            raise PeerLost(
-                f"a worker of this machine was lost in the middle of a message to "
-                f"{self.channel.peer}",
-                "See its log.",
-            )
 
     def send(self, request: m.Request, buffers: Sequence[Tensor] = ()) -> None:
-        self._midway[self._index] = 1
         header, views = m.pack(request), [byte_view(tensor) for tensor in buffers]
-        self._traffic.sent += PREFIX + len(header) + sum(map(len, views))
+        self.sent += PREFIX + len(header) + sum(map(len, views))
         self.channel.send(header, *views)
 
     def receive(self, into: Sequence[Tensor] = ()) -> m.Answer:
         """The answer; what follows it fills ``into`` or is nothing. The server is idle then."""
         header, size = self.channel.receive()
-        self._traffic.received += PREFIX + len(header) + size
         answer = m.read_answer(header)
         if size:
             views = [byte_view(tensor) for tensor in into]
             if size != sum(map(len, views)):
                 raise self.channel.lost(f"it sent {size} bytes where others were expected")
             self.channel.receive_into(*views)
-        self._midway[self._index] = 0
         if isinstance(answer, m.Failed):
             raise self._error(answer)
         return answer
@@ -134,7 +91,10 @@ class ServerConnections:
     ) -> None:
         """``look`` raises if it is known who is gone."""
         self.each, self._layouts, self._look = each, layouts, look
-        self.traffic = Traffic()
+
+    @property
+    def sent(self) -> int:
+        return sum(connection.sent for connection in self.each)
 
     def ask(
         self,
@@ -148,11 +108,10 @@ class ServerConnections:
             return [connection.receive(into(server)) for server, connection in enumerate(self.each)]
 
     @contextmanager
-    def requests(self) -> Iterator[Traffic]:
-        """Holds the locks for a request and gives them back, whatever happens; counts bytes."""
-        traffic = Traffic()
+    def requests(self) -> Iterator[None]:
+        """Holds the locks for a request and gives them back, whatever happens."""
         try:
-            yield traffic
+            yield
         except MachineLost:
             time.sleep(LOOK_SECONDS)  # a server ends with its machine's worker: who was first?
             self._look()
@@ -160,8 +119,6 @@ class ServerConnections:
         finally:
             for connection in self.each:
                 connection.end()
-                traffic += connection.take_traffic()
-            self.traffic += traffic
 
     def take(self, server: int, into: Sequence[Tensor]) -> m.StoreDone:
         """The answer of ``server``, with its parameters if it sent them. Frees the connection."""

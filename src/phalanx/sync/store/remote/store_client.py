@@ -21,10 +21,8 @@ from phalanx.sync.state.optimizer_state import State
 from phalanx.sync.state.replica import Masks
 from phalanx.sync.store.remote import store_messages as m
 from phalanx.sync.store.remote.server_connections import (
-    HostMemory,
     ServerConnection,
     ServerConnections,
-    Traffic,
     done,
 )
 from phalanx.sync.strategy import Timing
@@ -63,16 +61,17 @@ class StoreClient:
         layouts: Sequence[Layout],
         clock: Clock,
         codecs: Sequence[CodecSpec] = (),
-        memory: HostMemory | None = None,
+        versions: Tensor | None = None,
         look: Callable[[], None] = lambda: None,
     ) -> None:
+        """``versions``: see :class:`ServerConnection`; without them this worker is alone."""
         self._name, self._optimizer, self._clock = name, optimizer, clock
         self.layouts = [reshard(layout, len(channels)) for layout in layouts]
         """One shard per server."""
-        memory = memory or HostMemory.private(len(channels))
+        versions = torch.full((len(channels),), -1) if versions is None else versions
         self._servers = ServerConnections(
             [
-                ServerConnection(channel, lock, memory, i)
+                ServerConnection(channel, lock, versions, i)
                 for i, (channel, lock) in enumerate(zip(channels, locks, strict=True))
             ],
             self.layouts,
@@ -81,15 +80,10 @@ class StoreClient:
         self._codecs = [codec.label for codec in codecs]
         self._slots: list[str] = []
 
-    @property
-    def traffic(self) -> Traffic:
-        """Traffic of all requests so far."""
-        return self._servers.traffic
-
     # -- the whole state ---------------------------------------------------------------------
 
-    def open(self, client: str, ranks: Sequence[int]) -> bool:
-        """Make or join the store, for ``client`` with ``ranks``; whether it is loaded already."""
+    def open(self, client: str, ranks: Sequence[int]) -> None:
+        """Make or join the store, for ``client`` with ``ranks``."""
         answers = self._servers.ask(
             lambda server: m.Open(
                 self._name,
@@ -98,13 +92,11 @@ class StoreClient:
                 list(ranks),
             )
         )
-        opened = [answer for answer in answers if isinstance(answer, m.Opened)]
-        self._slots = opened[0].slots
-        return all(answer.loaded for answer in opened)
+        self._slots = next(answer.slots for answer in answers if isinstance(answer, m.Opened))
 
-    def load(self, state: State) -> Traffic:
+    def load(self, state: State) -> None:
         """Parameters, slots and counts, named as ``SharedState.export_whole`` names them."""
-        with self._servers.requests() as traffic:
+        with self._servers.requests():
             for server, connection in enumerate(self._servers.each):
                 connection.begin()
                 connection.send(
@@ -112,7 +104,6 @@ class StoreClient:
                 )
             for connection in self._servers.each:
                 done(connection.receive())
-        return traffic
 
     def save(self, into: State | None = None) -> State:
         """Returns what :meth:`load` takes; tensors that ``into`` has are filled."""
@@ -171,16 +162,16 @@ class StoreClient:
         payloads: Sequence[Payload] | None = None,
         codec: CodecSpec | None = None,
         origin: tuple[int, int] = (-1, 0),
-    ) -> Traffic:
+    ) -> None:
         """Apply a gradient, once; the new parameters are received into ``into`` if there is one.
 
         With ``payloads`` (see :meth:`streams`) those are sent, and not ``gradients``. ``origin`` is
         a rank, and how many samples it had been given.
         """
         now, groups = self._clock.now, group_options(self._optimizer)
-        began = now()
+        began, sent = now(), self._servers.sent
         waited = updated = 0.0
-        with self._servers.requests() as traffic:
+        with self._servers.requests():
             for server, connection in enumerate(self._servers.each):
                 asked = now()
                 connection.begin()
@@ -196,23 +187,21 @@ class StoreClient:
         timing.wait += waited
         timing.update += updated
         timing.send += max(0.0, now() - began - waited - updated)
-        timing.bytes_sent += traffic.sent
-        return traffic
+        timing.bytes_sent += self._servers.sent - sent
 
     def fence(self, rank: int) -> list[int]:
         """A worker is lost: how far its pushes have come, and will ever, at each server."""
         answers = self._servers.ask(lambda server: m.Fence(self._name, rank))
         return [answer.total for answer in answers if isinstance(answer, m.Fenced)]
 
-    def pull(self, into: Sequence[Tensor]) -> Traffic:
+    def pull(self, into: Sequence[Tensor]) -> None:
         """The newest parameters, from the servers that have newer ones."""
-        with self._servers.requests() as traffic:
+        with self._servers.requests():
             for connection in self._servers.each:
                 connection.begin()
                 connection.send(m.Pull(self._name, connection.version))
             for server in range(len(self._servers.each)):
                 self._servers.take(server, into)
-        return traffic
 
     # -- synchronous -------------------------------------------------------------------------
 
@@ -224,10 +213,10 @@ class StoreClient:
         into: Sequence[Tensor],
         payloads: Sequence[Payload] | None = None,
         codec: CodecSpec | None = None,
-    ) -> Traffic:
+    ) -> None:
         """Give a share of a step, and wait until it is taken."""
-        now, began = self._clock.now, self._clock.now()
-        with self._servers.requests() as traffic:
+        now, began, before = self._clock.now, self._clock.now(), self._servers.sent
+        with self._servers.requests():
             connections = self._servers.each
             for connection in connections:
                 connection.begin()
@@ -241,8 +230,7 @@ class StoreClient:
             self._finish(share.step, share.clip, into)
         timing.send += sent - began
         timing.wait += now() - sent
-        timing.bytes_sent += traffic.sent
-        return traffic
+        timing.bytes_sent += self._servers.sent - before
 
     def _contribution(self, share: Share, server: int, encoded: m.Encoded | None) -> m.Contribute:
         alone = len(self._servers.each) == 1

@@ -144,8 +144,6 @@ class _Answer(Struct, frozen=True, forbid_unknown_fields=True, tag=str.lower):
 
 class Opened(_Answer, frozen=True):
     slots: list[Name]
-    version: int
-    loaded: bool
 
 
 class StoreDone(_Answer, frozen=True):

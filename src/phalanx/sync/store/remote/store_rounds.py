@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from phalanx.core.errors import PeerLost
-from phalanx.sync.state.gradient_values import clip_factor
+from phalanx.sync.state.gradient_values import clip_factor, squared_norm
 from phalanx.sync.store.remote.store_messages import Contribute, StoreRefused, Used
 from phalanx.sync.store.remote.store_shard import Shard
 
@@ -110,10 +110,10 @@ class Rounds:
         shares = current.given.values()
         clip = max((share.clip or 0.0 for share in shares), default=0.0)
         if any(share.norm for share in shares):
-            current.squares = _squares(sums)
+            current.squares = squared_norm(sums)
             self._changed.notify_all()  # the factor depends on the other servers' norms too
         else:
-            self._take(current, clip_factor(_squares(sums), clip) if clip else 1.0)
+            self._take(current, clip_factor(squared_norm(sums), clip) if clip else 1.0)
 
     def _take(self, current: _Round, factor: float) -> None:
         first = current.given[current.expected[0]]
@@ -182,10 +182,6 @@ class Rounds:
     def _raise_failure(self, step: int) -> None:
         if self._failed is not None and self._failed[0] == step:
             raise PeerLost(self._failed[1])
-
-
-def _squares(tensors: Sequence[Tensor]) -> float:
-    return sum(float(torch.linalg.vector_norm(tensor)) ** 2 for tensor in tensors)
 
 
 def union(masks: Sequence[Used]) -> Used:

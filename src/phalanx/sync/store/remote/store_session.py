@@ -1,7 +1,7 @@
 """One client's connection to a server of the parameter store.
 
-A gradient is received into memory of its connection and applied only when it is there as a
-whole: a client that breaks off in the middle has pushed nothing.
+A gradient is received into memory of its own and applied only when it is there as a whole: a client
+that breaks off in the middle has pushed nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
@@ -22,12 +22,46 @@ from phalanx.sync.store.remote.store_shard import Decoders, Shard, byte_view
 MAX_STORES = 64
 
 
+class Desk:
+    """Memory for one request of a store, and what works on it."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self.optimizers, self.decoders = shard.optimizers(), Decoders(shard.description)
+        self._gradients: list[Tensor] = []
+        self._copy: list[Tensor] = []
+
+    def memory(self) -> list[Tensor]:
+        """Memory for a gradient."""
+        self._gradients = self._gradients or self._shard.blank()
+        return self._gradients
+
+    def copy_parameters(self) -> list[Tensor]:
+        self._copy = self._copy or self._shard.blank()
+        for copy, parameters in zip(self._copy, self._shard.parameters, strict=True):
+            copy.copy_(parameters)
+        return self._copy
+
+
 class HostedStore:
     """One optimizer's shard on this server, and how many connections use it."""
 
     def __init__(self, shard: Shard) -> None:
         self.shard, self.rounds = shard, Rounds(shard)
         self.users = 0
+        self._desks: list[Desk] = []
+
+    @contextlib.contextmanager
+    def desk(self) -> Iterator[Desk]:
+        """A desk that no other request uses: workers of one host take turns, and need one."""
+        try:
+            desk = self._desks.pop()
+        except IndexError:
+            desk = Desk(self.shard)
+        try:
+            yield desk
+        finally:
+            self._desks.append(desk)
 
 
 class HostedStores:
@@ -65,20 +99,11 @@ class HostedStores:
 
 
 class _Visit:
-    """What one connection has of a store: memory for its gradients, and who it is."""
+    """A store that one connection uses, and who that is."""
 
     def __init__(self, store: HostedStore, request: m.Open, peer: str) -> None:
         self.store, self.shard = store, store.shard
         self.name, self.ranks = request.client or peer, request.ranks
-        self.gradients: list[Tensor] = []
-        self.optimizers = self.shard.optimizers()
-        self.decoders = Decoders(request.description)
-        self.copy: list[Tensor] = []
-
-    def memory(self) -> list[Tensor]:
-        if not self.gradients:
-            self.gradients = self.shard.blank()
-        return self.gradients
 
 
 class Session:
@@ -145,7 +170,7 @@ class Session:
         shard = self._visits[request.store].shard
         if shard.description != request.description:
             raise m.StoreRefused("one connection describes one store in two ways")
-        self._answer(m.Opened(shard.slot_names, shard.version, shard.loaded))
+        self._answer(m.Opened(shard.slot_names))
 
     def _load(self, visit: _Visit, size: int) -> None:
         state = [t.new_empty(t.shape) for t in visit.shard.state()]
@@ -164,25 +189,26 @@ class Session:
 
     def _push(self, visit: _Visit, request: m.Push, size: int) -> None:
         visit.shard.check(request.groups, request.used)
-        gradients = visit.memory()
-        self._receive_gradient(visit, request.encoded, gradients, size)
-        asked = time.perf_counter()
-        with visit.shard.lock:
-            if request.rank in visit.shard.fenced:
-                raise m.StoreRefused(
-                    f"worker {request.rank} was considered lost; the others went on"
+        with visit.store.desk() as desk:
+            gradients = desk.memory()
+            self._receive_gradient(desk, request.encoded, gradients, size)
+            asked = time.perf_counter()
+            with visit.shard.lock:
+                if request.rank in visit.shard.fenced:
+                    raise m.StoreRefused(
+                        f"worker {request.rank} was considered lost; the others went on"
+                    )
+                began, before = time.perf_counter(), visit.shard.version
+                visit.shard.update(
+                    desk.optimizers, gradients, request.groups, request.used, request.rate_factor
                 )
-            began, before = time.perf_counter(), visit.shard.version
-            visit.shard.update(
-                visit.optimizers, gradients, request.groups, request.used, request.rate_factor
-            )
-            if request.rank >= 0:
-                visit.shard.applied[request.rank] = request.total
-            updated = time.perf_counter() - began
-            done = m.StoreDone(before, before + 1, began - asked, updated)
-            tensors = self._outgoing(visit, done) if request.reply else []
-        if tensors is not None:
-            self._answer(done, tensors)
+                if request.rank >= 0:
+                    visit.shard.applied[request.rank] = request.total
+                updated = time.perf_counter() - began
+                done = m.StoreDone(before, before + 1, began - asked, updated)
+                tensors = self._outgoing(visit, desk, done) if request.reply else []
+            if tensors is not None:
+                self._answer(done, tensors)
 
     def _fence(self, visit: _Visit, rank: int) -> None:
         """Settles, once for all who ask, what of a lost worker's pushes counts."""
@@ -192,14 +218,15 @@ class Session:
         self._answer(m.Fenced(total))
 
     def _pull(self, visit: _Visit, request: m.Pull) -> None:
-        with visit.shard.lock:
-            version = visit.shard.version
-            done = m.StoreDone(version, version)
-            tensors = self._outgoing(visit, done) if version != request.have else []
-        if tensors is not None:
-            self._answer(done, tensors)
+        with visit.store.desk() as desk:
+            with visit.shard.lock:
+                version = visit.shard.version
+                done = m.StoreDone(version, version)
+                tensors = self._outgoing(visit, desk, done) if version != request.have else []
+            if tensors is not None:
+                self._answer(done, tensors)
 
-    def _outgoing(self, visit: _Visit, done: m.StoreDone) -> list[Tensor] | None:
+    def _outgoing(self, visit: _Visit, desk: Desk, done: m.StoreDone) -> list[Tensor] | None:
         """The parameters as they are now; ``None`` when they have been sent.
 
         A client that is alone gets them straight from where they lie. Among several, one with a
@@ -208,10 +235,7 @@ class Session:
         if visit.store.users == 1:
             self._answer(done, visit.shard.parameters)
             return None
-        visit.copy = visit.copy or visit.shard.blank()
-        for copy, parameters in zip(visit.copy, visit.shard.parameters, strict=True):
-            copy.copy_(parameters)
-        return visit.copy
+        return desk.copy_parameters()
 
     def _contribute(self, visit: _Visit, request: m.Contribute, size: int) -> None:
         visit.shard.check(request.groups, request.used)
@@ -220,7 +244,8 @@ class Session:
             if request.empty:
                 self._sized(size, 0)
             else:
-                self._receive_gradient(visit, request.encoded, row, size)
+                with visit.store.desk() as desk:
+                    self._receive_gradient(desk, request.encoded, row, size)
         except BaseException:
             visit.store.rounds.withdraw(request)
             raise
@@ -256,14 +281,14 @@ class Session:
     # -- bytes ------------------------------------------------------------------------------
 
     def _receive_gradient(
-        self, visit: _Visit, encoded: m.Encoded | None, into: list[Tensor], size: int
+        self, desk: Desk, encoded: m.Encoded | None, into: list[Tensor], size: int
     ) -> None:
         if encoded is None:
             self._receive(into, size)
             return
-        message = visit.decoders.tensors(encoded)
+        message = desk.decoders.tensors(encoded)
         self._receive([tensor for tensors in message for tensor in tensors], size)
-        visit.decoders.decode(encoded, message, into)
+        desk.decoders.decode(encoded, message, into)
 
     def _receive(self, tensors: Sequence[Tensor], size: int) -> None:
         self._sized(size, sum(t.numel() * t.itemsize for t in tensors))

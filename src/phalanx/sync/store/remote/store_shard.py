@@ -36,7 +36,6 @@ class Shard:
         self.description = description
         self.lock = threading.Lock()
         self.version = 0
-        self.loaded = False
         self.applied: dict[int, int] = {}
         """Samples that each worker had been given at its last push, by rank."""
         self.fenced: set[int] = set()
@@ -62,7 +61,6 @@ class Shard:
         for mine, given in zip(self.state(), state, strict=True):
             mine.copy_(given)
         self.version += 1
-        self.loaded = True
 
     def optimizers(self) -> list[ShardOptimizer]:
         """One set for each gradient buffer: each remembers the buffer that it was used with."""
