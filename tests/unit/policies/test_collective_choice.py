@@ -46,15 +46,6 @@ def test_the_choice_is_never_beaten_by_the_others_it_may_take(
     assert seconds(f"all_reduce.{chosen}", size, count, link) == best
 
 
-@given(size=st.integers(1, 32), count=st.integers(1, 1 << 20))
-def test_costs_grow_with_the_message_and_vanish_alone(size: int, count: int) -> None:
-    link = LinkSpeed(1e-4, 1e8)
-    for name in COSTS:
-        assert seconds(name, 1, count, link) == 0.0
-        if size > 1:
-            assert seconds(name, size, count, link) > seconds(name, size, count - 1, link) > 0.0
-
-
 def test_costs_of_a_message_by_hand() -> None:
     link = LinkSpeed(latency=0.001, bandwidth=1e6, overhead=0.0)
     assert seconds("all_gather", 4, 1000, link) == pytest.approx(0.002 + 0.003)
