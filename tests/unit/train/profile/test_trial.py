@@ -145,3 +145,20 @@ def test_many_parameters_are_few_pieces_and_unused_ones_come_last() -> None:
     assert len(readiness.pieces) == PIECES
     assert readiness.pieces[-1][1] == 1.0
     assert abs(sum(share for share, _ in readiness.pieces) - 1.0) < 1e-9
+
+
+def test_steps_that_are_too_long_for_all_sizes_end_all_the_same() -> None:
+    trial = _trial(5.0)
+    sizes = _run(trial, 2.0, 0.0)
+    assert len(sizes) <= 4
+    assert trial.found
+
+
+def test_what_is_in_hand_when_the_script_leaves_its_loop_is_no_step() -> None:
+    trial = _trial(5.0)
+    trial.begin(0.0)
+    trial.received(8, 0.1)
+    trial.updated(0.1)
+    trial.drop()
+    trial.end(50.0)
+    assert not trial.found
