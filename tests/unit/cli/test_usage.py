@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 from cli_reference import PAGE, example_of, options_of, page, verbs
 from cli_support import Shell
 
+from phalanx.cli.invocation import Invocation
 from phalanx.cli.main import VERBS
+from phalanx.cli.usage import explain
 
 REMOTE = "machines:\n  far: {host: 192.0.2.10, cores: 4}\n  near: {host: here}\n"
 
@@ -216,3 +219,8 @@ def test_the_page_is_what_the_program_says() -> None:
 def test_no_verb_has_more_than_25_options() -> None:
     counts = {name: len(options_of(command)) + 1 for name, command in verbs()}  # and --help
     assert {name: count for name, count in counts.items() if count > 25} == {}
+
+
+def test_a_full_disk_is_no_defect() -> None:
+    told = explain(OSError(errno.ENOSPC, "No space left on device", "runs/x"), Invocation(("run",)))
+    assert (told.exit_code, told.cause) == (3, "the disk is full (runs/x)")

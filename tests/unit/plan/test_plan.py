@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
 from phalanx.plan.placement import share_out
-from phalanx.plan.plan import Plan, Slot, make_plan
+from phalanx.plan.plan import MOST_WORKERS, Plan, Slot, make_plan
 from phalanx.plan.servers import Host, place_servers
 from phalanx.pool.machine import Machine
 
@@ -214,3 +214,9 @@ def test_no_measured_link_that_is_left_is_clearly_better(
 def test_noise_of_the_probe_places_no_server() -> None:
     hosts = [Host("a", 9.99e8, 2), Host("b", 9.95e8, 1), Host("c", 5e8, 1)]
     assert place_servers(hosts, 2) == ["b", "a"]
+
+
+def test_absurdly_many_workers() -> None:
+    with pytest.raises(InputError, match="too many to start"):
+        plan(here(2), workers=10**12)
+    assert plan(here(2), workers=MOST_WORKERS).workers == MOST_WORKERS

@@ -140,6 +140,7 @@ def test_a_data_set_that_is_not_prepared_is_named(
             "--workers 3 does not match the workers of tf-ps",
         ),
         (("compare", "--systems", "phalanx", "--slow", "1,0.5", "S"), "--slow"),
+        (("run", "--launcher", "local:local[2]", "S"), "'local' takes nothing after ':'"),
         (("run", "--framework", "mxnet", "S"), "unknown framework 'mxnet'"),
         (("run", "--framework", "torch", "--strategy", "async", "S"), "--strategy"),
         (("run", "--framework", "torch:worker=2", "S"), "only TensorFlow's scripts have roles"),

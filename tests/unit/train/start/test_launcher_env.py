@@ -32,6 +32,10 @@ def refusal(variables: dict[str, str]) -> str:
     ("variables", "launcher", "at", "locals", "meets", "run"),
     [
         (TORCHRUN, "torchrun", (1, 2), 2, ("127.0.0.1", 29512), "127.0.0.1-29511"),
+        (
+            TORCHRUN | {"MASTER_PORT": "65535"},
+            "torchrun", (1, 2), 2, ("127.0.0.1", 65534), "127.0.0.1-65535",
+        ),
         (MPIRUN_MET, "mpirun", (1, 2), 2, ("10.77.0.2", 9900), "855834625"),
         (
             MPIRUN_MET | {"PMIX_NAMESPACE": "prterun-alpha-4242@1"},  # of Open MPI 5
