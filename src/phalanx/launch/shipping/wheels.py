@@ -39,7 +39,8 @@ async def fetch_wheels(
     async with _alone(folder):
         if not folder.is_dir():
             await _fetch(recipe, python, folder, machine)
-    return folder, await in_thread(_listed, folder)
+    files = await in_thread(walk, folder, lambda path, is_folder: False)
+    return folder, await in_thread(make_manifest, folder, files)
 
 
 @contextlib.asynccontextmanager
@@ -63,10 +64,6 @@ async def _fetch(recipe: Recipe, python: Inspection, folder: Path, machine: str)
     for step in recipe.steps:
         await _download(step, python, part, machine)
     part.rename(folder)
-
-
-def _listed(folder: Path) -> FileManifest:
-    return make_manifest(folder, walk(folder, lambda path, is_folder: False))
 
 
 async def _download(step: PipStep, python: Inspection, folder: Path, machine: str) -> None:
