@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from phalanx.core.errors import InputError
 from phalanx.pool.blueprint import read_blueprint
-from phalanx.pool.machine import FILE_FIELDS, Machine
+from phalanx.pool.machine import FILE_FIELDS, Machine, as_line
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+')
 _WORDS = {"yes": "true", "no": "false"}
@@ -74,18 +74,9 @@ def repaired(text: str) -> tuple[str, int, int]:
 
 def _line(machine: Machine) -> str:
     chosen = machine.model_fields_set & set(_SHOWN) | {"host"}
-    fields = [
-        f"{name}: {_value(getattr(machine, name), 'B' if name == 'memory' else '')}"
-        for name in _SHOWN
-        if name in chosen
-    ]
-    fields += ["password: prompt"] if machine.password is not None else []
-    return f"  {machine.name}: {{{', '.join(fields)}}}"
-
-
-def _value(value: object, unit: str = "") -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = f"{value}{unit}"
-    plain = re.fullmatch(r"[\w./~@+-]+", text) is not None
-    return text if plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    fields = {name: getattr(machine, name) for name in _SHOWN if name in chosen}
+    for name in {"memory", "ship_limit"} & fields.keys():
+        fields[name] = f"{fields[name] // 1000}kB"
+    if machine.password is not None:
+        fields["password"] = "prompt"
+    return as_line(machine.name, fields)
