@@ -18,7 +18,6 @@ from phalanx.cli.invocation import PASS_WORDS_ON, Invocation
 from phalanx.cli.machines.doctor import doctor
 from phalanx.cli.machines.lab import lab_app
 from phalanx.cli.machines.pool_check import check
-from phalanx.cli.machines.pool_convert import convert
 from phalanx.cli.machines.pool_init import init
 from phalanx.cli.machines.pool_probe import probe
 from phalanx.cli.machines.pool_trust import trust
@@ -100,7 +99,7 @@ def phalanx(
 pool_app = typer.Typer(
     help="The machines that can take part.", no_args_is_help=True, rich_markup_mode=None
 )
-for verb in (init, trust, check, probe, convert):
+for verb in (init, trust, check, probe):
     pool_app.command()(verb)
 
 VERBS: tuple[tuple[Any, str], ...] = (

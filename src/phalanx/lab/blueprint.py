@@ -11,7 +11,6 @@ from phalanx.core.files import write_asked
 from phalanx.lab import state as states
 from phalanx.lab.state import LabState
 from phalanx.pool.facts import Facts
-from phalanx.pool.machine import as_line
 
 
 def text_of(state: LabState, facts: Facts, key: Path) -> str:
@@ -31,7 +30,7 @@ def text_of(state: LabState, facts: Facts, key: Path) -> str:
         }
         if unequal and machine.cpu is not None:
             fields["speed"] = machine.cpu / 100
-        lines.append(as_line(machine.name, fields))
+        lines.append(f"  {machine.name}: {json.dumps(fields)}")
     return "\n".join(lines) + "\n"
 
 

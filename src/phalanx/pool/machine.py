@@ -6,10 +6,8 @@ The description of each field is also the sentence that a wrong value is answere
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -211,11 +209,6 @@ class Machine(BaseModel):
         """Whether a password has to be typed to log in, also that of its jump host."""
         own = self.password is not None and self.password.kind == "prompt" and not self.is_here
         return own or (self.via is not None and self.via.asks_for_password)
-
-
-def as_line(name: str, fields: Mapping[str, object]) -> str:
-    """One machine in a blueprint; every value is written as JSON, which YAML contains."""
-    return f"  {name}: {json.dumps(fields, ensure_ascii=False)}"
 
 
 def read_jump(text: str) -> tuple[str | None, str, int]:
