@@ -21,16 +21,18 @@ from pydantic import (
     SecretStr,
 )
 
+Kind = Literal["env", "key", "agent", "prompt", "inline"]
+
 
 @dataclass(frozen=True)
 class Credential:
-    """A password: ``env:NAME``, ``prompt``, or, from a private file only, itself (``inline``).
+    """``env:NAME``, ``key:PATH``, ``agent``, ``prompt``, or from a private file the password.
 
     Whatever is printed, logged or written of it is the reference; an inline password is kept in a
     :class:`~pydantic.SecretStr` and shows as ``(hidden)`` everywhere.
     """
 
-    kind: Literal["env", "prompt", "inline"]
+    kind: Kind
     name: str = ""
     secret: SecretStr | None = field(default=None, repr=False)
 
@@ -49,6 +51,12 @@ def read_credential(value: object) -> object:
         if not name.isidentifier():
             raise ValueError("env: needs the name of a variable")
         return Credential("env", name)
+    if colon and scheme == "key":
+        if not name:
+            raise ValueError("key: needs a path")
+        return Credential("key", name)
+    if value == "agent":
+        return Credential("agent")
     if value == "prompt":
         return Credential("prompt")
     if not value:
@@ -123,7 +131,7 @@ class Machine(BaseModel):
     key: FilePath | None = Field(default=None, description="the path of a private key")
     password: Annotated[
         Credential | None, BeforeValidator(read_credential), PlainSerializer(str)
-    ] = Field(default=None, description="env:NAME or prompt")
+    ] = Field(default=None, description="env:NAME, key:PATH, agent or prompt")
     jump: str | None = Field(
         default=None,
         pattern=_JUMP,

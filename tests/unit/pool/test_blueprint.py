@@ -143,7 +143,7 @@ def test_json_escapes_beyond_sixteen_bits(tmp_path: Path) -> None:
     assert machine.inline_password.get_secret_value() == "pass\U0001f511/"
 
 
-@pytest.mark.parametrize("reference", ["env:NAME", "prompt"])
+@pytest.mark.parametrize("reference", ["env:NAME", "key:~/.ssh/id", "agent", "prompt"])
 def test_references_are_read_from_any_file(tmp_path: Path, reference: str) -> None:
     text = f"machines: {{a: {{host: a.example, password: '{reference}'}}}}"
     pool = read_blueprint(write(tmp_path, text))

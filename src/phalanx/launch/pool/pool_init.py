@@ -43,6 +43,11 @@ def password_reference(text: str) -> Credential:
     except ValueError as error:
         raise InputError(f"--password: {error}", "Give prompt, or env:NAME.") from None
     assert isinstance(found, Credential)
+    if found.kind in ("key", "agent"):
+        raise InputError(
+            "--password takes prompt or env:NAME, not a key or the agent",
+            "Give a key with --key; the SSH agent needs no option.",
+        )
     if found.kind == "inline":
         raise InputError(
             "--password takes prompt or env:NAME, never the password itself",

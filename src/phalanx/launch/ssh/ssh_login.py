@@ -32,16 +32,13 @@ def login_options(machine: Machine) -> dict[str, Any]:
     if machine.user:
         options["username"] = machine.user
     if machine.key:
-        file = Path(machine.key).expanduser()
-        if not file.is_file():
-            raise InputError(
-                f"the key of {machine.name} does not exist: {machine.key}",
-                "Correct 'key' in the blueprint.",
-            )
-        options |= {"client_keys": [str(file)], "agent_path": None}
-    if machine.password is not None:
-        options["password"] = _password(machine, machine.password)
-    return options
+        options |= _only_key(machine, machine.key)
+    credential = machine.password
+    if credential is None or credential.kind == "agent":
+        return options
+    if credential.kind == "key":
+        return options | _only_key(machine, credential.name)
+    return options | {"password": _password(machine)}
 
 
 def with_passwords(machines: Iterable[Machine]) -> list[Machine]:
@@ -108,7 +105,18 @@ class LoginWatch(asyncssh.SSHClient):
             self.tunnel.abort()
 
 
-def _password(machine: Machine, credential: Credential) -> str:
+def _only_key(machine: Machine, path: str) -> dict[str, Any]:
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise InputError(
+            f"the key of {machine.name} does not exist: {path}", "Correct 'key' in the blueprint."
+        )
+    return {"client_keys": [str(file)], "agent_path": None}
+
+
+def _password(machine: Machine) -> str:
+    credential = machine.password
+    assert credential is not None
     if credential.kind == "env":
         value = os.environ.get(credential.name)
         if value is None:

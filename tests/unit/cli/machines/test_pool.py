@@ -186,6 +186,7 @@ def test_init_asks_for_one_password_once(shell: Shell) -> None:
         ),
         ("env:sword-fish", "env: needs the name of a variable"),
         ("env:NOT_SET_AT_ALL", "is not set\nhint: Set it: read -rs NOT_SET_AT_ALL && export"),
+        ("key:~/swordfish", "Give a key with --key"),
         ("", "a password cannot be empty"),
     ],
 )
