@@ -15,6 +15,6 @@ def facts(**changes: Any) -> MachineFacts:
         "disk_free": 50 * GIB, "python": "/usr/bin/python3", "cores": 4, "cpu_ids": [0, 1, 2, 3],
         "cpu_model": "", "memory": 8 * GIB, "gpus": [],
         "addresses": [Address(interface="eth0", address="10.0.0.2")], "machine_id": "one",
-        "energy": [], "wall": 0.0,
+        "wall": 0.0,
     }  # fmt: skip
     return MachineFacts(**{**fields, **changes})

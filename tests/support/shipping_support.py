@@ -23,7 +23,7 @@ from phalanx.agent.storage import (
     run_results as results,
 )
 from phalanx.core.errors import MachineError
-from phalanx.launch.link.agent_answers import AgentListener
+from phalanx.launch.link.agent_frames import AgentListener
 from phalanx.launch.link.progress_notes import MachineWait
 from phalanx.pool.machine import Machine
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.frames import InvalidFrame, RequestProblem
 from phalanx.agent.log_forwarder import LogForwarder, finished_checkpoints
+from phalanx.agent.machine.sampling import Sampler
 from phalanx.agent.wire import Bell, Connection
 from phalanx.agent.workers import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from phalanx.agent.machine.sampling import Sampler
-
     Handler = Callable[["Agent", dict[str, Any], bytes], "dict[str, Any] | None"]
 
 PATIENCE = 8.0

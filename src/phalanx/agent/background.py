@@ -9,19 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phalanx.agent import life
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem, pack, unpack
 from phalanx.agent.guard import guarded
 from phalanx.agent.system import readable
 from phalanx.agent.wire import Gone, read_exactly, write_all
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from phalanx.agent.agent import Agent
 
 SOCKET = "agent.sock"
 LOG = "agent.log"
@@ -116,7 +113,9 @@ def _become_background(make: Callable[[], Agent], listener: socket.socket, folde
 
     def work() -> int:
         try:
-            return life.live_detached(make(), listener)
+            agent = make()
+            life.begin(agent)
+            return life.receive_visitors(agent, listener)
         finally:
             _remove_traces(folder)
             life.discard_empty(folder)

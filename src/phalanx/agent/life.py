@@ -14,19 +14,16 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phalanx.agent import ownership
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import InvalidFrame, RequestProblem, field, is_run
 from phalanx.agent.machine.facts import machine_facts
 from phalanx.agent.system import readable
 from phalanx.agent.wire import Connection, Gone
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from phalanx.agent.agent import Agent
 
 SHARED_FOLDERS = ("blobs", "code", "data", "wheels", "environments", "runs")
 GRACE = 2.0
@@ -138,19 +135,12 @@ def make_way(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str,
 
 def live(agent: Agent, first: tuple[dict[str, Any], bytes], stay: Callable[[Agent], None]) -> int:
     """Attached: one controller, and its going is our end; its silence is not."""
-    _end_on_signals(agent)
-    _start_watching(agent)
+    begin(agent)
     code = _converse(agent, 0, 1, first)
     if not agent.ending:
         stay(agent)
     discard_empty(agent.run_folder)
     return code
-
-
-def live_detached(agent: Agent, listener: socket.socket) -> int:
-    _end_on_signals(agent)
-    _start_watching(agent)
-    return receive_visitors(agent, listener)
 
 
 def receive_visitors(agent: Agent, listener: socket.socket) -> int:
@@ -245,18 +235,15 @@ def _converse(
     return code
 
 
-def _end_on_signals(agent: Agent) -> None:
+def begin(agent: Agent) -> None:
+    """End on signals, and watch the workers."""
+
     def end(*_: object) -> None:
         if not agent.ending:
             print("the agent was terminated by a signal", file=sys.stderr, flush=True)
         agent.ending = True
         agent.bell.ring()
 
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, end)
-
-
-def _start_watching(agent: Agent) -> None:
     def watch() -> None:
         while True:
             time.sleep(TICK)
@@ -265,6 +252,8 @@ def _start_watching(agent: Agent) -> None:
             except Exception:  # a bug here must not leave the workers unwatched
                 traceback.print_exc()
 
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, end)
     threading.Thread(target=watch, name="watch", daemon=True).start()
 
 

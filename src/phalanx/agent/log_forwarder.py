@@ -7,12 +7,10 @@ import re
 import stat
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phalanx.agent.frames import field, inside
-
-if TYPE_CHECKING:
-    from phalanx.agent.wire import Connection
+from phalanx.agent.wire import Connection
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_NAME = re.compile(r"[0-9]{6,15}")

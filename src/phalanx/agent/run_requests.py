@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem, field, inside
 from phalanx.agent.machine.sampling import KeptSamples, Sampler, tell_all
 from phalanx.agent.workers import CONTROLLER, STARTED
-
-if TYPE_CHECKING:
-    from phalanx.agent.agent import Agent
 
 SWITCH = "switch.json"
 """Where the first worker looks for it."""

@@ -10,11 +10,8 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -36,15 +33,12 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def shim() -> str:
-    """What ties a process to the agent: its source, from wherever the agent was imported."""
-    name = "phalanx.agent.child"
-    return str(importlib.util.find_spec(name).loader.get_source(name))  # type: ignore[union-attr]
-
-
 def bound(words: list[str], *options: str) -> list[str]:
     """``words`` as a command that ends with us."""
-    return [sys.executable, *options, "-I", "-S", "-c", shim(), str(os.getpid()), *words]
+    # The source of what ties them, from wherever the agent was imported.
+    name = "phalanx.agent.child"
+    shim = str(importlib.util.find_spec(name).loader.get_source(name))  # type: ignore[union-attr]
+    return [sys.executable, *options, "-I", "-S", "-c", shim, str(os.getpid()), *words]
 
 
 def adopt_orphans() -> None:

@@ -30,25 +30,15 @@ SMALLEST_QUEUE = 128 * 1024
 
 def choose_subnet() -> ipaddress.IPv4Network:
     """A network that no interface or route of this host overlaps."""
-    taken = [*_addresses(), *_routes()]
+    addresses = json.loads(call(["ip", "-json", "-4", "addr"]) or "[]")
+    routes = json.loads(call(["ip", "-json", "-4", "route"]) or "[]")
+    found = [f"{a['local']}/{a['prefixlen']}" for i in addresses for a in i.get("addr_info", [])]
+    found += [route["dst"] for route in routes if route["dst"] != "default"]
+    taken = [ipaddress.IPv4Network(each, strict=False) for each in found]
     for network in NETWORKS.subnets(new_prefix=PREFIX):
         if isinstance(network, ipaddress.IPv4Network) and not any(map(network.overlaps, taken)):
             return network
     raise InputError(f"no subnet of {NETWORKS} is free", "End a lab: phalanx lab down")
-
-
-def _addresses() -> list[ipaddress.IPv4Network]:
-    found = json.loads(call(["ip", "-json", "-4", "addr"]) or "[]")
-    return [
-        ipaddress.IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False)
-        for interface in found
-        for address in interface.get("addr_info", [])
-    ]
-
-
-def _routes() -> list[ipaddress.IPv4Network]:
-    found = json.loads(call(["ip", "-json", "-4", "route"]) or "[]")
-    return [ipaddress.IPv4Network(r["dst"], strict=False) for r in found if r["dst"] != "default"]
 
 
 def choose_bridge() -> str:

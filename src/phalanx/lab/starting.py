@@ -20,8 +20,10 @@ from phalanx.lab.state import KEY_FILE, LabState, MachineState
 START_LIMIT = 30.0
 HIDDEN = (Path("/tmp"), Path("/run"), Path("/dev/shm"))
 """Every machine has its own of these."""
-INTO_GROUPS = 'until [ "$1" = -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; '
-ENTER = INTO_GROUPS + 'PHALANX_LAB_FOLDER=$PWD exec "$@"'
+ENTER = (
+    'until [ "$1" = -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; '
+    'PHALANX_LAB_FOLDER=$PWD exec "$@"'
+)
 INSIDE = 'cd "$PHALANX_LAB_FOLDER" 2>/dev/null || cd; unset PHALANX_LAB_FOLDER; exec "$@"'
 
 
@@ -59,7 +61,6 @@ class Starting:
         line = self._line()
         if line != "ready":
             raise self._failed(line.removeprefix("error "))
-        self.close()
 
     def close(self) -> None:
         for stream in (self._process.stdin, self._process.stdout):
@@ -84,10 +85,10 @@ class Starting:
         )
 
 
-def into_groups(machine: MachineState, words: Sequence[str], script: str = ENTER) -> list[str]:
+def into_groups(machine: MachineState, words: Sequence[str]) -> list[str]:
     """``words`` as a command that first goes into the machine's control groups."""
     groups = [f"{folder}/cgroup.procs" for folder in machine.cgroups]
-    return ["/bin/sh", "-c", script, "phalanx-lab", *groups, "--", *words]
+    return ["/bin/sh", "-c", ENTER, "phalanx-lab", *groups, "--", *words]
 
 
 def inside(machine: MachineState, words: Sequence[str]) -> list[str]:
@@ -130,12 +131,6 @@ def shared_folders(wanted: Sequence[Path | str]) -> list[Path]:
     ours = [Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[2]]
     every = {path.absolute() for path in [*ours, *map(Path, wanted)]}
     return sorted(p for p in every if any(h in p.parents for h in HIDDEN) and p.is_dir())
-
-
-def hashed_password(password: str) -> str:
-    """Hashes a password as the system keeps it; it goes over standard input, because all users can
-    read a command's words."""
-    return call(["openssl", "passwd", "-6", "-stdin"], password + "\n").strip()
 
 
 def make_key(path: Path, comment: str) -> str:

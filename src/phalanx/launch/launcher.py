@@ -25,7 +25,9 @@ from phalanx.core.registry import Registry
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import OURS, SPARK_SYSTEM, RunSettings
 from phalanx.core.terminal import Say
-from phalanx.launch.frameworks import Framework, deciding, roles_by_rank
+from phalanx.launch.frameworks import deciding
+from phalanx.launch.frameworks.framework import Framework
+from phalanx.launch.frameworks.seating import roles_by_rank
 from phalanx.launch.shipping.requirements import DISTRIBUTION, installed
 from phalanx.observe.machines.monitor import Monitor
 from phalanx.plan.plan import Plan, PlannedMachine, Slot
@@ -296,20 +298,17 @@ def worker_command(
 def _process_variables(job: Job, slot: Slot) -> dict[str, str]:
     """What holds a worker that is a process of its own to its slot."""
     hashing = os.environ.get(settings.HASHING, "")
+    # The backend that was asked for, or that of this shell: other machines have none of their own.
+    shell, keras = os.environ.get(settings.KERAS_BACKEND), job.settings.keras or ""
+    backend = settings.KERAS_SYSTEMS.get(keras, shell)
     return {
         # One order of sets for all workers: a list made of one is the same everywhere.
         settings.HASHING: hashing if hashing.isdigit() else str(job.settings.seed % 2**32),
         settings.CPUS: ",".join(map(str, slot.cpus)),
         "PYTHONUNBUFFERED": "1",
         **dict.fromkeys(settings.THREADS, str(slot.threads)),
-        **_keras_backend(job.settings.keras),
+        **({settings.KERAS_BACKEND: backend} if backend else {}),
     }
-
-
-def _keras_backend(system: str | None) -> dict[str, str]:
-    """The one that was asked for, or that of this shell: other machines have none of their own."""
-    backend = settings.KERAS_SYSTEMS.get(system or "", os.environ.get(settings.KERAS_BACKEND))
-    return {settings.KERAS_BACKEND: backend} if backend else {}
 
 
 def with_own_threads(slot: Slot, environment: Mapping[str, str]) -> Slot:

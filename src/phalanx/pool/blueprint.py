@@ -17,9 +17,9 @@ from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 from phalanx.core.words import short
 from phalanx.pool.document import EXAMPLE, Document, Entry, read_document
-from phalanx.pool.here import on_this_machine
+from phalanx.pool.facts import measure
+from phalanx.pool.here import fitted
 from phalanx.pool.jumps import JumpError, resolve_ways
-from phalanx.pool.known_file import keys_beside
 from phalanx.pool.machine import FILE_FIELDS, Machine, Pool
 
 ORIGINAL_NAMES = {"ip": "host", "username": "user"}
@@ -52,7 +52,7 @@ def read_blueprint(path: Path) -> Pool:
         _check_password(document, draft, machine)
         _check_twice(document, draft, machine, machines)
         if machine.is_here:
-            machine, notes = on_this_machine(machine)
+            machine, notes = fitted(machine, measure())
             warnings += notes
         machines.append(machine)
     machines = _with_ways(document, drafts, machines)
@@ -224,7 +224,7 @@ def _check_twice(
 
 def _with_ways(document: Document, drafts: list[Draft], machines: list[Machine]) -> list[Machine]:
     try:
-        return resolve_ways(machines, keys_beside(document.path))
+        return resolve_ways(machines, document.path)
     except JumpError as error:
         draft = next(d for d in drafts if d.name == error.machine)
         raise document.fault(draft.fields["jump"].value, error.problem, error.remedy) from None

@@ -1,48 +1,128 @@
-"""This machine as a member of a pool."""
+"""What machines were found to have, against what their blueprint says: measured figures win over
+what it promises, and that over guesses."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from phalanx.pool.facts import Facts, measure
 from phalanx.pool.machine import HERE, Machine, Pool
+from phalanx.pool.measured import Probe
+
+MEMORY_SLACK = 0.9
+"""A kernel keeps some of the memory that was bought for itself."""
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """One field; ``cause`` and ``remedy`` are for people."""
+
+    machine: str
+    field: str
+    said: int
+    found: int
+    remedy: str
+
+    @property
+    def cause(self) -> str:
+        words = {"gpus": "GPU", "cores": "core"}
+        if self.field == "memory":
+            said, found = (f"{size / 2**30:.1f} GiB" for size in (self.said, self.found))
+            return f"{self.machine}: the blueprint says {said} of memory, the machine has {found}"
+        word = words[self.field]
+        said, found = (count_words(number, word) for number in (self.said, self.found))
+        return f"{self.machine}: the blueprint says {said}, the machine has {found}"
+
+    def __str__(self) -> str:
+        return f"{self.cause}. {self.remedy}"
+
+
+def count_words(number: int, word: str) -> str:
+    many = word if number == 1 else f"{word}s"
+    return f"no {many}" if number == 0 else f"{number} {many}"
+
+
+def contradictions(
+    machine: Machine, *, cores: int | None, memory: int | None, gpus: int | None
+) -> list[Contradiction]:
+    """What the blueprint promises and the machine does not have.
+
+    Less than there is may be wanted; an emulated machine pretends on purpose.
+    """
+    if machine.emulated:
+        return []
+    found = []
+    for field, said, there, least in (
+        ("gpus", machine.gpus if "gpus" in machine.model_fields_set else 0, gpus, 1.0),
+        ("cores", machine.cores, cores, 1.0),
+        ("memory", machine.memory, memory, MEMORY_SLACK),
+    ):
+        if said is not None and there is not None and there < said * least:
+            remedy = f"Correct '{field}'"
+            remedy += ", or set emulated: yes if that is intended." if field == "gpus" else "."
+            found.append(Contradiction(machine.name, field, said, there, remedy))
+    return found
 
 
 def this_machine() -> Pool:
     """The pool without a blueprint: this machine alone, named ``here``."""
-    machine, warnings = on_this_machine(Machine(name=HERE, host=HERE))
+    machine, warnings = fitted(Machine(name=HERE, host=HERE), measure())
     return Pool(machines=(machine,), source="this machine", warnings=tuple(warnings))
 
 
-def on_this_machine(machine: Machine, facts: Facts | None = None) -> tuple[Machine, list[str]]:
-    """``machine`` (``host: here``) with what was left unsaid measured, and warnings.
-
-    What the blueprint says may take less than there is; more than there is, only if emulated.
-    """
-    facts = facts or measure()
-    warnings: list[str] = []
-    cores, ids = facts.cores, facts.cpu_ids
-    if machine.cores is not None:
-        ids = facts.cpu_ids[: machine.cores]
-        cores = machine.cores
-        if cores > facts.cores and not machine.emulated:
-            warnings.append(_too_many(machine.name, "cores", cores, facts.cores))
-            cores, ids = facts.cores, facts.cpu_ids
-    if facts.cores < len(facts.cpu_ids):
-        # A quota is time on any core. A machine pinned to the first ones would share them with all
-        # others of this host pinned alike: containers, emulated machines.
-        ids = ()
-    gpus = machine.gpus if "gpus" in machine.model_fields_set else facts.usable_gpus
-    if gpus > facts.usable_gpus and not machine.emulated:
-        warnings.append(_too_many(machine.name, "gpus", gpus, facts.usable_gpus))
-        gpus = facts.usable_gpus
+def fitted(machine: Machine, facts: Facts) -> tuple[Machine, list[str]]:
+    """``machine`` with what it was found to have, and warnings of what its blueprint promises in
+    vain: it may take less than there is; more than there is, only if emulated."""
+    warnings = [
+        str(each)
+        for each in contradictions(
+            machine, cores=facts.cores, memory=facts.memory or None, gpus=facts.gpus
+        )
+    ]
     if facts.gpus > facts.usable_gpus:
         warnings.append(
             f"this machine has {facts.gpus} GPUs, but the installed torch is a CPU build"
         )
-    memory = machine.memory or facts.memory
-    update = {"cores": cores, "cpu_ids": ids, "gpus": gpus, "memory": memory}
-    update["real_gpus"] = min(gpus, facts.usable_gpus)
+
+    def taken(said: int | None, found: int) -> int:
+        return found if said is None or (said > found and not machine.emulated) else said
+
+    cores = taken(machine.cores, facts.cores)
+    gpus = taken(machine.gpus if "gpus" in machine.model_fields_set else None, facts.usable_gpus)
+    # A quota is time on any core. A machine pinned to the first ones would share them with all
+    # others of this host pinned alike: containers, emulated machines.
+    free = facts.cores < len(facts.cpu_ids)
+    update = {
+        "cores": cores,
+        "cpu_ids": () if free else facts.cpu_ids[:cores],
+        "gpus": gpus,
+        "memory": taken(machine.memory, facts.memory) if facts.memory else machine.memory,
+        "real_gpus": min(gpus, facts.usable_gpus),
+    }
     return machine.model_copy(update=update), warnings
 
 
-def _too_many(name: str, what: str, said: int, found: int) -> str:
-    return f"machine '{name}': {what} is {said}, but {found} can be used here; using {found}"
+def as_measured(pool: Pool, probe: Probe | None) -> Pool:
+    """The pool that planning reads; what the blueprint promises in vain becomes a warning.
+
+    Less than there is may be wanted, so that a smaller figure of the blueprint stands. Emulated
+    machines stay what they pretend to be.
+    """
+    if probe is None:
+        return pool
+    rates = {m.name: probe.rates_of(m.name) for m in pool.machines}
+    speeds = {name: each.speed if each else None for name, each in rates.items()}
+    comparable = all(speeds.values()) and not any(m.emulated for m in pool.machines)
+    machines, warnings = [], list(pool.warnings)
+    for machine in pool.machines:
+        found = rates[machine.name]
+        # Of this machine the blueprint's reader warns itself.
+        if found is not None and not machine.emulated and not machine.is_here:
+            gpus = len(found.gpus)
+            facts = Facts(found.cores, (), found.memory or 0, gpus, gpus)
+            machine, notes = fitted(machine, facts)
+            warnings += notes
+        if comparable:
+            machine = machine.model_copy(update={"speed": speeds[machine.name]})
+        machines.append(machine)
+    return pool.model_copy(update={"machines": tuple(machines), "warnings": tuple(warnings)})

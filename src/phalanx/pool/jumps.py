@@ -16,9 +16,14 @@ class JumpError(Exception):
         self.machine, self.problem, self.remedy = machine, problem, remedy
 
 
-def resolve_ways(machines: Sequence[Machine], known_keys: Path | None) -> list[Machine]:
+def keys_beside(blueprint: Path) -> Path:
+    """Host keys, in OpenSSH's own format: ``pool.yaml`` has its own in ``pool.known_hosts``."""
+    return blueprint.with_suffix(".known_hosts")
+
+
+def resolve_ways(machines: Sequence[Machine], blueprint: Path) -> list[Machine]:
     """The machines, each with the pool's file of host keys and with its jump host."""
-    keys = None if known_keys is None else str(known_keys.absolute())
+    keys = str(keys_beside(blueprint).absolute())
     known = {m.name: m.model_copy(update={"known_keys": keys}) for m in machines}
     return [_resolved(machine, known, ()) for machine in known.values()]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -20,30 +21,62 @@ from pydantic import (
     SecretStr,
 )
 
-from phalanx.pool.credential import Credential, read_credential
+Kind = Literal["env", "key", "agent", "prompt", "inline"]
+
+
+@dataclass(frozen=True)
+class Credential:
+    """``env:NAME``, ``key:PATH``, ``agent``, ``prompt``, or from a private file the password.
+
+    Whatever is printed, logged or written of it is the reference; an inline password is kept in a
+    :class:`~pydantic.SecretStr` and shows as ``(hidden)`` everywhere.
+    """
+
+    kind: Kind
+    name: str = ""
+    secret: SecretStr | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        if self.kind == "inline":
+            return "(hidden)"
+        return f"{self.kind}:{self.name}" if self.name else self.kind
+
+
+def read_credential(value: object) -> object:
+    """Text into a :class:`Credential`; anything else is left to the model to judge."""
+    if not isinstance(value, str):
+        return value
+    scheme, colon, name = value.partition(":")
+    if colon and scheme == "env":
+        if not name.isidentifier():
+            raise ValueError("env: needs the name of a variable")
+        return Credential("env", name)
+    if colon and scheme == "key":
+        if not name:
+            raise ValueError("key: needs a path")
+        return Credential("key", name)
+    if value == "agent":
+        return Credential("agent")
+    if value == "prompt":
+        return Credential("prompt")
+    if not value:
+        raise ValueError("a password cannot be empty")
+    return Credential("inline", secret=SecretStr(value))
+
 
 HERE = "here"
 """The ``host`` that means the machine that the command runs on."""
 
 SELECTION_WORDS = ("all", "cpus", "gpus", "energy", "fastest", "auto")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_HOST = re.compile(r"[A-Za-z0-9\[:][A-Za-z0-9._:%\[\]-]{0,252}")
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?")
-_JUMP = re.compile(
-    r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9_.\\-]{0,63}\$?)@)?"
-    r"(?P<host>[A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.%]{2,60}\])(?::(?P<port>\d{1,5}))?"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+_HOST = r"^[A-Za-z0-9\[:][A-Za-z0-9._:%\[\]-]{0,252}$"
+_USER = r"^[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?$"
+_JUMP = (
+    r"^(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9_.\\-]{0,63}\$?)@)?"
+    r"(?P<host>[A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.%]{2,60}\])(?::(?P<port>\d{1,5}))?$"
 )
-_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?")
+_FINGERPRINT = r"^SHA256:[A-Za-z0-9+/]{43}=?$"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(i?)B?", re.IGNORECASE)
-
-
-def _matching(pattern: re.Pattern[str]) -> AfterValidator:
-    def check(value: str) -> str:
-        if not pattern.fullmatch(value):
-            raise ValueError("not allowed")
-        return value
-
-    return AfterValidator(check)
 
 
 def _check_name(value: str) -> str:
@@ -82,24 +115,27 @@ class Machine(BaseModel):
         frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
     )
 
-    name: Annotated[str, _matching(_NAME), AfterValidator(_check_name)] = Field(
+    name: Annotated[str, AfterValidator(_check_name)] = Field(
+        pattern=_NAME,
         description=f"letters, digits and . _ -, but not a word that selections use "
-        f"({', '.join(SELECTION_WORDS)})"
+        f"({', '.join(SELECTION_WORDS)})",
     )
-    host: Annotated[str, _matching(_HOST)] = Field(
-        description="an address, a host name, or 'here' for this machine"
+    host: str = Field(
+        pattern=_HOST, description="an address, a host name, or 'here' for this machine"
     )
-    address: Annotated[str, _matching(_HOST)] | None = Field(
-        default=None, description="the address at which the other machines reach it"
+    address: str | None = Field(
+        default=None, pattern=_HOST, description="the address at which the other machines reach it"
     )
     port: int = Field(default=22, ge=1, le=65535, description="a port number, 1 to 65535")
-    user: Annotated[str, _matching(_USER)] | None = Field(default=None, description="a user's name")
+    user: str | None = Field(default=None, pattern=_USER, description="a user's name")
     key: FilePath | None = Field(default=None, description="the path of a private key")
     password: Annotated[
         Credential | None, BeforeValidator(read_credential), PlainSerializer(str)
     ] = Field(default=None, description="env:NAME, key:PATH, agent or prompt")
-    jump: Annotated[str, _matching(_JUMP)] | None = Field(
-        default=None, description="the name of another machine, or [user@]host[:port]"
+    jump: str | None = Field(
+        default=None,
+        pattern=_JUMP,
+        description="the name of another machine, or [user@]host[:port]",
     )
     folder: FilePath | None = Field(
         default=None, description="the path of the folder for Phalanx's files on that machine"
@@ -116,8 +152,9 @@ class Machine(BaseModel):
     price_per_hour: float | None = Field(default=None, ge=0, description="a number, 0 or more")
     energy_efficient: bool = Field(default=False, description="yes or no")
     data: FilePath | None = Field(default=None, description="the path of the data on that machine")
-    host_key: Annotated[str, _matching(_FINGERPRINT)] | None = Field(
+    host_key: str | None = Field(
         default=None,
+        pattern=_FINGERPRINT,
         description="a fingerprint, SHA256: and 43 characters, as ssh-keygen -lf prints it",
     )
     speed: float | None = Field(
@@ -176,7 +213,7 @@ class Machine(BaseModel):
 
 def read_jump(text: str) -> tuple[str | None, str, int]:
     """User, host and port of a jump host that is no machine of the pool."""
-    found = _JUMP.fullmatch(text)
+    found = re.fullmatch(_JUMP, text)
     if found is None or not 1 <= int(found["port"] or 22) <= 65535:
         raise ValueError("not a jump host")
     return found["user"], found["host"], int(found["port"] or 22)

@@ -13,7 +13,6 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     name: Text
     memory: Count | None = None
-    watts: float | None = None
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,9 +35,5 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Annotated[list[Gpu], msgspec.Meta(max_length=1024)]
     addresses: Annotated[list[Address], msgspec.Meta(max_length=1024)]
     machine_id: Text
-    energy: Annotated[list[Text], msgspec.Meta(max_length=16)]
     wall: Annotated[float, msgspec.Meta(ge=0, le=1e11)]
     default_interface: Text = ""
-
-    def has_address(self, address: str) -> bool:
-        return any(own.address == address for own in self.addresses)

@@ -86,8 +86,6 @@ class MachineRates(msgspec.Struct, frozen=True):
     gpus: list[str]
     """Models, one for each."""
     devices: list[DeviceRates]
-    energy: list[str] = []
-    """Devices that count energy there: ``cpu``, ``gpu``."""
 
     @property
     def speed(self) -> float | None:

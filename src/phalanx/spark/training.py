@@ -154,8 +154,8 @@ class KerasTrainee:
         check_options(environment, self.model)
         check_clipping(self.model.optimizer, environment)
         mirror = self._mirror = TorchKerasModel(self.model)
-        self._rule = rule_of(self.model.optimizer, mirror.variables, mirror.parameters)
-        read_state(self.model.optimizer, mirror.variables, mirror.parameters, self._rule)
+        self._rule = rule_of(mirror)
+        read_state(mirror, self._rule)
         parts, loop = build_worker(
             environment, mirror.module, self._rule, seeds=KerasSeeds(self.model)
         )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.pool.contradictions import contradictions
+from phalanx.pool.here import as_measured, contradictions
 from phalanx.pool.machine import Machine, Pool
 from phalanx.pool.measured import DeviceRates, MachineRates, Probe
-from phalanx.pool.measured_pool import as_measured
 
 GIB = 2**30
 

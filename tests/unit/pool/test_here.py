@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.agent.machine import facts as agent_facts
 from phalanx.pool.facts import Facts, measure
-from phalanx.pool.here import on_this_machine, this_machine
+from phalanx.pool.here import fitted, this_machine
 from phalanx.pool.machine import Machine
 
 FOUR_CORES = Facts(cores=4, cpu_ids=(0, 2, 1, 3), memory=2**30, gpus=2, usable_gpus=2)
@@ -48,41 +48,42 @@ def here(**fields: object) -> Machine:
 
 
 def test_what_is_unsaid_is_measured() -> None:
-    machine, warnings = on_this_machine(here(), FOUR_CORES)
+    machine, warnings = fitted(here(), FOUR_CORES)
     assert (machine.cores, machine.gpus, machine.memory) == (4, 2, 2**30)
     assert machine.cpu_ids == (0, 2, 1, 3)
     assert warnings == []
 
 
 def test_less_than_there_is() -> None:
-    machine, warnings = on_this_machine(here(cores=3, gpus=0, memory="1GB"), FOUR_CORES)
+    machine, warnings = fitted(here(cores=3, gpus=0, memory="1GB"), FOUR_CORES)
     assert (machine.cores, machine.gpus, machine.memory) == (3, 0, 10**9)
     assert machine.cpu_ids == (0, 2, 1)
     assert warnings == []
 
 
 def test_more_than_there_is() -> None:
-    machine, warnings = on_this_machine(here(cores=9, gpus=3), FOUR_CORES)
+    machine, warnings = fitted(here(cores=9, gpus=3), FOUR_CORES)
     assert (machine.cores, machine.gpus) == (4, 2)
     assert warnings == [
-        "machine 'me': cores is 9, but 4 can be used here; using 4",
-        "machine 'me': gpus is 3, but 2 can be used here; using 2",
+        "me: the blueprint says 3 GPUs, the machine has 2 GPUs. Correct 'gpus', or set emulated: "
+        "yes if that is intended.",
+        "me: the blueprint says 9 cores, the machine has 4 cores. Correct 'cores'.",
     ]
 
 
 def test_an_emulated_machine_may_claim_anything() -> None:
-    machine, warnings = on_this_machine(here(cores=9, gpus=3, emulated=True), FOUR_CORES)
+    machine, warnings = fitted(here(cores=9, gpus=3, emulated=True), FOUR_CORES)
     assert (machine.cores, machine.gpus, machine.real_gpus) == (9, 3, 2)
     assert warnings == []
 
 
 def test_gpus_that_torch_cannot_use() -> None:
     facts = Facts(cores=1, cpu_ids=(0,), memory=1, gpus=2, usable_gpus=0)
-    machine, warnings = on_this_machine(here(), facts)
+    machine, warnings = fitted(here(), facts)
     assert machine.gpus == 0
     assert warnings == ["this machine has 2 GPUs, but the installed torch is a CPU build"]
 
 
 def test_under_a_quota_nobody_is_held_to_a_core() -> None:
-    machine, _ = on_this_machine(here(), Facts(1, (0, 1, 2, 3), 8 * 10**9, 0, 0))
+    machine, _ = fitted(here(), Facts(1, (0, 1, 2, 3), 8 * 10**9, 0, 0))
     assert (machine.cores, machine.cpu_ids) == (1, ())

@@ -84,18 +84,13 @@ class JaxKerasModel(KerasModel):
         logs, found, self._written, self._others, self._metrics = self._gradients(
             self._flat, self._others, self._state, self._metrics, batch
         )
-        self._layout.give(self._as_torch(found), self._used, self.parameters)
-        return dict(logs)
-
-    def _as_torch(self, found: Any) -> Tensor:
         (device,) = found.devices()
-        if device.platform == self._platform:
-            return dlpack.from_dlpack(found)
-        return torch.from_numpy(np.array(found))  # JAX computes on what torch cannot use
-
-    @property
-    def _platform(self) -> str:
-        return "cpu" if self._device.type == "cpu" else "gpu"
+        if device.platform == ("cpu" if self._device.type == "cpu" else "gpu"):
+            row = dlpack.from_dlpack(found)
+        else:  # JAX computes on what torch cannot use
+            row = torch.from_numpy(np.array(found))
+        self._layout.give(row, self._used, self.parameters)
+        return dict(logs)
 
     def load(self) -> None:
         flat = self._layout.join(self.parameters)

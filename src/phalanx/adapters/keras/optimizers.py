@@ -8,21 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from phalanx.adapters.keras.keras_model import KerasModel
 from phalanx.core.errors import InputError
 from phalanx.sync.state import keras_rules as rules
 
-KINDS: dict[str, type[rules.KerasRule]] = {
-    "SGD": rules.KerasSGD,
-    "Adam": rules.KerasAdam,
-    "AdamW": rules.KerasAdam,
-    "Nadam": rules.KerasNadam,
-    "Adamax": rules.KerasAdamax,
-    "RMSprop": rules.KerasRMSprop,
-    "Adagrad": rules.KerasAdagrad,
-    "Adadelta": rules.KerasAdadelta,
-    "Lion": rules.KerasLion,
-    "Ftrl": rules.KerasFtrl,
-}
+KINDS = {kind.__name__.removeprefix("Keras"): kind for kind in rules.KerasRule.__subclasses__()}
+KINDS["AdamW"] = rules.KerasAdam
 _SLOTS = {
     "momentum": ("momentums", "_momentums", "_m"),
     "velocity": ("_velocities",),
@@ -42,9 +33,13 @@ _ABSENT = {
 }
 
 
-def rule_of(optimizer: Any, variables: Sequence[Any], mirror: Sequence[nn.Parameter]) -> Any:
-    """A torch optimizer of the parameters in ``mirror`` with the rule of Keras' ``optimizer``."""
-    _check(optimizer, variables)
+def rule_of(mirror: KerasModel) -> Any:
+    """A torch optimizer of the mirror's parameters, with the rule of Keras' own."""
+    from keras import backend
+
+    powers = {"float32_powers": True} if backend.backend() == "tensorflow" else {}
+    optimizer = mirror.optimizer
+    _check(optimizer, mirror.variables)
     kind, config = KINDS[type(optimizer).__name__], optimizer.get_config()
     options = {name: config[name] for name in kind.options}
     options |= {"lr": rate_of(optimizer), "clipvalue": optimizer.clipvalue or 0.0}
@@ -52,20 +47,14 @@ def rule_of(optimizer: Any, variables: Sequence[Any], mirror: Sequence[nn.Parame
         kind, options = rules.by_variable(kind), {**options, "clipnorm": optimizer.clipnorm}
     decay = optimizer.weight_decay or 0.0
     groups: dict[bool, list[nn.Parameter]] = {}
-    for variable, parameter in zip(variables, mirror, strict=True):
+    for variable, parameter in zip(mirror.variables, mirror.parameters, strict=True):
         decays = bool(decay) and optimizer._use_weight_decay(variable)
         groups.setdefault(decays, []).append(parameter)
     given = [
-        {"params": found, "weight_decay": decay if decays else 0.0, **_of_backend()}
+        {"params": found, "weight_decay": decay if decays else 0.0, **powers}
         for decays, found in groups.items()
     ]
     return kind(given, **options)
-
-
-def _of_backend() -> dict[str, bool]:
-    from keras import backend
-
-    return {"float32_powers": True} if backend.backend() == "tensorflow" else {}
 
 
 def rate_of(optimizer: Any, step: int | None = None) -> float:
@@ -105,17 +94,13 @@ def _check(optimizer: Any, variables: Sequence[Any]) -> None:
         )
 
 
-def read_state(
-    source: Any,
-    variables: Sequence[Any],
-    mirror: Sequence[nn.Parameter],
-    target: torch.optim.Optimizer,
-) -> None:
+def read_state(mirror: KerasModel, target: torch.optim.Optimizer) -> None:
     """What Keras' optimizer has learnt so far becomes the state of ``target``."""
     from keras import ops
 
-    steps = int(source.iterations)
-    for variable, parameter in zip(variables, mirror, strict=True) if steps else ():
+    source, steps = mirror.optimizer, int(mirror.optimizer.iterations)
+    pairs = zip(mirror.variables, mirror.parameters, strict=True)
+    for variable, parameter in pairs if steps else ():
         state, place = target.state[parameter], _place(source, variable)
         for slot, kept in _kept(source).items():
             state[slot] = torch.from_numpy(ops.convert_to_numpy(kept[place].value).copy())
@@ -123,17 +108,13 @@ def read_state(
             state["step"] = torch.tensor(float(steps))
 
 
-def write_state(
-    source: torch.optim.Optimizer,
-    mirror: Sequence[nn.Parameter],
-    variables: Sequence[Any],
-    target: Any,
-) -> None:
+def write_state(source: torch.optim.Optimizer, mirror: KerasModel) -> None:
     """The other way."""
+    target = mirror.optimizer
     if (product := getattr(target, "_u_product", None)) is not None:  # of Nadam
-        steps = int(source.state[mirror[0]].get("step", 0))
+        steps = int(source.state[mirror.parameters[0]].get("step", 0))
         product.assign(rules.nadam_product(target.beta_1, steps))
-    for variable, parameter in zip(variables, mirror, strict=True):
+    for variable, parameter in zip(mirror.variables, mirror.parameters, strict=True):
         place = _place(target, variable)
         for slot, kept in _kept(target).items():
             value = source.state[parameter].get(slot)

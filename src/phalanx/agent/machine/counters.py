@@ -1,4 +1,5 @@
-"""What the kernel counts: processor time, bytes of networks and disks, processes."""
+"""What the kernel counts: processor time, bytes of networks and disks, processes; and the energy
+that processors count themselves (RAPL), where this user may read it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from phalanx.agent.machine import control_groups as groups
-from phalanx.agent.machine.control_groups import read_text
+from phalanx.agent.machine.control_groups import read_number, read_text
 from phalanx.agent.system import every_process, stat_fields
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -127,3 +128,43 @@ class Families:
             }
             self._leaders, self._scan_at = chosen, now + SCAN_SECONDS
         return sorted(self._found | chosen) if chosen else []
+
+
+POWERCAP = "/sys/class/powercap"
+
+
+def zones(root: str = POWERCAP) -> list[str]:
+    """Packages, and the memory beside them: what does not contain one another."""
+    try:
+        names = sorted(entry.name for entry in Path(root).iterdir())
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        label = read_text(f"{root}/{name}/name").strip()
+        if label.startswith("package") or label == "dram":
+            found.append(f"{root}/{name}")
+    return [zone for zone in found if read_number(f"{zone}/energy_uj") is not None]
+
+
+class Joules:
+    """Joules since it was made; counters that begin anew are put together."""
+
+    def __init__(self, root: str = POWERCAP) -> None:
+        self._zones = zones(root)
+        self._last: dict[str, int] = {}
+        self._total = 0
+        self.read()
+
+    def read(self) -> float | None:
+        """``None`` where nothing counts."""
+        for zone in self._zones:
+            now = read_number(f"{zone}/energy_uj")
+            if now is None:
+                continue
+            passed = now - self._last.get(zone, now)
+            if passed < 0:
+                passed += read_number(f"{zone}/max_energy_range_uj") or now
+            self._total += max(0, passed)
+            self._last[zone] = now
+        return self._total / 1e6 if self._zones else None

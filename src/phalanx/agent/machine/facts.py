@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.agent.machine import control_groups as groups
-from phalanx.agent.machine import energy, gpus
+from phalanx.agent.machine import gpus
 
 TOPOLOGY = "/sys/devices/system/cpu"
 SIOCGIFADDR = 0x8915
@@ -26,7 +26,6 @@ SIOCGIFADDR = 0x8915
 def machine_facts(folder: Path) -> dict[str, Any]:
     """All of them; ``folder`` is where Phalanx keeps its files."""
     ids = cpu_ids()
-    found_gpus = gpus.gpu_facts()
     return {
         "hostname": socket.gethostname(),
         "user": _user(),
@@ -37,11 +36,10 @@ def machine_facts(folder: Path) -> dict[str, Any]:
         "cpu_ids": ids,
         "cpu_model": cpu_model(),
         "memory": memory(),
-        "gpus": found_gpus,
+        "gpus": gpus.gpu_facts(),
         "addresses": addresses(),
         "default_interface": default_interface(),
         "machine_id": machine_id(),
-        "energy": _energy(found_gpus),
         "wall": time.time(),  # last: read when the answer leaves
     }
 
@@ -122,12 +120,6 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
-
-
-def _energy(found: list[dict[str, Any]]) -> list[str]:
-    """The devices here that count energy: ``cpu``, ``gpu``."""
-    readable = ["cpu"] if energy.zones() else []
-    return readable + (["gpu"] if any(gpu["watts"] is not None for gpu in found) else [])
 
 
 def addresses() -> list[dict[str, str]]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem
 from phalanx.agent.ownership import check, is_our_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from phalanx.agent.agent import Agent
 
 INSPECT_SECONDS = 60.0
 LOOK = """

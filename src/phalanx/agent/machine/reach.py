@@ -12,12 +12,10 @@ import secrets
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem, field
-
-if TYPE_CHECKING:
-    from phalanx.agent.agent import Agent
 
 LISTEN_SECONDS = 60.0
 MOST_SECONDS = 30.0

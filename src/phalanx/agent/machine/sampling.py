@@ -11,16 +11,13 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phalanx.agent.machine.usage import UsageMeter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from phalanx.agent.wire import Connection
-    from phalanx.agent.workers import Workers
+from phalanx.agent.wire import Connection
+from phalanx.agent.workers import Workers
 
 FILE = "samples.jsonl"
 MOST = 16 << 20

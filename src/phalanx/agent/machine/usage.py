@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.agent.machine import control_groups as groups
-from phalanx.agent.machine import counters, energy, facts
+from phalanx.agent.machine import counters, facts
 from phalanx.agent.machine.gpus import GpuReadings
 
 
@@ -25,7 +25,7 @@ class UsageMeter:
         self._processor = counters.Processor(ids)
         self._workers, self._families = counters.Processes(), counters.Families()
         self._memory = groups.memory_group()
-        self._gpus, self._joules = GpuReadings(), energy.Joules()
+        self._gpus, self._joules = GpuReadings(), counters.Joules()
         self._before = self._totals()
 
     def read(self) -> dict[str, Any]:

@@ -13,17 +13,14 @@ import os
 import queue
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem
 from phalanx.agent.machine.facts import disk_free
 from phalanx.agent.ownership import checksum, content_is
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from phalanx.agent.agent import Agent
 
 SPARE = 1.05
 """What has to be free for each byte that is needed."""

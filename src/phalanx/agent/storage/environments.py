@@ -13,19 +13,16 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phalanx.agent import system
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem
 from phalanx.agent.machine.inspect_python import last_line, user_path
 from phalanx.agent.ownership import is_our_tree
 from phalanx.agent.storage.blobs import checked_digest, unwritable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from phalanx.agent.agent import Agent
 
 MARKER = "phalanx-complete"
 INSTALL_SECONDS = 3600.0

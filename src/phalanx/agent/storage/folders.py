@@ -13,20 +13,12 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem, inside
 from phalanx.agent.ownership import content_is, is_our_tree
-from phalanx.agent.storage.blobs import (
-    BlobStore,
-    check_space,
-    checked_digest,
-    missing_blobs,
-    store_of,
-    unwritable,
-)
+from phalanx.agent.storage import blobs
 
 if TYPE_CHECKING:
-    from phalanx.agent.agent import Agent
-
     Entries = list[dict[str, Any]]
 
 SHARED = ("code", "data", "wheels")
@@ -41,8 +33,8 @@ BASELINE = "project.json"
 
 def have(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """What is missing of a manifest: itself, some blobs (a page of them), or nothing."""
-    store, kind = store_of(agent), request["kind"]
-    digest, size = checked_digest(request["manifest"]), int(request["size"])
+    store, kind = blobs.store_of(agent), request["kind"]
+    digest, size = blobs.checked_digest(request["manifest"]), int(request["size"])
     first = int(request.get("first", 0))
     target = target_of(agent, kind, digest)
     if first == 0:
@@ -55,12 +47,12 @@ def have(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any
     if kind in SHARED and is_whole(target, entries, kind in EXECUTED):
         os.utime(target)
         return {"ready": str(target)}
-    missing = list(missing_blobs(store, entries, first))
+    missing = list(blobs.missing_blobs(store, entries, first))
     if first == 0:
         needed = sum(entries[number]["size"] - offset for number, offset in missing)
         if kind not in LINKED:
             needed += sum(entry["size"] for entry in entries)
-        check_space(agent, needed)
+        blobs.check_space(agent, needed)
     following = missing[PAGE][0] if len(missing) > PAGE else None
     return {"missing": missing[:PAGE], "next": following}
 
@@ -108,8 +100,8 @@ def _is_right(path: Path, entry: dict[str, Any], executed: bool) -> bool:
 
 def lay_out(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
     """Make the folder of a manifest all of whose blobs are here."""
-    store, kind = store_of(agent), request["kind"]
-    digest = checked_digest(request["manifest"])
+    store, kind = blobs.store_of(agent), request["kind"]
+    digest = blobs.checked_digest(request["manifest"])
     entries = store.manifest(digest)
     if entries is None:
         raise RequestProblem("the request lists no files")
@@ -121,11 +113,11 @@ def lay_out(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, 
         if kind == "project":
             (target.parent / BASELINE).write_text(json.dumps(snapshot(target)))
     except OSError as error:
-        raise unwritable(agent, error) from error
+        raise blobs.unwritable(agent, error) from error
     return {"path": str(target)}
 
 
-def _make(store: BlobStore, entries: Entries, target: Path, linked: bool) -> None:
+def _make(store: blobs.BlobStore, entries: Entries, target: Path, linked: bool) -> None:
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True, mode=0o700)
@@ -144,7 +136,7 @@ def _make(store: BlobStore, entries: Entries, target: Path, linked: bool) -> Non
         raise
 
 
-def _place(store: BlobStore, entry: dict[str, Any], path: Path, linked: bool) -> None:
+def _place(store: blobs.BlobStore, entry: dict[str, Any], path: Path, linked: bool) -> None:
     if entry["sha256"] and not store.is_right(entry["sha256"]):
         raise RequestProblem(f"the stored copy of {entry['path']} is damaged", "Start again.")
     if entry["folder"]:

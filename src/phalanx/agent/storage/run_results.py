@@ -11,19 +11,16 @@ import hashlib
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem, field
 from phalanx.agent.log_forwarder import CHECKPOINT_NAME, CHECKPOINTS, finished_checkpoints
 from phalanx.agent.ownership import PIECE
 from phalanx.agent.storage.folders import read_baseline, snapshot
 from phalanx.agent.storage.unused import remove, remove_unused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from phalanx.agent.agent import Agent
 
 FOLDERS = ("files", "checkpoints")
 FILES = ("model.safetensors", "best.safetensors", "profile.json")

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.core import words
+from phalanx.core.run_folder.run_paths import runs_home
+from phalanx.pool.facts import measure
 
 CPU_INFO = Path("/proc/cpuinfo")
 LEAST_PYTHON = (3, 11)
@@ -80,7 +82,6 @@ def torch() -> HealthCheck:
 
 
 def cores() -> HealthCheck:
-    from phalanx.pool.facts import measure
 
     facts = measure()
     present = os.cpu_count() or facts.cores
@@ -90,7 +91,6 @@ def cores() -> HealthCheck:
 
 
 def gpus() -> HealthCheck:
-    from phalanx.pool.facts import measure
 
     facts = measure()
     if facts.gpus > facts.usable_gpus:
@@ -137,13 +137,8 @@ def bfloat16(cpu_info: Path = CPU_INFO) -> HealthCheck:
 
 
 def run_folder() -> HealthCheck:
-    from phalanx.core.run_folder.run_paths import runs_home
-
-    return _writable("run folder", runs_home(), "Set PHALANX_RUNS to a folder you may write to.")
-
-
-def _writable(name: str, folder: Path, remedy: str) -> HealthCheck:
     """Tried, not asked: permissions do not tell about full disks or read-only mounts."""
+    folder = runs_home()
     nearest = folder.absolute()
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
@@ -151,9 +146,10 @@ def _writable(name: str, folder: Path, remedy: str) -> HealthCheck:
         with tempfile.TemporaryFile(dir=nearest) as file:
             file.write(b"phalanx")
     except OSError as error:
-        return HealthCheck(name, "fail", f"{folder}: {error.strerror}", remedy)
+        remedy = "Set PHALANX_RUNS to a folder you may write to."
+        return HealthCheck("run folder", "fail", f"{folder}: {error.strerror}", remedy)
     made = "" if folder.exists() else " (created when needed)"
-    return HealthCheck(name, "ok", f"{folder}{made}")
+    return HealthCheck("run folder", "ok", f"{folder}{made}")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from phalanx.cli.output import Output, write_problem
 from phalanx.cli.request import options as o
-from phalanx.core.errors import DONE, MACHINE_FAILED
+from phalanx.core.errors import DONE, MACHINE_FAILED, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A blueprint, YAML or JSON.")],
+    file: o.Blueprint,
     machines: o.Machines = "all",
     offline: Annotated[
         bool, typer.Option("--offline", help="Only read the blueprint; connect to no machine.")
@@ -40,16 +39,49 @@ def check(
     pool = read_blueprint(file)
     output = Output(json)
     if offline:
-        from phalanx.cli.machines import pool_offline
-
-        selections = pool_offline.selections_of(pool)
-        pool_offline.show(output, pool, selections)
-        output.result(pool_offline.as_json(pool, selections))
+        _show_offline(pool, output)
         return DONE
     found, findings = _check(select(pool, machines), output)
     _show(found, findings, pool, output)
     output.result(as_json(pool, found, findings))
     return MACHINE_FAILED if any(each.level == "error" for each in findings) else DONE
+
+
+def _show_offline(pool: Pool, output: Output) -> None:
+    """What the blueprint says, and what each selection would take."""
+    from phalanx.cli.show.check_words import plain_table
+    from phalanx.plan.select import GROUPS, select
+
+    titles = ("name", "host", "cores", "GPUs", "efficient", "watts", "price/h")
+    table = plain_table(*titles, left=("host",))
+    for column in table.columns[:2]:
+        column.no_wrap, column.overflow = False, "fold"
+    for machine in pool.machines:
+        cores, watts, price = machine.cores, machine.watts, machine.price_per_hour
+        table.add_row(
+            machine.name,
+            machine.endpoint,
+            "?" if cores is None else str(cores),
+            str(machine.gpus),
+            "yes" if machine.energy_efficient else "no",
+            "?" if watts is None else f"{watts:g}",
+            "?" if price is None else f"{price:.2f}",
+        )
+    output.human.print(table, soft_wrap=False)
+    output.say("\nselection    takes", "bold")
+    selections: dict[str, list[str]] = {}
+    for text in (*GROUPS, "fastest:1"):
+        try:
+            selections[text] = taken = [m.name for m in select(pool, text)]
+        except InputError:
+            selections[text] = taken = []
+        line = f"{text:<13}{', '.join(taken) or 'no machine'}"
+        output.human.print(line, style=None if taken else "dim", soft_wrap=False)
+    for warning in pool.warnings:
+        output.human.print(f"warning: {warning}", style="yellow", soft_wrap=False)
+    machines = [m.model_dump(mode="json", exclude={"cpu_ids"}) for m in pool.machines]
+    known = {"source": pool.source, "machines": machines, "selections": selections}
+    output.result({**known, "warnings": list(pool.warnings)})
 
 
 def _check(chosen: Sequence[Any], output: Output) -> tuple[Check, list[PoolFinding]]:

@@ -14,9 +14,7 @@ from phalanx.core.errors import DONE, InputError
 
 def convert(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="The blueprint to convert.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it.")] = Path(
-        "pool.yaml"
-    ),
+    out: o.Out = Path("pool.yaml"),
     json: o.Json = False,
 ) -> int:
     """Read a blueprint of the old form ("connections"), and write it as YAML.

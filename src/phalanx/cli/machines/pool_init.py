@@ -27,9 +27,7 @@ def init(
             help="Aliases of ~/.ssh/config, host names, addresses, or 'here' for this machine.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it.")] = Path(
-        "pool.yaml"
-    ),
+    out: o.Out = Path("pool.yaml"),
     user: Annotated[str | None, typer.Option(metavar="NAME", help="The user to log in as.")] = None,
     key: Annotated[str | None, typer.Option(metavar="PATH", help="The private key.")] = None,
     password: Annotated[
@@ -58,7 +56,7 @@ def init(
         password_reference,
         with_host_names,
     )
-    from phalanx.pool.known_file import keys_beside
+    from phalanx.pool.jumps import keys_beside
 
     reference = None if password is None else password_reference(password)
     if out.exists():

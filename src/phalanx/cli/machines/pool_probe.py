@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +17,7 @@ SHORTEST, LONGEST = 2.0, 3600.0
 
 
 def probe(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A blueprint, YAML or JSON.")],
+    file: o.Blueprint,
     machines: o.Machines = "all",
     seconds: Annotated[
         float, typer.Option(metavar="N", help="Most seconds to measure, once workers run.")
@@ -38,8 +37,8 @@ def probe(
     from phalanx.launch.ssh.ssh_login import with_passwords
     from phalanx.plan.select import select
     from phalanx.pool.blueprint import read_blueprint
+    from phalanx.pool.here import as_measured
     from phalanx.pool.measured import path_beside, write_probe
-    from phalanx.pool.measured_pool import as_measured
 
     if not SHORTEST <= seconds <= LONGEST:
         raise InputError(

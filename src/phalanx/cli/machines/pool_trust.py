@@ -24,7 +24,7 @@ Yes = Annotated[
 
 
 def trust(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A blueprint, YAML or JSON.")],
+    file: o.Blueprint,
     machines: o.Machines = "all",
     yes: Yes = False,
     json: o.Json = False,
@@ -40,7 +40,7 @@ def trust(
     from phalanx.launch.ssh.ssh_login import with_jump_passwords
     from phalanx.plan.select import select
     from phalanx.pool.blueprint import read_blueprint
-    from phalanx.pool.known_file import keys_beside
+    from phalanx.pool.jumps import keys_beside
 
     output = Output(json)
     chosen = with_jump_passwords(select(read_blueprint(file), machines))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from phalanx.cli.output import Output
     from phalanx.cli.request.options import RunOptions
     from phalanx.cli.request.request import Request
-    from phalanx.launch.frameworks import Framework
+    from phalanx.launch.frameworks.framework import Framework
     from phalanx.launch.launcher import Job
     from phalanx.plan.choice.decide import Choice
     from phalanx.plan.choice.objectives import Objectives

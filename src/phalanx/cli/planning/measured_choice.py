@@ -12,29 +12,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from phalanx.cli.output import Output
 from phalanx.cli.planning.plan_words import show_choice
 from phalanx.cli.request.explain_run import explaining_observer
+from phalanx.cli.request.options import RunOptions
+from phalanx.cli.request.request import Request
 from phalanx.cli.request.systems import framework_job, ready
 from phalanx.core.errors import InputError, RunStopped
 from phalanx.core.files import read_bounded
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.words import seconds
-from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW
+from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW, Framework
 from phalanx.launch.run.controller import execute
 from phalanx.launch.worker.keras_figures import MEASURE, MEASURED, PATIENCE
 from phalanx.plan.choice.decide import Choice, decide
 from phalanx.plan.choice.objectives import Objectives
 from phalanx.plan.prediction import Interval, Prediction
-
-if TYPE_CHECKING:
-    from phalanx.cli.output import Output
-    from phalanx.cli.request.options import RunOptions
-    from phalanx.cli.request.request import Request
-    from phalanx.launch.frameworks import Framework
 
 SECONDS = 10.0
 LEAST_ERROR = 0.05

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING
 
+from rich.table import Table
+
+from phalanx.cli.output import Output
 from phalanx.core.words import clock, count, seconds
+from phalanx.plan.choice.decide import Choice
 from phalanx.plan.choice.objectives import COST, ENERGY, TIME, Objectives, joules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rich.table import Table
-
-    from phalanx.cli.output import Output
-    from phalanx.plan.choice.decide import Choice
-    from phalanx.plan.prediction import Interval, Prediction
+from phalanx.plan.prediction import Interval, Prediction
 
 MARK = "►"
 WIDTH = 80
@@ -39,7 +35,6 @@ def show_choice(choice: Choice, goal: Objectives, out: Output) -> None:
 
 
 def _table(rows: Sequence[tuple[Prediction, str]], goal: Objectives) -> Table:
-    from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")

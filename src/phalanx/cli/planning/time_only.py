@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from phalanx.cli.output import Output
+from phalanx.cli.planning.virtual_cluster import VirtualMachines
+from phalanx.cli.request.options import RunOptions
 from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.core.settings import VirtualCluster
+from phalanx.core.spec import Phase, Spec
 from phalanx.plan.cost.codec_costs import codec_cost
 from phalanx.plan.cost.lockstep import steps_between_meetings
 from phalanx.plan.timing.free import run_free, run_groups
@@ -18,12 +20,6 @@ from phalanx.policies.admission import rule_of
 from phalanx.policies.collective_choice import exchange_seconds
 from phalanx.policies.collective_cost import LinkSpeed
 from phalanx.policies.grouping import teams_of
-
-if TYPE_CHECKING:
-    from phalanx.cli.output import Output
-    from phalanx.cli.planning.virtual_cluster import VirtualMachines
-    from phalanx.cli.request.options import RunOptions
-    from phalanx.core.spec import Phase, Spec
 
 MOST_WORKERS, STEPS = 10_000, 1000
 BATCH = 32

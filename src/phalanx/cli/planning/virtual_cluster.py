@@ -6,22 +6,25 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from phalanx.cli.request.request import speeds_of
+from phalanx.cli.output import Output
+from phalanx.cli.request.request import Request, speeds_of
 from phalanx.cli.request.values import read_duration, read_rate, read_slow
 from phalanx.core.errors import InputError
 from phalanx.core.settings import VirtualCluster, VirtualWorker
 from phalanx.core.spec import parse_spec
-
-if TYPE_CHECKING:
-    from phalanx.cli.output import Output
-    from phalanx.cli.request.request import Request
-    from phalanx.launch.launcher import Job
-    from phalanx.plan.job import JobProfile
-    from phalanx.pool.measured import Probe
+from phalanx.launch.launcher import Fleet, Job
+from phalanx.launch.profile.kept_profiles import Kinds, job_key, read_kept
+from phalanx.launch.profile.profile_job import plain_settings
+from phalanx.plan.cost.network import Network
+from phalanx.plan.job import JobProfile
+from phalanx.plan.placement import natural_workers, share_out
+from phalanx.plan.servers import Host, place_servers
+from phalanx.policies.collective_choice import USUAL_LATENCY
+from phalanx.pool.here import this_machine
+from phalanx.pool.measured import Probe, read_probe
 
 UNKNOWN_STEP = 0.0, 1e-3
 """Seconds of a step, and of each sample, where nothing is known."""
@@ -97,8 +100,6 @@ class VirtualMachines:
     """
 
     def __init__(self, request: Request, asked: ClusterOptions, out: Output | None = None) -> None:
-        from phalanx.plan.cost.network import Network
-        from phalanx.pool.measured import read_probe
 
         self.request, self.asked, self._pool = request, asked, request.options.pool
         self._probe: Probe | None = read_probe(self._pool) if self._pool else None
@@ -111,9 +112,6 @@ class VirtualMachines:
 
     @cached_property
     def profile(self) -> JobProfile | None:
-        from phalanx.launch.profile.kept_profiles import job_key, read_kept
-        from phalanx.launch.profile.machine_kinds import Kinds
-        from phalanx.launch.profile.profile_job import plain_settings
 
         request, kinds = self.request, Kinds(self._probe)
         asked = plain_settings(request.job("single", request.options.batch).settings)
@@ -131,7 +129,6 @@ class VirtualMachines:
 
     def seats(self, asked: int | None) -> list[str]:
         """The machine of each worker, where nothing is started and so there is no limit."""
-        from phalanx.plan.placement import natural_workers, share_out
 
         machines = self.request.machines
         shares = share_out(machines, natural_workers(machines) if asked is None else asked)
@@ -139,7 +136,6 @@ class VirtualMachines:
 
     def cluster(self, names: Sequence[str], strategy: str) -> VirtualCluster:
         """A worker on each of the machines of ``names``; without a pool each is alone on one."""
-        from phalanx.policies.collective_choice import USUAL_LATENCY
 
         asked, rate = self.asked, read_rate(self.asked.rate)
         linked = self._pool is not None or rate is not None
@@ -164,7 +160,6 @@ class VirtualMachines:
     def _workers(
         self, names: Sequence[str], rate: float | None, linked: bool
     ) -> list[VirtualWorker]:
-        from phalanx.plan.placement import natural_workers
 
         counts, step = Counter(names), self.asked.step()
         natural = {m.name: natural_workers([m]) for m in self.request.machines}
@@ -188,8 +183,6 @@ class VirtualMachines:
 
     def simulated(self, job: Job) -> Job:
         """The same job in virtual time, in this process."""
-        from phalanx.launch.launcher import Fleet
-        from phalanx.pool.here import this_machine
 
         if self.request.adopt:
             raise InputError(
@@ -222,7 +215,6 @@ class VirtualMachines:
 
 def _servers(strategy: str, cluster: VirtualCluster) -> tuple[int, ...]:
     """As between machines: by number, or one for two machines, on the best links."""
-    from phalanx.plan.servers import Host, place_servers
 
     firsts = {cluster.home(rank): rank for rank in reversed(range(len(cluster.workers)))}
     ranks = sorted(firsts.values())

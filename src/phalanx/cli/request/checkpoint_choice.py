@@ -59,7 +59,7 @@ def _fetch_left(paths: RunPaths, out: Output) -> dict[str, str]:
     if launch is None or launch.launcher != "ssh" or not _is_one_missing(paths):
         return {}
     from phalanx.cli.request.find_run import past_job
-    from phalanx.launch.launchers.recover_results import salvage
+    from phalanx.launch.launchers.attached import salvage
 
     out.note(f"{paths.id}: looking for newer checkpoints on its machines")
     try:

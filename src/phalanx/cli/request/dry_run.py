@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
+
+from phalanx.cli.output import Output
 from phalanx.core.run_folder.run_paths import RunPaths, runs_home, slug
-
-if TYPE_CHECKING:
-    from phalanx.cli.output import Output
-    from phalanx.launch.launcher import Job, Launch
+from phalanx.launch.launcher import LAUNCHERS, Job, Launch, Launcher, describe_launch
+from phalanx.launch.run.interrupts import Interrupts
 
 
 def show(jobs: list[tuple[str, Job]], out: Output) -> int:
     """Print every job of ``(name, job)``; nothing is written and nothing starts."""
-    import msgspec
 
     launches = []
     for name, job in jobs:
@@ -27,9 +27,6 @@ def show(jobs: list[tuple[str, Job]], out: Output) -> int:
 
 
 def _rehearsed(name: str, job: Job, out: Output) -> tuple[Job, Launch]:
-    from phalanx.launch.launcher import LAUNCHERS, Launcher, describe_launch
-    from phalanx.launch.launchers.ssh import as_found
-    from phalanx.launch.run.interrupts import Interrupts
 
     # The id of a real run begins with the moment of its start, which is not known yet.
     paths = RunPaths(runs_home().absolute() / f"TIME-{slug(name)}")
@@ -39,6 +36,8 @@ def _rehearsed(name: str, job: Job, out: Output) -> tuple[Job, Launch]:
             f"not connected: the password of {', '.join(typed)} would have to be typed; this is "
             "what the blueprint says, and commands are known after connecting"
         )
+        from phalanx.launch.launchers.ssh import as_found
+
         job = as_found(job, job.fleet.machines)
         return job, describe_launch(job, paths, [])
     launcher: Launcher = LAUNCHERS.get(job.launcher)()

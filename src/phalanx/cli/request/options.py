@@ -41,7 +41,15 @@ RunNames = Annotated[
         help="A run's id, part of it, or folder; several are compared. Default: newest.",
     ),
 ]
-OTHER_POOL = "The blueprint, if it was moved, or if the run's folder belongs to another user."
+OtherPool = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The blueprint, if it was moved, or if the run's folder belongs to another user.",
+    ),
+]
+Blueprint = Annotated[Path, typer.Argument(metavar="FILE", help="A blueprint, YAML or JSON.")]
+Out = Annotated[Path, typer.Option(metavar="FILE", help="Where to write it.")]
 Json = Annotated[
     bool, typer.Option("--json", help="End stdout with one JSON object; text goes to stderr.")
 ]

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 
-from phalanx.cli.request.values import (
-    CheckpointTimes,
-    check_adopted,
-    check_at_least,
-    read_check,
-    read_checkpoints,
-    read_launcher,
-    read_rate,
-    read_slow,
-)
+from phalanx.cli.invocation import Invocation
+from phalanx.cli.request import values
+from phalanx.cli.request.options import RunOptions
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
+from phalanx.core.run_folder.run_paths import runs_home
+from phalanx.core.script.packages import module_file
 from phalanx.core.script.weight_writes import may_write_weights
 from phalanx.core.settings import (
     COMPILE_MODES,
@@ -35,14 +30,14 @@ from phalanx.core.settings import (
     View,
 )
 from phalanx.core.spec import AUTO_SWITCH, parse_spec
-
-if TYPE_CHECKING:
-    from phalanx.cli.invocation import Invocation
-    from phalanx.cli.request.options import RunOptions
-    from phalanx.launch.launcher import Fleet, Job
-    from phalanx.plan.plan import Plan
-    from phalanx.pool.machine import Machine, Pool
-
+from phalanx.launch.launcher import Fleet, Job
+from phalanx.launch.script.script_check import check_script, is_adopted
+from phalanx.plan.plan import Plan, make_plan
+from phalanx.plan.select import select
+from phalanx.pool.blueprint import read_blueprint
+from phalanx.pool.here import as_measured, this_machine
+from phalanx.pool.machine import Machine, Pool
+from phalanx.pool.measured import read_probe
 
 MOST_SEED = 2**32
 SERVES = "server:"
@@ -66,7 +61,7 @@ class Request:
     """The script does not call Phalanx."""
     slow: tuple[float, ...]
     rate: float | None
-    checkpoints: CheckpointTimes
+    checkpoints: values.CheckpointTimes
     servers: Sequence[Machine] = ()
     """Machines for parameter servers alone."""
     keras: str | None = None
@@ -84,7 +79,7 @@ class Request:
     @property
     def launcher(self) -> str:
         """The one asked for, else the one that reaches the machines."""
-        if (asked := read_launcher(self.options.launcher)[0]) != "auto":
+        if (asked := values.read_launcher(self.options.launcher)[0]) != "auto":
             return asked
         return "local" if all(m.is_here for m in self.machines) else "ssh"
 
@@ -93,7 +88,6 @@ class Request:
         return self.options.name or self.module or self.script.stem
 
     def plan(self, strategy: str, batch: int | None) -> Plan:
-        from phalanx.plan.plan import make_plan
 
         options = self.options
         return make_plan(
@@ -113,7 +107,6 @@ class Request:
 
     def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
         """One run; each repeat has its own seed, shared by all strategies."""
-        from phalanx.launch.launcher import Job
 
         options = self.options
         plan = self.plan(strategy, batch)
@@ -121,7 +114,7 @@ class Request:
             found, why = self._auto_switch(plan.workers)
             strategy = strategy.replace(AUTO_SWITCH, found)
             plan = msgspec.structs.replace(self.plan(strategy, batch), reasons=[*plan.reasons, why])
-        check, on_nonfinite = read_check(options.check)
+        check, on_nonfinite = values.read_check(options.check)
         settings = RunSettings(
             strategy=strategy,
             epochs=options.epochs,
@@ -158,7 +151,6 @@ class Request:
 
     def _auto_switch(self, workers: int) -> tuple[str, str]:
         """The switch that past runs of this script recommend, and why."""
-        from phalanx.core.run_folder.run_paths import runs_home
         from phalanx.observe.summary.past_runs import losses_of, past_runs
         from phalanx.plan.choice.evidence import MIDDLE_SWITCH, earliest_switch, why_auto_switch
 
@@ -166,7 +158,6 @@ class Request:
         return earliest_switch(losses, workers) or MIDDLE_SWITCH, why_auto_switch(losses, workers)
 
     def _fleet(self) -> Fleet:
-        from phalanx.launch.launcher import Fleet
 
         return Fleet(
             machines=(*self.machines, *self.servers),
@@ -178,7 +169,7 @@ class Request:
             follow_links=self.pool.follow_links,
             detach=self.options.detach,
             workers=self.options.workers,
-            cluster=read_launcher(self.options.launcher)[1],
+            cluster=values.read_launcher(self.options.launcher)[1],
         )
 
     def _data(self) -> str | None:
@@ -203,19 +194,17 @@ def check(
     to call Phalanx, which one of another framework does not. ``keras``: as ``--framework`` names
     it; what such a script distributes itself is left out.
     """
-    from phalanx.core.script.packages import module_file
-    from phalanx.launch.script.script_check import check_script, is_adopted
 
-    slow, rate = read_slow(options.slow), read_rate(options.rate)
-    times = read_checkpoints(options.checkpoint_every)
-    check_at_least("--workers", options.workers, 1)
-    check_at_least("--epochs", options.epochs, 1)
-    check_at_least("--seed", options.seed, 0)
+    slow, rate = values.read_slow(options.slow), values.read_rate(options.rate)
+    times = values.read_checkpoints(options.checkpoint_every)
+    values.check_at_least("--workers", options.workers, 1)
+    values.check_at_least("--epochs", options.epochs, 1)
+    values.check_at_least("--seed", options.seed, 0)
     if options.seed >= MOST_SEED:
         raise InputError(f"--seed {options.seed} is too large", f"Use a seed below {MOST_SEED}.")
     _check_choices(options)
-    read_check(options.check)
-    read_launcher(options.launcher)
+    values.read_check(options.check)
+    values.read_launcher(options.launcher)
     if module and not joins:
         raise InputError("-m cannot be used with --framework", "Give the script's path.")
     named = None
@@ -223,7 +212,7 @@ def check(
         script, named = module_file(str(script), Path.cwd())
     script = check_script(script, joins=joins and keras is None)
     if adopt := joins and is_adopted(script):
-        check_adopted(options)
+        values.check_adopted(options)
     machines, servers, pool = _machines(options)
     request = Request(
         options=options,
@@ -271,11 +260,6 @@ def _check_choices(options: RunOptions) -> None:
 
 def _machines(options: RunOptions) -> tuple[list[Machine], list[Machine], Pool]:
     """Those of workers, those of servers, and the pool of both."""
-    from phalanx.plan.select import select
-    from phalanx.pool.blueprint import read_blueprint
-    from phalanx.pool.here import this_machine
-    from phalanx.pool.measured import read_probe
-    from phalanx.pool.measured_pool import as_measured
 
     if options.pool is None:
         pool = this_machine()

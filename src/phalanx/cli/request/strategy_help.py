@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from phalanx.cli.output import Output
 from phalanx.core.spec.codecs import known_codecs
+from phalanx.core.spec.keys import Key
 from phalanx.core.spec.strategies import ALIASES, known_strategies
-
-if TYPE_CHECKING:
-    from phalanx.core.spec.keys import Key
 
 WIDTH = 80
 LONGEST_EXAMPLE = 19

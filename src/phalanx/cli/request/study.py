@@ -9,19 +9,24 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
 
 from phalanx.cli.output import Output
+from phalanx.cli.request.dry_run import show
+from phalanx.cli.request.request import Request
+from phalanx.cli.request.systems import cannot_run, ready
+from phalanx.cli.show.progress import observe
 from phalanx.cli.show.result_lines import describe, tell_results, tell_study
 from phalanx.core.errors import DONE, SCRIPT_FAILED, STOPPED, PhalanxError, RunStopped
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths, new_run
 from phalanx.core.settings import OURS
-
-if TYPE_CHECKING:
-    from phalanx.cli.request.request import Request
-    from phalanx.launch.launcher import Job
-    from phalanx.launch.run.controller import RunOutcome
+from phalanx.launch.launcher import Job
+from phalanx.launch.run.controller import RunOutcome, execute
+from phalanx.report.load import train_seconds
+from phalanx.report.noise import NOISE, SHORT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -75,15 +80,8 @@ class Study:
     failures: dict[str, str] = field(default_factory=dict)
 
     def write(self) -> None:
-        record = {
-            "study": self.paths.id,
-            "command": self.command,
-            "runs": self.runs,
-            "script": self.script,
-            "started_wall": self.started_wall,
-            "repeat": self.repeat,
-            "failures": self.failures,
-        }
+        record = {"study": self.paths.id, **vars(self)}
+        del record["paths"]
         write_whole(self.paths.study, json.dumps(record, indent=2) + "\n")
 
 
@@ -155,9 +153,6 @@ class StudyRun:
         return False
 
     def _run_one(self, study: Study, name: str, job: Job) -> RunOutcome:
-        from phalanx.cli.request.systems import cannot_run, ready
-        from phalanx.cli.show.progress import observe
-        from phalanx.launch.run.controller import execute
 
         paths = new_run(name)
         study.runs.append(paths.id)
@@ -189,7 +184,6 @@ class StudyRun:
         self._out.result(self._result(study, report))
 
     def _result(self, study: Study, report: str | None) -> dict[str, Any]:
-        import msgspec
 
         return {
             "study": study.paths.id,
@@ -211,8 +205,6 @@ MOST_AGAIN = 60.0
 
 def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
     """The fastest and ``single``, in this order, if one worker took implausibly long."""
-    from phalanx.report.load import train_seconds
-    from phalanx.report.noise import NOISE, SHORT_SECONDS
 
     taken = {
         i: seconds
@@ -241,7 +233,6 @@ def start_of(request: Request) -> Output:
 def show_or_execute(study: StudyRun, out: Output, dry_run: bool) -> int:
     if not dry_run:
         return study.execute()
-    from phalanx.cli.request.dry_run import show
 
     return show(list(zip(study.names(), study.jobs, strict=True)), out)
 

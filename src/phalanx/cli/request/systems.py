@@ -6,15 +6,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
+import typer
 
+from phalanx.cli.output import Output
+from phalanx.cli.request.request import Request
 from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.files import write_whole
 from phalanx.core.registry import did_you_mean
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import KERAS_SYSTEMS, OUR_SYSTEMS, OURS, SPARK_SYSTEM
 from phalanx.core.spec import parse_specs
+from phalanx.launch import launcher
 from phalanx.launch.frameworks.framework import (
     FRAMEWORKS,
     JAX,
@@ -26,17 +30,25 @@ from phalanx.launch.frameworks.framework import (
     TORCH,
     Framework,
 )
+from phalanx.launch.frameworks.peer_environments import (
+    JAX_PACKAGES,
+    TENSORFLOW_PACKAGES,
+    TFDS_PACKAGES,
+    environment_for,
+    peer_of,
+    sibling_of,
+)
+from phalanx.launch.frameworks.seating import plan_for, read_roles
+from phalanx.launch.frameworks.tensorflow_scripts import (
+    LEGACY_KERAS,
+    needs_legacy_keras,
+    system_of,
+    unprepared,
+)
+from phalanx.launch.launcher import Job
+from phalanx.launch.run.controller import RunOutcome
+from phalanx.launch.script.script_check import check_script, uses_keras
 from phalanx.observe.summary.summary import Summary
-
-if TYPE_CHECKING:
-    import typer
-
-    from phalanx.cli.output import Output
-    from phalanx.cli.request.request import Request
-    from phalanx.core.run_folder.run_paths import RunPaths
-    from phalanx.launch.frameworks import Framework
-    from phalanx.launch.launcher import Job
-    from phalanx.launch.run.controller import RunOutcome
 
 
 @dataclass(frozen=True)
@@ -68,7 +80,6 @@ def read_framework(ctx: typer.Context, asked: str | None, script: Path) -> Frame
         )
     if asked is None or name in KERAS_NAMES:
         return None
-    from phalanx.launch.frameworks.peer_environments import JAX_PACKAGES
 
     if ctx.params.get("strategy") != "auto":
         _refuse(ctx, "strategy", "its script synchronises the workers itself")
@@ -82,13 +93,6 @@ def read_framework(ctx: typer.Context, asked: str | None, script: Path) -> Frame
 
 
 def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
-    from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES, TFDS_PACKAGES
-    from phalanx.launch.frameworks.seating import read_roles
-    from phalanx.launch.frameworks.tensorflow_scripts import (
-        LEGACY_KERAS,
-        needs_legacy_keras,
-        system_of,
-    )
 
     source = script.read_bytes() if script.is_file() else b""
     roles = read_roles(text) if text is not None else {}
@@ -116,8 +120,6 @@ def read_systems(
     ctx: typer.Context, systems: str | None, strategies: str, script: Path
 ) -> Wanted | None:
     """``--systems``; every script is looked for before anything starts."""
-    from phalanx.launch.frameworks.seating import read_roles
-    from phalanx.launch.script.script_check import check_script
 
     if systems is None:
         return None
@@ -154,8 +156,6 @@ def read_systems(
 
 def _script_for(system: str, script: Path) -> Path:
     """The sibling; but a Keras script is itself what each of Keras' backends trains."""
-    from phalanx.launch.frameworks.peer_environments import peer_of, sibling_of
-    from phalanx.launch.script.script_check import uses_keras
 
     peer = peer_of(system)
     if system in KERAS_SYSTEMS and script.is_file() and uses_keras(script):
@@ -164,21 +164,12 @@ def _script_for(system: str, script: Path) -> Path:
 
 
 def framework_of(system: str, roles: Mapping[str, int]) -> Framework:
-    from phalanx.launch.frameworks import Framework
-    from phalanx.launch.frameworks.peer_environments import peer_of
 
     peer = peer_of(system)
     mine = {"chief": 1, **roles} if system == PARAMETER_SERVER and roles else {}
     return Framework(
         name=peer.framework, system=peer.system, roles=mine, requirements=list(peer.requirements)
     )
-
-
-def keras_request(request: Request, system: str, script: Path) -> Request:
-    """The same for a Keras script on one of its backends: Phalanx trains it."""
-    from phalanx.launch.script.script_check import is_adopted
-
-    return replace(request, script=script, adopt=is_adopted(script), keras=system)
 
 
 def spark_request(request: Request, system: str, systems: Sequence[str]) -> Request:
@@ -195,7 +186,6 @@ def framework_job(
     request: Request, framework: Framework, script: Path, batch: int | None, *, repeat: int = 0
 ) -> Job:
     """A run of another framework's script on the same machines, with as many workers."""
-    from phalanx.launch.frameworks import plan_for
 
     if request.launcher == "inprocess":
         raise InputError(
@@ -234,8 +224,6 @@ def framework_job(
 
 def ready(job: Job, out: Output) -> Job:
     """With an environment on this machine, made now if there is none; others make their own."""
-    from phalanx.launch.frameworks.peer_environments import TFDS_PACKAGES, environment_for
-    from phalanx.launch.frameworks.tensorflow_scripts import LEGACY_KERAS, unprepared
 
     if job.framework is not None and LEGACY_KERAS in job.framework.variables:
         out.note(
@@ -258,11 +246,9 @@ def ready(job: Job, out: Output) -> Job:
 
 def cannot_run(job: Job, paths: RunPaths, error: PhalanxError) -> RunOutcome:
     """The outcome of a run that could not even be started: a row with its reason."""
-    from phalanx.launch.launcher import system_of
-    from phalanx.launch.run.controller import RunOutcome
 
     summary = Summary(run=paths.id, status="failed", strategy=job.settings.strategy)
-    summary.system = system_of(job)
+    summary.system = launcher.system_of(job)
     summary.workers, summary.batch = job.plan.workers, job.settings.batch
     write_whole(paths.summary, summary.to_json() + "\n")
     return RunOutcome(summary, error, error.exit_code)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from phalanx.cli.request.options import RunOptions
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
-
-if TYPE_CHECKING:
-    from phalanx.cli.request.options import RunOptions
-    from phalanx.core.settings import OnNonfinite
+from phalanx.core.settings import OnNonfinite
+from phalanx.launch.launcher import LAUNCHERS
 
 RATE_UNITS = {"": 1.0, "bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 SLOWEST = 0.001
@@ -38,7 +36,6 @@ class CheckpointTimes:
 
 def read_launcher(text: str) -> tuple[str, str]:
     """``slurm:partition=gpu`` as the launcher, and what its cluster is asked for."""
-    from phalanx.launch.launcher import LAUNCHERS
 
     kind, colon, where = text.partition(":")
     if kind not in (known := ["auto", *LAUNCHERS.names()]):

@@ -4,13 +4,7 @@ steps that did not count."""
 from __future__ import annotations
 
 from phalanx.core.words import count, seconds
-from phalanx.observe.events.event_types import (
-    Balanced,
-    Event,
-    SamplesSettled,
-    StepRefused,
-    Switched,
-)
+from phalanx.observe.events import event_types as ev
 from phalanx.report.findings import shares
 
 MOST_SHARES = 3
@@ -26,24 +20,24 @@ class ChangeLines:
         self._shares = self._reverted = self._switches = self._refused = 0
         self._last = ""
 
-    def line(self, event: Event) -> str | None:
+    def line(self, event: ev.Event) -> str | None:
         """What to print about ``event``, if anything."""
-        if isinstance(event, StepRefused):
+        if isinstance(event, ev.StepRefused):
             self._refused += 1
             told = f"epoch {event.epoch + 1}, step {event.step} skipped: {event.what} is not finite"
             return _few(told, "skipped steps", self._refused, MOST_REFUSED)
-        if isinstance(event, Balanced):
+        if isinstance(event, ev.Balanced):
             return self._balanced(event)
-        if isinstance(event, SamplesSettled):
+        if isinstance(event, ev.SamplesSettled):
             told = (
                 f"worker {event.worker} is lost: the others take over {event.back} of its samples"
             )
             if event.lost:
                 told += f"; {event.lost} of an incomplete update cannot be trained again"
             return told
-        return self._switched(event) if isinstance(event, Switched) else None
+        return self._switched(event) if isinstance(event, ev.Switched) else None
 
-    def _balanced(self, event: Balanced) -> str | None:
+    def _balanced(self, event: ev.Balanced) -> str | None:
         if event.refused is not None:
             self._reverted += 1
             told = f"shares {shares(event.refused)} tried and reverted: not clearly faster"
@@ -55,7 +49,7 @@ class ChangeLines:
         self._last, self._shares = told, self._shares + 1
         return _few(f"shares {told} (by measured speed)", "shares", self._shares, MOST_SHARES)
 
-    def _switched(self, event: Switched) -> str | None:
+    def _switched(self, event: ev.Switched) -> str | None:
         self._switches += 1
         told = f"switched from {event.before} to {event.after} at epoch {event.at_epoch:.2f}"
         told += f", pause {seconds(event.pause)}"

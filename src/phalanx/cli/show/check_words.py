@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 from phalanx.core import words
-
-if TYPE_CHECKING:
-    from phalanx.launch.pool.pool_check import Check, Visit
+from phalanx.launch.pool.pool_check import Check, Visit
 
 TITLES = ("login", "user", "Python", "torch", "cores", "memory", "free", "GPUs", "clock")
 NAME_WIDTH = 12

@@ -10,6 +10,8 @@ from rich.text import Text
 
 from phalanx.cli.show.check_words import plain_table, short
 from phalanx.core import words
+from phalanx.policies.collective_choice import choose
+from phalanx.policies.collective_cost import MESSAGE_SECONDS
 from phalanx.pool.measured import CollectiveFigures, LinkFigures, Probe, slowest
 
 WIDTH = 80
@@ -81,7 +83,6 @@ def _fastest(
 
 def _chosen(probe: Probe, sizes: Sequence[int]) -> list[str]:
     """What Phalanx takes by itself, given the measured links."""
-    from phalanx.policies.collective_choice import choose
 
     latency, bandwidth = slowest(probe, probe.participants) or (None, None)
     return [choose(None, len(probe.participants), size, latency, bandwidth) for size in sizes]
@@ -99,7 +100,6 @@ def _cell(figures: CollectiveFigures | None) -> Text:
 
 def notes(probe: Probe) -> list[str]:
     """What helps to read the ratios."""
-    from phalanx.policies.collective_cost import MESSAGE_SECONDS
 
     lines = []
     if probe.message_seconds is not None:

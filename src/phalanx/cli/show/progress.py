@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,19 +12,17 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from phalanx.cli.output import Output
 from phalanx.cli.show.changes import ChangeLines
 from phalanx.cli.show.progress_state import EpochLine, ProgressState, WorkerState
 from phalanx.cli.show.speedup_lines import LiveWorth
 from phalanx.core.terminal import coloured, printable
 from phalanx.core.words import UNKNOWN, clock, count, loss, rough_share, share
+from phalanx.launch.launcher import Launch
 from phalanx.launch.run.observer import Observer
 from phalanx.observe.events.event_types import Event
+from phalanx.observe.summary.summary import Summary
 from phalanx.train.checkpoint.checkpoint_manifest import Damaged, read_manifest
-
-if TYPE_CHECKING:
-    from phalanx.cli.output import Output
-    from phalanx.launch.launcher import Launch
-    from phalanx.observe.summary.summary import Summary
 
 REFRESHES_PER_SECOND = 4
 MOST_ROWS = 16

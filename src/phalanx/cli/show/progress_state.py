@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from phalanx.observe.events.event_types import (
-    EpochDone,
-    Event,
-    Finished,
-    Joined,
-    Logged,
-    Planned,
-    SamplesSettled,
-    Steps,
-    WorkerLost,
-)
+from phalanx.observe.events import event_types as ev
 from phalanx.observe.summary.history import epoch_row
 
 WINDOW_SECONDS = 5.0
@@ -46,7 +36,7 @@ class WorkerState:
     finished: str = ""
     recent: deque[StepsChunk] = field(default_factory=deque)
 
-    def take(self, steps: Steps) -> None:
+    def take(self, steps: ev.Steps) -> None:
         self.epoch = max(self.epoch, steps.epoch)
         self.samples += sum(steps.samples)
         known = [loss for loss in steps.loss if loss is not None]
@@ -105,29 +95,29 @@ class ProgressState:
         self.logged: dict[str, float] = {}
         self._began: float | None = None
         self._last = 0.0
-        self._done: dict[int, list[EpochDone]] = {}
+        self._done: dict[int, list[ev.EpochDone]] = {}
         self._values: dict[int, dict[str, float]] = {}
         self._told = 0
 
-    def take(self, event: Event) -> None:
-        if isinstance(event, Joined):
+    def take(self, event: ev.Event) -> None:
+        if isinstance(event, ev.Joined):
             self._joined(event)
-        elif isinstance(event, Planned):
+        elif isinstance(event, ev.Planned):
             self._planned(event)
-        elif isinstance(event, Steps):
+        elif isinstance(event, ev.Steps):
             self._steps(event)
-        elif isinstance(event, EpochDone):
+        elif isinstance(event, ev.EpochDone):
             self._done.setdefault(event.epoch, []).append(event)
             self._last = max(self._last, event.time)
-        elif isinstance(event, Logged):
+        elif isinstance(event, ev.Logged):
             figures = {name: value for name, value in event.values.items() if value is not None}
             self.logged.update(figures)
             self._values.setdefault(event.epoch, {}).update(figures)
-        elif isinstance(event, Finished):
+        elif isinstance(event, ev.Finished):
             self._worker(event.rank).finished = event.status
-        elif isinstance(event, WorkerLost):
+        elif isinstance(event, ev.WorkerLost):
             self._worker(event.worker).finished = "lost"
-        elif isinstance(event, SamplesSettled):
+        elif isinstance(event, ev.SamplesSettled):
             self._worker(event.worker).samples = event.trained
 
     @property
@@ -219,13 +209,13 @@ class ProgressState:
             step=next((part.step for part in parts if part.step is not None), None),
         )
 
-    def _joined(self, event: Joined) -> None:
+    def _joined(self, event: ev.Joined) -> None:
         worker = self._worker(event.rank)
         worker.machine, worker.finished = event.machine, ""
         if event.rank == 0:
             self.notes = list(event.notes)
 
-    def _planned(self, event: Planned) -> None:
+    def _planned(self, event: ev.Planned) -> None:
         self._began = event.time if self._began is None else min(self._began, event.time)
         if event.rank != 0:
             return
@@ -236,7 +226,7 @@ class ProgressState:
         done = self.samples if before else 0
         self.total_samples = done + event.samples * epochs if epochs else None
 
-    def _steps(self, event: Steps) -> None:
+    def _steps(self, event: ev.Steps) -> None:
         worker = self._worker(event.rank)
         worker.take(event)
         if worker.recent:
@@ -248,7 +238,7 @@ class ProgressState:
         return self.workers.setdefault(rank, WorkerState(rank))
 
 
-def _chunk(steps: Steps) -> StepsChunk:
+def _chunk(steps: ev.Steps) -> StepsChunk:
     columns = (
         steps.input, steps.compute, steps.send, steps.wait, steps.reduce, steps.update, steps.settle
     )  # fmt: skip
@@ -264,5 +254,5 @@ def _chunk(steps: Steps) -> StepsChunk:
     )
 
 
-def _has(parts: list[EpochDone], rank: int) -> bool:
+def _has(parts: list[ev.EpochDone], rank: int) -> bool:
     return any(part.rank == rank for part in parts)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from phalanx.cli.output import Output
 from phalanx.core.files import cache_home
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import mark
 from phalanx.core.terminal import printable
 from phalanx.core.words import count, loss, rough_share, seconds, share
-
-if TYPE_CHECKING:
-    from phalanx.cli.output import Output
-    from phalanx.observe.summary.summary_fields import Summary
+from phalanx.observe.summary.summary_fields import Summary
+from phalanx.report.html import write_report
+from phalanx.report.load import load_study
+from phalanx.report.study_verdict import verdict_on
+from phalanx.report.tables import print_table
 
 
 def tell_study(paths: RunPaths, out: Output) -> Path:
     """Print table and verdict, write ``report.html``, and say where it is."""
-    from phalanx.report.html import write_report
 
     tell_results(paths, out)
     report = write_report(paths)
@@ -28,9 +28,6 @@ def tell_study(paths: RunPaths, out: Output) -> Path:
 
 def tell_results(paths: RunPaths, out: Output) -> None:
     """Print table and verdict, which takes no time: nothing is drawn."""
-    from phalanx.report.load import load_study
-    from phalanx.report.study_verdict import verdict_on
-    from phalanx.report.tables import print_table
 
     study = load_study(paths)
     verdict = verdict_on(study)

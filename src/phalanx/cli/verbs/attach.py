@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
 def attach(
     run: o.RunName = None,
-    pool: Annotated[Path | None, typer.Option(metavar="FILE", help=o.OTHER_POOL)] = None,
+    pool: o.OtherPool = None,
     json: o.Json = False,
 ) -> int:
     """Follow a run that has no controller, and fetch its results when it ends.

@@ -133,10 +133,10 @@ def compare_systems(request: Request, wanted: Wanted, batches: list[int | None])
     from phalanx.cli.request.systems import (
         framework_job,
         framework_of,
-        keras_request,
         spark_request,
     )
     from phalanx.core.settings import KERAS_SYSTEMS, OUR_SYSTEMS
+    from phalanx.launch.script.script_check import is_adopted
 
     out = start_of(request)
 
@@ -146,7 +146,7 @@ def compare_systems(request: Request, wanted: Wanted, batches: list[int | None])
         if script is None:
             return mine.job(cell.strategy, cell.batch, repeat=cell.repeat)
         if cell.system in KERAS_SYSTEMS:
-            mine = keras_request(mine, cell.system, script)
+            mine = replace(mine, script=script, adopt=is_adopted(script), keras=cell.system)
             return mine.job(cell.strategy, cell.batch, repeat=cell.repeat)
         return framework_job(
             mine, framework_of(cell.system, wanted.roles), script, cell.batch, repeat=cell.repeat

@@ -43,11 +43,11 @@ def run(
     from phalanx.core.spec import AUTO_SWITCH, parse_spec
 
     planned = is_auto(strategy, options)
-    if explain:
-        if planned:
-            raise InputError("--strategy auto does not go with --explain", "Name a strategy.")
-        refuse_beside_explain(framework, options)
+    if explain and planned:
+        raise InputError("--strategy auto does not go with --explain", "Name a strategy.")
     spec = parse_spec("allreduce" if planned else strategy)
+    if explain:
+        refuse_beside_explain(framework, options)
     foreign = read_framework(ctx, framework, script)
     check_at_least("--batch", options.batch, 1)
     out = Output(options.json)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
@@ -24,7 +22,7 @@ HEAR_SECONDS = 2.0
 
 def stop(
     run: o.RunName = None,
-    pool: Annotated[Path | None, typer.Option(metavar="FILE", help=o.OTHER_POOL)] = None,
+    pool: o.OtherPool = None,
     json: o.Json = False,
 ) -> int:
     """Stop a run. Default: the newest one that is running."""

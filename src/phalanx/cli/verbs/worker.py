@@ -184,14 +184,9 @@ def _publish(
         os.environ[hosts.SERVERS] = servers
     if serve:
         os.environ[hosts.SERVE] = "1"
-    share = max(1, min(_usable_cores(), (os.cpu_count() or 1) // (seat.locals or 1)))
+    usable = len(os.sched_getaffinity(0))  # a launcher may have bound this process
+    share = max(1, min(usable, (os.cpu_count() or 1) // (seat.locals or 1)))
     # What the launcher or the user chose for one library holds for all of them.
     threads = next((os.environ[v] for v in THREADS if v in os.environ), share)
     for variable in THREADS:
         os.environ.setdefault(variable, str(threads))
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))  # a launcher may have bound this process
-    return os.cpu_count() or 1

@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,9 +29,7 @@ from phalanx.launch.worker.bootstrap import become_main
 from phalanx.launch.worker.script_runner import leave_in_time, run_script
 from phalanx.observe.events.timeline import read_ranks
 from phalanx.plan.plan import Plan
-
-if TYPE_CHECKING:
-    from phalanx.train.start.launcher_env import Seat
+from phalanx.train.start.launcher_env import Seat
 
 
 @dataclass(frozen=True)

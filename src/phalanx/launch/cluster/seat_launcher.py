@@ -20,17 +20,7 @@ from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
-from phalanx.launch.cluster.seats import (
-    ClusterLauncher,
-    Meeting,
-    SeatLost,
-    SeatNote,
-    commands,
-    mates_of,
-    seat_orders,
-    settled,
-    write_down_nodes,
-)
+from phalanx.launch.cluster import seats
 from phalanx.launch.launcher import Job, Launch, describe_launch, never
 from phalanx.launch.machines.remote_files import FileDownload
 from phalanx.launch.run.interrupts import await_end
@@ -47,7 +37,7 @@ _PAUSE = 0.002
 _Polled = tuple[int | None, dict[str, bytes], list[str]]
 
 
-class SeatLauncher(ClusterLauncher):
+class SeatLauncher(seats.ClusterLauncher):
     """Below it, a cluster places the seats and carries questions to them."""
 
     cluster: ClassVar[str]
@@ -61,7 +51,7 @@ class SeatLauncher(ClusterLauncher):
         super().__init__()
         self._job: Job | None = None
         self._paths: RunPaths | None = None
-        self._notes: list[SeatNote] = []
+        self._notes: list[seats.SeatNote] = []
         self._shared: list[bool] = []
         self._codes: dict[int, int] = {}
         self._lost: dict[int, MachineError] = {}
@@ -97,7 +87,7 @@ class SeatLauncher(ClusterLauncher):
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
         self._job = job
-        return describe_launch(job, paths, commands(job, paths))
+        return describe_launch(job, paths, seats.commands(job, paths))
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
         self._paths = paths
@@ -115,29 +105,31 @@ class SeatLauncher(ClusterLauncher):
             found = [self._answer(look) for look in looks]
         finally:
             (paths.folder / mark).unlink()
-        self._notes = settled([msgspec.json.decode(note, type=SeatNote) for note, _, _ in found])
+        self._notes = seats.settled(
+            [msgspec.json.decode(note, type=seats.SeatNote) for note, _, _ in found]
+        )
         self._shared = [shared for _, shared, _ in found]
         first = self._notes[0].address
         port = self._ask(0, "port", first)
         yield from self._until([port], f"{self.cluster} starts its processes")
         ahead, tls = found[0][2], self._tls
-        meeting = Meeting(address=first, port=self._answer(port), ahead=ahead, tls=tls)
-        orders = seat_orders(launch, paths, meeting, self._notes, self._shared)
+        meeting = seats.Meeting(address=first, port=self._answer(port), ahead=ahead, tls=tls)
+        orders = seats.seat_orders(launch, paths, meeting, self._notes, self._shared)
         begun = [self._ask(rank, "start", *order) for rank, order in enumerate(orders)]
         yield from self._until(begun, f"{self.cluster} starts the workers")
         for question in begun:
             self._answer(question)
         assert self._job is not None
-        write_down_nodes(launch, self._job.plan, paths, self._notes, None)
-        seats = zip(self._notes, self._shared, strict=True)
-        self._homes = [self._home(paths, note, shared) for note, shared in seats]
+        seats.write_down_nodes(launch, self._job.plan, paths, self._notes, None)
+        pairs = zip(self._notes, self._shared, strict=True)
+        self._homes = [self._home(paths, note, shared) for note, shared in pairs]
         self._started = True
 
-    def _is_first(self, note: SeatNote) -> bool:
+    def _is_first(self, note: seats.SeatNote) -> bool:
         """Whether this worker is the first of its node."""
-        return mates_of(note, self._notes)[0] == note.rank
+        return seats.mates_of(note, self._notes)[0] == note.rank
 
-    def _home(self, paths: RunPaths, note: SeatNote, shared: bool) -> FileDownload:
+    def _home(self, paths: RunPaths, note: seats.SeatNote, shared: bool) -> FileDownload:
         """Takes the files of a worker while it writes them; where it writes them here, none."""
         ranks, node = ([], "") if shared else ([note.rank], note.node)
         return FileDownload(paths, ranks, self._news.append, node if self._is_first(note) else "")
@@ -153,7 +145,7 @@ class SeatLauncher(ClusterLauncher):
     def poll(self) -> dict[int, int]:
         try:
             next(self._steps, None)
-        except (SeatLost, msgspec.MsgspecError) as error:
+        except (seats.SeatLost, msgspec.MsgspecError) as error:
             raise MachineError(
                 f"{self.cluster} could not start the workers: {error}", self.check
             ) from None
@@ -173,7 +165,7 @@ class SeatLauncher(ClusterLauncher):
             del self._asked[rank]
             try:
                 code, pieces, saved = msgspec.convert(self._answer(question), _Polled)
-            except (SeatLost, msgspec.ValidationError):
+            except (seats.SeatLost, msgspec.ValidationError):
                 name = self._notes[rank].node
                 self._lost[rank] = MachineError(
                     f"{self.cluster} has lost worker {rank} on {name}",
@@ -221,7 +213,7 @@ class SeatLauncher(ClusterLauncher):
                 yield from self._fetch(rank, incoming, newest)
                 checkpoints.place(incoming.received, self._paths, newest)
                 checkpoints.follow(self._paths, newest, names)
-            except (SeatLost, OSError, msgspec.ValidationError) as error:
+            except (seats.SeatLost, OSError, msgspec.ValidationError) as error:
                 self._news.append(f"checkpoint {int(newest)} was not fetched yet: {error}")
             finally:
                 incoming.close()
@@ -250,7 +242,7 @@ class SeatLauncher(ClusterLauncher):
             if not self._shared[rank] and self._is_first(note) and rank not in self._lost:
                 try:
                     self._bring_node(rank, note.node, say, hurry)
-                except (SeatLost, OSError) as error:
+                except (seats.SeatLost, OSError) as error:
                     say(f"{note.node}: what its workers left could not be fetched: {error}")
         self._release()
 
@@ -263,12 +255,14 @@ class SeatLauncher(ClusterLauncher):
             try:
                 for _ in self._fetch(rank, incoming):
                     if hurry():
-                        raise SeatLost("you stopped the run; the rest is lost")
+                        raise seats.SeatLost("you stopped the run; the rest is lost")
                     if time.monotonic() > deadline:
-                        raise SeatLost(f"it took more than {_HOMEWARD:.0f} s; the rest is lost")
+                        raise seats.SeatLost(
+                            f"it took more than {_HOMEWARD:.0f} s; the rest is lost"
+                        )
                     time.sleep(_PAUSE)
                 problem = None
-            except (SeatLost, msgspec.ValidationError) as error:
+            except (seats.SeatLost, msgspec.ValidationError) as error:
                 problem = MachineError(str(error))
             incoming.close()
             note_failure(incoming, problem, collected)

@@ -20,18 +20,7 @@ from phalanx.core.files import read_tail
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
-from phalanx.launch.cluster.seats import (
-    ClusterLauncher,
-    SeatNote,
-    cluster_folder,
-    commands,
-    key_file,
-    on_cluster,
-    read_meeting,
-    read_note,
-    write_down_nodes,
-    write_private,
-)
+from phalanx.launch.cluster import seats
 from phalanx.launch.cluster.slurm_queue import JobState, SlurmJob, check_commands, submit
 from phalanx.launch.launcher import Job, Launch, describe_launch, never
 from phalanx.launch.run.heartbeat import Patience
@@ -48,7 +37,7 @@ _PATIENCE = 10.0
 _MOST_SAID = 1 << 16
 
 
-class SlurmLauncher(ClusterLauncher):
+class SlurmLauncher(seats.ClusterLauncher):
     """Submits one job for each run."""
 
     def __init__(self) -> None:
@@ -60,7 +49,7 @@ class SlurmLauncher(ClusterLauncher):
         self._script = ""
         self._problem: PhalanxError | None = None
         self._shown = ""
-        self._notes: dict[int, SeatNote] = {}
+        self._notes: dict[int, seats.SeatNote] = {}
         self._read = 0.0
         self._seen = -1
         """The attempt whose nodes are written down."""
@@ -74,18 +63,18 @@ class SlurmLauncher(ClusterLauncher):
             check_commands()
         if job.fleet.workers is None:
             raise InputError("--launcher slurm needs the number of workers", "Add --workers N.")
-        return on_cluster(job, "slurm", job.plan.workers)
+        return seats.on_cluster(job, "slurm", job.plan.workers)
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
         self._plan, self._script = job.plan, batch_script(job, paths)
-        launch = describe_launch(job, paths, commands(job, paths))
+        launch = describe_launch(job, paths, seats.commands(job, paths))
         return msgspec.structs.replace(launch, batch_script=self._script)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
         self._launch, self._paths = launch, paths
-        script = cluster_folder(paths) / "job.sh"
-        write_private(key_file(paths), RunKey.new().text())
-        write_private(script, self._script)
+        script = seats.cluster_folder(paths) / "job.sh"
+        seats.write_private(seats.key_file(paths), RunKey.new().text())
+        seats.write_private(script, self._script)
         try:
             self._job = SlurmJob(submit(script))
         except PhalanxError as error:
@@ -148,7 +137,7 @@ class SlurmLauncher(ClusterLauncher):
                 say(f"job {job.number} may still be running: see squeue, or end it with scancel")
             job.close()
         if paths is not None and (job is None or job.last.over):
-            key_file(paths).unlink(missing_ok=True)
+            seats.key_file(paths).unlink(missing_ok=True)
 
     @property
     def _workers(self) -> int:
@@ -167,17 +156,17 @@ class SlurmLauncher(ClusterLauncher):
             return
         self._read = now
         for worker in launch.workers:
-            if (note := read_note(paths, worker.rank)) is not None:
+            if (note := seats.read_note(paths, worker.rank)) is not None:
                 self._notes[worker.rank] = note
         attempts = {note.attempt for note in self._notes.values()}
         whole = len(self._notes) == self._workers and len(attempts) == 1
         if not whole or max(attempts) <= self._seen or self._plan is None:
             return
-        meeting = read_meeting(paths, max(attempts))
+        meeting = seats.read_meeting(paths, max(attempts))
         if meeting is not None:
             self._seen = max(attempts)
             notes = [self._notes[rank] for rank in sorted(self._notes)]
-            write_down_nodes(launch, self._plan, paths, notes, meeting.resume)
+            seats.write_down_nodes(launch, self._plan, paths, notes, meeting.resume)
 
     def _show(self, job: JobState) -> None:
         if self._job is None or job.state in ("", "COMPLETING", self._shown):

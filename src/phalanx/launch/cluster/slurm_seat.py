@@ -23,19 +23,7 @@ from phalanx.core.files import read_bounded, write_whole
 from phalanx.core.registry import Registry
 from phalanx.core.run_folder.run_key import KEY_FILE_VARIABLE
 from phalanx.core.run_folder.run_paths import RunPaths, slug
-from phalanx.launch.cluster import node
-from phalanx.launch.cluster.seats import (
-    Meeting,
-    SeatNote,
-    before,
-    key_file,
-    mates_of,
-    meeting_file,
-    read_meeting,
-    read_note,
-    seated,
-    write_note,
-)
+from phalanx.launch.cluster import node, seats
 from phalanx.launch.launcher import STOP_SECONDS, Launch
 from phalanx.observe.machines.monitor import Monitor
 from phalanx.observe.summary.summary import summarise
@@ -70,7 +58,7 @@ class _Seat:
         signal.signal(signal.SIGTERM, self._note_end)
         name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
         self._local = int(os.environ["SLURM_LOCALID"])
-        self.note = SeatNote(
+        self.note = seats.SeatNote(
             rank=int(os.environ["SLURM_PROCID"]),
             attempt=_count("SLURM_RESTART_COUNT", 0),
             node=slug(name),
@@ -83,7 +71,7 @@ class _Seat:
     def say(self, **changes: int) -> None:
         self.note = msgspec.structs.replace(self.note, **changes)
         with suppress(OSError):  # a full disk: how the job ended says it, less exactly
-            write_note(self._paths, self.note)
+            seats.write_note(self._paths, self.note)
 
     def run(self) -> int:
         rank = self.note.rank
@@ -93,12 +81,12 @@ class _Seat:
             self._settle()
         attempt = self.note.attempt
         meeting = self._await(
-            lambda: read_meeting(self._paths, attempt), "worker 0 did not say where to meet"
+            lambda: seats.read_meeting(self._paths, attempt), "worker 0 did not say where to meet"
         )
         notes = self._await_all()
-        mates = mates_of(self.note, notes)
-        key = {KEY_FILE_VARIABLE: str(key_file(self._paths))}
-        worker = seated(self._launch.workers[rank], notes, meeting, key)
+        mates = seats.mates_of(self.note, notes)
+        key = {KEY_FILE_VARIABLE: str(seats.key_file(self._paths))}
+        worker = seats.seated(self._launch.workers[rank], notes, meeting, key)
         # In our own group, so that what Slurm sends reaches it however Slurm finds processes.
         process = node.start_worker(worker, self._paths, cwd=None, apart=False)
         self.say(pid=process.pid)
@@ -120,15 +108,17 @@ class _Seat:
         resume = self._newest() if self.note.attempt else None
         self._await_all()
         if self.note.attempt:
-            past = before(self._paths, self.note.attempt)
+            past = seats.before(self._paths, self.note.attempt)
             write_whole(past.summary, summarise(past, status="stopped").to_json() + "\n")
-        meeting = Meeting(
+        meeting = seats.Meeting(
             address=self.note.address,
             port=node.port_of(self.note.address),
             ahead=node.clock_ahead(),
             resume=resume,
         )
-        write_whole(meeting_file(self._paths, self.note.attempt), msgspec.json.encode(meeting))
+        write_whole(
+            seats.meeting_file(self._paths, self.note.attempt), msgspec.json.encode(meeting)
+        )
 
     def _newest(self) -> str | None:
         try:
@@ -142,7 +132,7 @@ class _Seat:
         self._paths.traceback_of(rank).unlink(missing_ok=True)
         if not self.note.attempt:
             return
-        past = before(self._paths, self.note.attempt).make()
+        past = seats.before(self._paths, self.note.attempt).make()
         moved = [self._paths.events_of(rank)]
         if rank == 0:
             moved += self._paths.machines.glob("*.jsonl")
@@ -152,18 +142,18 @@ class _Seat:
             if file.exists():
                 file.rename(past.folder / file.relative_to(self._paths.folder))
 
-    def _await_all(self) -> list[SeatNote]:
+    def _await_all(self) -> list[seats.SeatNote]:
         """Waits for the notes of all ranks. Nodes see each other's files some seconds late."""
         ranks = [worker.rank for worker in self._launch.workers]
 
-        def all_notes() -> list[SeatNote] | None:
+        def all_notes() -> list[seats.SeatNote] | None:
             notes = [note for rank in ranks if (note := self._note_of(rank))]
             return notes if len(notes) == len(ranks) else None
 
         return self._await(all_notes, "some workers were never started")
 
-    def _note_of(self, rank: int) -> SeatNote | None:
-        note = read_note(self._paths, rank)
+    def _note_of(self, rank: int) -> seats.SeatNote | None:
+        note = seats.read_note(self._paths, rank)
         return note if note is not None and note.attempt == self.note.attempt else None
 
     def _pids(self, ranks: list[int]) -> list[int]:

@@ -9,29 +9,7 @@ from collections.abc import Sequence
 
 from phalanx.core.settings import RunSettings
 from phalanx.launch.frameworks import jax_scripts, tensorflow_scripts, torch_scripts
-from phalanx.launch.frameworks.framework import (
-    CHIEF,
-    EVALUATOR,
-    JAX,
-    TENSORFLOW,
-    Framework,
-    Places,
-    Process,
-)
-from phalanx.launch.frameworks.seating import places_of, plan_for, roles_by_rank, seat
-
-__all__ = [
-    "Framework",
-    "Places",
-    "Process",
-    "deciding",
-    "environment_of",
-    "places_of",
-    "plan_for",
-    "roles_by_rank",
-    "seat",
-    "settings_variables",
-]
+from phalanx.launch.frameworks.framework import CHIEF, EVALUATOR, JAX, TENSORFLOW, Places
 
 EPOCHS, BATCH, SEED = "PHALANX_EPOCHS", "PHALANX_BATCH", "PHALANX_SEED"
 """What the command line said, for scripts that care to look; the batch is the global one."""

@@ -56,7 +56,6 @@ class PeerSystem:
     framework: str
     suffix: str
     """Suffix of the script beside ``NAME.py`` that trains the same model."""
-    about: str
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -66,11 +65,11 @@ class PeerSystem:
 PEERS = {
     peer.system: peer
     for peer in (
-        PeerSystem("torch-ddp", TORCH, ".ddp.py", "torch DistributedDataParallel"),
-        PeerSystem(MIRRORED, TENSORFLOW, ".keras.py", "TensorFlow MultiWorkerMirroredStrategy"),
-        PeerSystem(PARAMETER_SERVER, TENSORFLOW, ".keras.py", "TensorFlow ParameterServerStrategy"),
-        PeerSystem("jax-dp", JAX, ".jax.py", "Keras' DataParallel on JAX"),
-        *(PeerSystem(name, KERAS, ".fit.py", f"Keras on {b}") for name, b in KERAS_SYSTEMS.items()),
+        PeerSystem("torch-ddp", TORCH, ".ddp.py"),
+        PeerSystem(MIRRORED, TENSORFLOW, ".keras.py"),
+        PeerSystem(PARAMETER_SERVER, TENSORFLOW, ".keras.py"),
+        PeerSystem("jax-dp", JAX, ".jax.py"),
+        *(PeerSystem(name, KERAS, ".fit.py") for name in KERAS_SYSTEMS),
     )
 }
 

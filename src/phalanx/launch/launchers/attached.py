@@ -1,17 +1,17 @@
-"""A detached run taken up again: its agents are still there, and so is all they have to tell."""
+"""A run that its controller left: taken up again where its agents are still there, or what its
+machines still have of it brought home."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from phalanx.core.errors import PhalanxError
+from phalanx.core.errors import MachineError, PhalanxError
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
 from phalanx.launch.launcher import Job, Launch, never, read_launch
-from phalanx.launch.launchers.recover_results import salvage
 from phalanx.launch.launchers.remote_run import NothingLeft, RemoteRun
 from phalanx.launch.launchers.ssh import SshLauncher
 from phalanx.launch.link.event_loop import EventLoop
@@ -19,8 +19,10 @@ from phalanx.launch.machines.reconnect import reconnect_seconds
 from phalanx.launch.run.controller import Controller, RunOutcome
 from phalanx.launch.run.interrupts import Interrupts
 from phalanx.launch.run.observer import Observer
+from phalanx.launch.shipping.home.results import collect_results
 from phalanx.launch.ssh.ssh_login import with_passwords
 from phalanx.observe.summary.summary import summarise
+from phalanx.pool.machine import Machine
 
 
 def take_over(job: Job, paths: RunPaths, observer: Observer) -> RunOutcome:
@@ -68,7 +70,35 @@ class AttachedLauncher(SshLauncher):
         return read_launch(paths)[0]
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
-        assert self._job and self._loop and self._run
+        assert self._job and self._loop
         self._paths = paths
         # Who stops a run before it knows the workers would stop nobody.
         self._loop.wait(self._run.keep_error(self._run.rejoin(self._job, paths)), never)
+
+
+def salvage(machines: Sequence[Machine], paths: RunPaths, say: Say) -> dict[str, str]:
+    """What is home is removed there, as at the end of any run.
+
+    Returns the machines that could not be asked, each with the reason.
+    """
+    loop, run = EventLoop(), RemoteRun(paths.id, with_passwords(machines))
+    try:
+        return loop.wait(_salvage(run, paths, say), never)
+    finally:
+        loop.wait(run.close(), never)
+        loop.close()
+
+
+async def _salvage(run: RemoteRun, paths: RunPaths, say: Say) -> dict[str, str]:
+    silent = await run.connect_some()
+    there = [member for member in run.members if member.name not in silent]
+    for member in there:
+        try:
+            await member.fetch_samples(paths)
+        except MachineError as error:
+            say(error.cause)
+    came = await collect_results([member.link for member in there], paths)
+    await run.clean()
+    for text in (*came.notes, *run.news):
+        say(text)
+    return silent

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phalanx.core import settings
-from phalanx.launch.frameworks import Framework, environment_of, settings_variables
-from phalanx.launch.frameworks.framework import TENSORFLOW, Places
+from phalanx.launch.frameworks import environment_of, settings_variables
+from phalanx.launch.frameworks.framework import TENSORFLOW, Framework, Places
 from phalanx.launch.launcher import Job, WorkerCommand, log_name
 
 

@@ -16,7 +16,8 @@ from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
-from phalanx.launch.frameworks import Framework, places_of
+from phalanx.launch.frameworks.framework import Framework
+from phalanx.launch.frameworks.seating import places_of
 from phalanx.launch.launcher import (
     Job,
     Launch,

@@ -15,8 +15,8 @@ from phalanx.core import hosts_settings as hosts
 from phalanx.core import settings
 from phalanx.core.hosts_settings import endpoint
 from phalanx.core.run_folder.run_key import KEY_VARIABLE, RunKey
-from phalanx.launch.frameworks import Framework, places_of
-from phalanx.launch.frameworks.framework import SERVER
+from phalanx.launch.frameworks.framework import SERVER, Framework
+from phalanx.launch.frameworks.seating import places_of
 from phalanx.launch.launcher import Job, WorkerCommand, worker_command
 from phalanx.launch.launchers.foreign_commands import MachineContext, commands_of
 from phalanx.launch.link.agent_frames import Ports

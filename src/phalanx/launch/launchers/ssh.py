@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -14,7 +13,7 @@ from phalanx.core.errors import InputError, MachineError, PhalanxError, RunStopp
 from phalanx.core.files import read_bounded
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import Say
-from phalanx.launch.frameworks import plan_for
+from phalanx.launch.frameworks.seating import plan_for
 from phalanx.launch.launcher import Job, Launch, Launcher, describe_launch, never
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.link.event_loop import EventLoop, cancel
@@ -33,9 +32,11 @@ _CLOSING = 10.0
 class SshLauncher(Launcher):
     """Workers as processes of agents; the controller's own thread only ever looks."""
 
+    _run: RemoteRun
+    """There from the moment that machines are connected to."""
+
     def __init__(self) -> None:
         self._loop: EventLoop | None = None
-        self._run: RemoteRun | None = None
         self._job: Job | None = None
         self._paths: RunPaths | None = None
         self._launching: Future[None] | None = None
@@ -63,13 +64,13 @@ class SshLauncher(Launcher):
             raise
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
-        assert self._loop and self._run
+        assert self._loop
         self._job = job
         workers = self._loop.wait(self._run.prepare(job), self._look)
         return describe_launch(job, paths, workers)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
-        assert self._job and self._loop and self._run
+        assert self._job and self._loop
         self._paths = paths
         if self._job.fleet.detach:  # first: if we are killed, the workers can still be found
             paths.detached.touch()
@@ -77,19 +78,16 @@ class SshLauncher(Launcher):
         self._launching = self._loop.submit(run.keep_error(run.launch(self._job, paths, launch)))
 
     def poll(self) -> dict[int, int]:
-        run = self._run
-        if run is None:
-            return {}
-        if run.error is not None and self._loop is not None:
-            raise run.error  # of what has ended only the codes are asked for
-        self._pass_switch_on(run)
-        return dict(run.codes)
+        if self._run.error is not None and self._loop is not None:
+            raise self._run.error  # of what has ended only the codes are asked for
+        self._pass_switch_on()
+        return dict(self._run.codes)
 
     def codes(self) -> dict[int, int]:
-        return dict(self._run.codes) if self._run else {}
+        return dict(self._run.codes)
 
-    def _pass_switch_on(self, run: RemoteRun) -> None:
-        if self._paths is None or self._loop is None or not run.started:
+    def _pass_switch_on(self) -> None:
+        if self._paths is None or self._loop is None or not self._run.started:
             return
         try:
             changed = self._paths.switch.stat().st_mtime_ns
@@ -99,26 +97,25 @@ class SshLauncher(Launcher):
             text = read_bounded(self._paths.switch, _MOST_SWITCH).decode(errors="replace")
         except (OSError, InputError):
             return
-        self._loop.submit(run.switch(text))
+        self._loop.submit(self._run.switch(text))
 
     def lost(self) -> dict[int, MachineError]:
-        return dict(self._run.lost) if self._run else {}
+        return dict(self._run.lost)
 
     def away(self) -> dict[int, MachineError]:
-        return self._run.absences.lost if self._run else {}
+        return self._run.absences.lost
 
     def alone(self) -> MachineError | None:
-        return self._run.absences.alone if self._run else None
+        return self._run.absences.alone
 
     def news(self) -> list[str]:
         """What there is now: a machine that says more meanwhile has to wait for its turn."""
-        news = self._run.news if self._run else deque()
-        return [news.popleft() for _ in range(len(news))]
+        return [self._run.news.popleft() for _ in range(len(self._run.news))]
 
     def detached(self) -> bool:
         done = self._launching is not None and self._launching.done()
         run, job = self._run, self._job
-        return bool(done and run and run.started and not run.error and job and job.fleet.detach)
+        return bool(done and run.started and not run.error and job and job.fleet.detach)
 
     def leave(self) -> None:
         if self._paths is not None:
@@ -126,9 +123,10 @@ class SshLauncher(Launcher):
         self._close(leave=True)
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
-        run, loop = self._run, self._loop
-        if run is None or loop is None:
+        loop = self._loop
+        if loop is None:
             return
+        run = self._run
         if self._launching is not None and not self._launching.done():
             cancel(self._launching)
         run.say_unreachable()
@@ -141,9 +139,10 @@ class SshLauncher(Launcher):
             await_end(run.all_ended, _AFTER_KILL, never)
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
-        run, loop, paths = self._run, self._loop, self._paths
-        if run is None or loop is None:
+        loop, paths = self._loop, self._paths
+        if loop is None:
             return
+        run = self._run
         try:
             if paths is not None:
                 try:
@@ -179,15 +178,11 @@ class SshLauncher(Launcher):
 
     def _close(self, *, leave: bool = False) -> None:
         """``leave``: everything on the machines goes on."""
-        run, loop = self._run, self._loop
-        if loop is None or run is None:
-            return
-        with contextlib.suppress(PhalanxError, TimeoutError, OSError):
-            loop.wait(run.leave() if leave else run.close(), never, _CLOSING)
-        loop.close()
-        self._loop = None
-        if leave:
-            self._run = None
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            with contextlib.suppress(PhalanxError, TimeoutError, OSError):
+                loop.wait(self._run.leave() if leave else self._run.close(), never, _CLOSING)
+            loop.close()
 
 
 def as_found(job: Job, machines: tuple[Machine, ...]) -> Job:

@@ -10,7 +10,7 @@ from phalanx.launch.link.agent_link import AgentLink
 from phalanx.launch.link.agent_loss import talks_otherwise
 from phalanx.launch.link.clocks import SKEW_WARNING, clock_words
 from phalanx.pool.facts import Facts
-from phalanx.pool.here import on_this_machine
+from phalanx.pool.here import fitted
 from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import MachineFacts
 
@@ -30,7 +30,7 @@ def as_found(machine: Machine, facts: MachineFacts, skew: float) -> tuple[Machin
     """The machine with what it has, and remarks on what is other than the blueprint says."""
     gpus = len(facts.gpus)
     known = Facts(facts.cores, tuple(facts.cpu_ids), facts.memory or 0, gpus, gpus)
-    found, remarks = on_this_machine(machine, known)
+    found, remarks = fitted(machine, known)
     if abs(skew) > SKEW_WARNING:
         remarks.append(f"{clock_words(machine.name, skew)}; the run's times are corrected")
     return found, remarks

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from phalanx.agent.frames import LENGTHS, MOST_HEADER, MOST_PAYLOAD
+from phalanx.core.errors import MachineError
 
 T = TypeVar("T")
 _headers = msgspec.json.Decoder(dict[str, Any])
@@ -84,3 +86,34 @@ async def unpack(read: Callable[[int], Awaitable[bytes]]) -> tuple[dict[str, Any
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise WrongAgentFrame(str(error)) from None
     return header, await read(payload_length)
+
+
+Reply = tuple[dict[str, Any], bytes]
+Taker = Callable[[str, dict[str, Any], bytes], bool]
+"""Whether what the agent sent was for it."""
+
+
+class AgentRefused(MachineError):  # noqa: N818  (what was answered)
+    """The agent says why it does not do what it is asked."""
+
+
+def fail(waiting: asyncio.Future[Reply] | None, error: MachineError) -> None:
+    """Of an answer that came too late nobody waits any more."""
+    if waiting is not None and not waiting.done():
+        waiting.set_exception(error)
+
+
+class AgentListener:
+    """What a link notices unasked; does nothing until overridden."""
+
+    def on_tell(self, name: str, fields: dict[str, Any], payload: bytes) -> None:
+        """The agent sent something that was not an answer."""
+
+    def on_lost(self, error: MachineError) -> None:
+        """The agent is gone; not called while it is closed."""
+
+    def on_gap(self, seconds: float) -> None:
+        """This computer itself did not run for so long."""
+
+    def say(self, text: str) -> None:
+        """A request takes long."""

@@ -13,23 +13,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from phalanx.core.errors import MachineError
-from phalanx.launch.link.agent_answers import AgentListener, AgentRefused, Reply, Taker, fail
+from phalanx.launch.link import agent_loss as loss
 from phalanx.launch.link.agent_frames import (
     AgentFrame,
+    AgentListener,
     AgentProblem,
+    AgentRefused,
     Pong,
+    Reply,
+    Taker,
     WrongAgentFrame,
+    fail,
     pack,
     read_as,
     unpack,
-)
-from phalanx.launch.link.agent_loss import (
-    cannot_keep,
-    no_answer,
-    silent,
-    talks_otherwise,
-    why_it_ended,
-    without_controls,
 )
 from phalanx.launch.link.agent_source import agent_command, agent_sources
 from phalanx.launch.link.clocks import ClockOffset
@@ -122,7 +119,11 @@ class AgentLink:
                 await self.send({**header, "id": number}, payload)
                 return await answer
         except TimeoutError:
-            raise no_answer(self.machine, header["ask"], timeout) from None
+            raise MachineError(
+                f"{self.machine.name} did not answer '{header['ask']}' within "
+                f"{timeout or 0.0:.0f} seconds",
+                "Check whether it is up and how busy it is.",
+            ) from None
         finally:
             del self._waiting[number]
 
@@ -178,7 +179,7 @@ class AgentLink:
                 await self._command.write(agent_sources())
             self.hello, _ = await self.request({"ask": "hello", **hello}, timeout=timeout)
         except TimeoutError:
-            raise silent(self.machine, timeout) from None
+            raise loss.silent(self.machine, timeout) from None
         self._tasks.append(asyncio.create_task(self._ping()))
 
     async def abandon(self) -> None:
@@ -192,14 +193,21 @@ class AgentLink:
                 self._take(*await unpack(self._read))
         except EOFError:
             self._ended = True
-            self._lose(await why_it_ended(self._command))
+            self._lose(await loss.why_it_ended(self._command))
         except WrongAgentFrame as error:
-            self._lose(talks_otherwise(self.machine, str(error)))
+            self._lose(loss.talks_otherwise(self.machine, str(error)))
         except OSError as error:  # this machine's own disk; what becomes of the connection ends it
-            self._lose(cannot_keep(self.machine, error))
+            why = error.strerror or str(error)
+            self._lose(
+                MachineError(
+                    f"cannot write here what {self.machine.name} sends: {why}",
+                    "Free some space on this machine, or set PHALANX_RUNS to a folder with free "
+                    "space.",
+                )
+            )
         except Exception as error:  # the listener did not expect what was sent
             why = f"{type(error).__name__}: {error}"
-            self._lose(talks_otherwise(self.machine, why))
+            self._lose(loss.talks_otherwise(self.machine, why))
             raise
 
     async def _read(self, count: int) -> bytes:
@@ -223,8 +231,8 @@ class AgentLink:
                 self._listener.on_tell(found.tell, header, payload)
         elif found.problem is not None:
             told = read_as(AgentProblem, header)
-            cause = f"{self.machine.name}: {without_controls(told.cause)}"
-            refused = AgentRefused(cause, without_controls(told.remedy))
+            cause = f"{self.machine.name}: {loss.without_controls(told.cause)}"
+            refused = AgentRefused(cause, loss.without_controls(told.remedy))
             fail(self._waiting.get(found.problem), refused)
         elif found.answer is not None:
             waiting = self._waiting.get(found.answer)
@@ -247,7 +255,7 @@ class AgentLink:
             if self.lost is not None:
                 return
             if time.monotonic() - self._heard > self._patience:
-                self._lose(silent(self.machine, self._patience))
+                self._lose(loss.silent(self.machine, self._patience))
                 return
 
     def _lose(self, error: MachineError) -> None:

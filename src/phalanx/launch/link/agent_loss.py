@@ -68,27 +68,6 @@ def silent(machine: Machine, seconds: float) -> MachineError:
     )
 
 
-def no_answer(machine: Machine, ask: str, seconds: float | None) -> MachineError:
-    return MachineError(
-        f"{machine.name} did not answer '{ask}' within {seconds or 0.0:.0f} seconds",
-        "Check whether it is up and how busy it is.",
-    )
-
-
-def no_progress(machine: Machine, doing: str, seconds: float) -> MachineError:
-    return MachineError(
-        f"{machine.name} has made no progress for {seconds:.0f} seconds: {doing}",
-        "Check how busy it is, and whether its disk responds.",
-    )
-
-
-def cannot_keep(machine: Machine, error: OSError) -> MachineError:
-    return MachineError(
-        f"cannot write here what {machine.name} sends: {error.strerror or error}",
-        "Free some space on this machine, or set PHALANX_RUNS to a folder with free space.",
-    )
-
-
 def talks_otherwise(machine: Machine, why: str) -> MachineError:
     return MachineError(
         f"{machine.name} sent unexpected output: {without_controls(why)}",

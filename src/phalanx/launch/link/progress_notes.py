@@ -7,8 +7,8 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 
+from phalanx.core.errors import MachineError
 from phalanx.core.terminal import Say
-from phalanx.launch.link.agent_loss import no_progress
 from phalanx.pool.machine import Machine
 
 Doing = Callable[[], str]
@@ -70,7 +70,10 @@ class MachineWait:
                 finally:
                     del self._limits[limit]
         except TimeoutError:
-            raise no_progress(self._machine, doing(), seconds) from None
+            raise MachineError(
+                f"{self._machine.name} has made no progress for {seconds:.0f} seconds: {doing()}",
+                "Check how busy it is, and whether its disk responds.",
+            ) from None
 
     def heard(self, told: str) -> None:
         """Whatever an agent tells is what it was asked for, on its way; less its readings."""

@@ -17,7 +17,7 @@ def address_for_others(machine: Machine, facts: MachineFacts, reached_at: str | 
     """
     if machine.address is not None:
         return machine.address.strip("[]")
-    if reached_at and facts.has_address(reached_at):
+    if reached_at and any(own.address == reached_at for own in facts.addresses):
         return reached_at
     inner = _by_usefulness(facts)
     return inner[0] if inner else (reached_at or "127.0.0.1")

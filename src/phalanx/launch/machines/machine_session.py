@@ -7,9 +7,8 @@ from typing import Any, Protocol
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.link.agent_answers import AgentListener, AgentRefused
 from phalanx.launch.link.agent_facts import as_found, ask_facts
-from phalanx.launch.link.agent_frames import Exited, FileChunk, read_as
+from phalanx.launch.link.agent_frames import AgentListener, AgentRefused, Exited, FileChunk, read_as
 from phalanx.launch.link.agent_link import AgentLink, open_agent
 from phalanx.launch.link.agent_loss import without_controls
 from phalanx.launch.machines.addresses import address_for_others

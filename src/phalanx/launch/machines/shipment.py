@@ -10,7 +10,7 @@ from pathlib import Path
 
 from phalanx.core import words
 from phalanx.core.terminal import Say
-from phalanx.launch.frameworks import Framework
+from phalanx.launch.frameworks.framework import Framework
 from phalanx.launch.launcher import Job
 from phalanx.launch.link.agent_link import AgentLink
 from phalanx.launch.link.event_loop import in_thread

@@ -10,7 +10,7 @@ from phalanx.core.errors import PhalanxError
 from phalanx.launch.link.clocks import SKEW_WARNING, clock_words
 from phalanx.launch.pool.pool_check import Check, Knock, Visit
 from phalanx.launch.shipping.versions import OLDEST
-from phalanx.pool.contradictions import contradictions
+from phalanx.pool.here import contradictions
 
 LEAST_DISK = 10**9
 SKEW_ERROR = 3600.0 - 60.0

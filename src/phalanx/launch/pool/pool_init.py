@@ -19,10 +19,8 @@ from phalanx.launch.link.agent_link import AgentLink, open_agent
 from phalanx.launch.pool.pool_check import ANSWER_SECONDS, START_SECONDS, Visit, see
 from phalanx.launch.ssh.ssh_config import Resolved, resolve
 from phalanx.launch.ssh.ssh_login import typed
-from phalanx.pool.credential import Credential, read_credential
-from phalanx.pool.jumps import JumpError, resolve_ways
-from phalanx.pool.known_file import keys_beside
-from phalanx.pool.machine import HERE, SELECTION_WORDS, Machine
+from phalanx.pool.jumps import JumpError, keys_beside, resolve_ways
+from phalanx.pool.machine import HERE, SELECTION_WORDS, Credential, Machine, read_credential
 
 PYTHONS = (
     "python3",
@@ -87,7 +85,7 @@ def machines_named(
             raise InputError(f"'{name}' is given twice", "Give each machine once.")
         found.append(machine)
     try:
-        return resolve_ways(found, keys_beside(out))
+        return resolve_ways(found, out)
     except JumpError as error:
         raise InputError(error.problem, error.remedy) from None
 

@@ -25,7 +25,13 @@ from phalanx.launch.link.agent_link import open_agent
 from phalanx.launch.link.agent_loss import why_it_ended
 from phalanx.launch.link.event_loop import in_thread
 from phalanx.launch.machines.addresses import own_address
-from phalanx.launch.pool.probe_plan import Schedule, all_reached, handling, pair_seconds
+from phalanx.launch.pool.probe_plan import (
+    LONGEST_PAIR,
+    PAIRS_SHARE,
+    Schedule,
+    all_reached,
+    handling,
+)
 from phalanx.launch.shipping.manifest import FileManifest
 from phalanx.launch.shipping.send import ignore_progress, ship
 from phalanx.launch.shipping.uploads import code_manifest
@@ -34,7 +40,6 @@ from phalanx.policies.collective_cost import LinkSpeed
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import (
     CollectiveFigures,
-    DeviceRates,
     LeftOut,
     LinkFigures,
     MachineRates,
@@ -129,14 +134,15 @@ class Prober:
             answers |= await self._ask(dict.fromkeys(some, request), limit)
         for name, answer in answers.items():
             if isinstance(answer, m.MachineFigures):
-                self._found.rates.append(_rates(name, answer))
+                figures = (answer.cores, answer.memory, answer.gpus, answer.devices)
+                self._found.rates.append(MachineRates(name, *figures))
             elif isinstance(answer, m.ProbeProblem):
                 self._note([name], f"{name}: {answer.cause}", answer.remedy)
 
     async def _measure_pairs(self) -> None:
         names = [machine.name for machine in self._machines if machine.name in self._peers]
         pairs = list(itertools.combinations(names, 2))
-        each = pair_seconds(self._budget, len(pairs))
+        each = min(LONGEST_PAIR, self._budget * PAIRS_SHARE / max(1, len(pairs)))
         for number, (one, other) in enumerate(pairs, start=1):
             if self._left < each:
                 self._found.left_out.append(LeftOut(f"{one} – {other}"))
@@ -251,11 +257,6 @@ class Prober:
 _OPEN_PORTS = "Check the firewalls: machines have to reach each other on any port."
 _SEE_LOAD = "Check whether it is up and how busy it is, or increase --seconds."
 _SAME_VERSION = "Install the same version of Phalanx there."
-
-
-def _rates(name: str, found: m.MachineFigures) -> MachineRates:
-    devices = [DeviceRates(**msgspec.structs.asdict(device)) for device in found.devices]
-    return MachineRates(name, found.cores, found.memory, found.gpus, devices, found.energy)
 
 
 async def _why_it_ended(worker: RunningCommand) -> MachineError:

@@ -29,11 +29,6 @@ BESIDES = 2
 """Times that a collective also runs, unmeasured: to warm up, and as barriers and requests."""
 
 
-def pair_seconds(budget: float, pairs: int) -> float:
-    """Seconds for one pair: latency and both directions."""
-    return min(LONGEST_PAIR, budget * PAIRS_SHARE / max(1, pairs))
-
-
 def names_for(participants: int) -> list[str]:
     """The collectives that so many take part in."""
     direct = participants <= MOST_DIRECT

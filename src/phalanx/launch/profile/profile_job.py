@@ -29,8 +29,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.core.terminal import Say
 from phalanx.launch.launcher import Fleet, Job
 from phalanx.launch.pool.pool_check import check_pool
-from phalanx.launch.profile.kept_profiles import job_key, keep, read_kept
-from phalanx.launch.profile.machine_kinds import Kinds
+from phalanx.launch.profile.kept_profiles import Kinds, job_key, keep, read_kept
 from phalanx.launch.run.controller import execute
 from phalanx.launch.run.failure import never_joined, told_by
 from phalanx.launch.run.interrupts import Interrupts
@@ -152,7 +151,9 @@ class _Work:
         cause = error.cause.replace(f" (log: {paths.log_of(0)})", "")
         remedy = error.remedy
         if not told_by(0, paths):  # why it ended stands in its log, which goes with the folder
-            for line in _last_lines(paths):
+            printed = read_tail(paths.log_of(0), 1 << 12).splitlines()
+            lines = [line for line in printed if line.strip() and not line.startswith(OWN_WORDS)]
+            for line in lines[-_LAST_LINES:]:
                 self.say(line)
             if outcome.summary.exit_codes == [BAD_INPUT]:  # as argparse ends a script
                 remedy = "The script's own arguments go after --: phalanx plan SCRIPT -- …"
@@ -196,12 +197,6 @@ def _read(paths: RunPaths) -> JobProfile | None:
         return msgspec.json.decode(read_bounded(paths.profile), type=JobProfile)
     except (OSError, msgspec.MsgspecError, PhalanxError):
         return None
-
-
-def _last_lines(paths: RunPaths) -> list[str]:
-    printed = read_tail(paths.log_of(0), 1 << 12).splitlines()
-    lines = [line for line in printed if line.strip() and not line.startswith(OWN_WORDS)]
-    return lines[-_LAST_LINES:]
 
 
 class _Listener(Observer):

@@ -14,18 +14,8 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.run_folder.trust import write_launch
 from phalanx.launch.frameworks.framework import SERVER
 from phalanx.launch.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launcher
+from phalanx.launch.run import failure
 from phalanx.launch.run.event_tail import Relay
-from phalanx.launch.run.failure import (
-    cannot_write,
-    culprit,
-    ended_early,
-    explain,
-    failures,
-    model_lost,
-    never_joined,
-    taken_along,
-    told_by,
-)
 from phalanx.launch.run.foreign_runs import counted, figures_of, stuck_first, why_failed
 from phalanx.launch.run.heartbeat import Patience
 from phalanx.launch.run.interrupts import Interrupts
@@ -95,7 +85,7 @@ def _settle(launcher: Launcher, job: Job, paths: RunPaths) -> Launch:
         write_launch(paths, launch.to_json() + "\n")
         keep_source(job.script, paths)
     except OSError as error:
-        raise cannot_write(paths.folder, error) from None
+        raise failure.cannot_write(paths.folder, error) from None
     return launch
 
 
@@ -138,12 +128,14 @@ class Controller:
                     self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.insisted)
                     self._launcher.finish(self._observer.note, self._interrupts.insisted)
                     if ending.status == "done" and (why := self._model_lost()):
-                        ending = _Ending("failed", MACHINE_FAILED, model_lost(why, self._paths))
+                        ending = _Ending(
+                            "failed", MACHINE_FAILED, failure.model_lost(why, self._paths)
+                        )
                     for monitor in self._monitors:
                         monitor.stop()
                     self._paths.remove_private()
                     for rank in self._ranks:
-                        append_to_log(self._paths.log_of(rank), told_by(rank, self._paths))
+                        append_to_log(self._paths.log_of(rank), failure.told_by(rank, self._paths))
                 exit_codes = list(map(self._launcher.codes().get, self._ranks))
                 summary = summarise(self._paths, status=ending.status, exit_codes=exit_codes)
                 unwritten = self._write_down(summary) if ending.status != RUNNING else None
@@ -155,7 +147,7 @@ class Controller:
         """Why there is no model: the first worker, which writes it, was lost or killed."""
         first = self._ranks[0]
         code = self._launcher.codes().get(first, 0)
-        killed = explain(first, code, self._paths, self._launch) if code < 0 else None
+        killed = failure.explain(first, code, self._paths, self._launch) if code < 0 else None
         why = self._launcher.lost().get(first) or killed
         return None if self._paths.model.exists() else why
 
@@ -172,7 +164,7 @@ class Controller:
             self._figures.finish(ending.status)
         self._relay.drain()
         if ending.status == "done" and not self._relay.joined and self._launch.joins:
-            return _Ending("failed", BAD_INPUT, never_joined(self._launch.script))
+            return _Ending("failed", BAD_INPUT, failure.never_joined(self._launch.script))
         kept = all(self._paths.events_of(rank).exists() for rank in self._relay.joined)
         if ending.status == "done" and not kept:
             return self._stop_for(folder_gone(self._paths))
@@ -209,9 +201,9 @@ class Controller:
         codes = {rank: code for rank, code in codes.items() if code == 0 or rank not in gone}
         killed = self._taken_along(codes)
         left = {rank: code for rank, code in codes.items() if rank not in killed}
-        if failures(counted(self._launch, left)) or len(killed) == len(self._ranks):
+        if failure.failures(counted(self._launch, left)) or len(killed) == len(self._ranks):
             told = self._cause_waited.over()
-            return self._failed(codes) if told or culprit(codes) is not None else None
+            return self._failed(codes) if told or failure.culprit(codes) is not None else None
         for rank, error in lost.items():
             # Other frameworks do not go on without a machine, and nobody begins without one.
             begun = self._launch.joins and rank in self._relay.joined
@@ -229,7 +221,7 @@ class Controller:
             return self._ending_of_foreign(codes)
         early = [rank for rank in left if rank not in self._relay.finished]
         if early and self._early_waited.over():
-            return self._stop_for(ended_early(early[0], self._paths))
+            return self._stop_for(failure.ended_early(early[0], self._paths))
         waited_for = self._ranks[0] in left and not self._launcher.away()
         if waited_for and self._stragglers_waited.over():
             return self._left_behind(codes)
@@ -238,10 +230,10 @@ class Controller:
     def _taken_along(self, codes: dict[int, int]) -> set[int]:
         """Ranks gone with a killed worker; those of other machines know whether they can go on."""
         begun = self._launch.joins and self._relay.joined.issuperset(self._training)
-        gone = taken_along(codes, self._launch) if begun else set()
+        gone = failure.taken_along(codes, self._launch) if begun else set()
         for rank in [r for r in gone - self._named if codes.get(r, 0) < 0]:
             self._named.add(rank)
-            error = explain(rank, codes[rank], self._paths, self._launch)
+            error = failure.explain(rank, codes[rank], self._paths, self._launch)
             self._observer.note(f"{error.cause}; the other machines continue if they can")
         return gone
 
@@ -283,11 +275,11 @@ class Controller:
         """Stop the others and name the worker whose failure came first."""
         self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
         self._relay.drain()
-        rank = culprit(codes)
+        rank = failure.culprit(codes)
         if rank is None:
-            rank = next(iter(failures(codes)))
-        told = told_by(rank, self._paths)
-        error = explain(rank, codes[rank], self._paths, self._launch)
+            rank = next(iter(failure.failures(codes)))
+        told = failure.told_by(rank, self._paths)
+        error = failure.explain(rank, codes[rank], self._paths, self._launch)
         lost = {**self._launcher.lost(), **self._launcher.away()}
         if rank in lost or (lost and codes[rank] == STOPPED_CODE):
             # A machine took its worker along, and that one the others.
@@ -311,5 +303,5 @@ class Controller:
         try:
             write_whole(self._paths.summary, summary.to_json() + "\n")
         except OSError as error:
-            return cannot_write(self._paths.summary, error)
+            return failure.cannot_write(self._paths.summary, error)
         return None

@@ -28,7 +28,9 @@ def check_script(path: Path, *, joins: bool = True) -> Path:
     ``joins``: it has to call ``phalanx.fit`` or ``phalanx.join``; those of others need not.
     """
     if path.is_dir():
-        raise InputError(f"'{path}' is a folder, not a script", _suggest_inside(path))
+        inside = next((f", such as '{file}'" for file in sorted(path.glob("*.py"))), "")
+        remedy = f"Name a file in it{inside}." if inside else "Name a .py file."
+        raise InputError(f"'{path}' is a folder, not a script", remedy)
     if not path.exists():
         raise InputError(f"there is no script '{path}'", _suggest_near(path))
     if not path.is_file():
@@ -99,7 +101,8 @@ def _remedy_for(source: bytes) -> str:
 def _look(script: Path, source: bytes) -> _Look:
     """Reads the script and the modules beside it that it imports."""
     above = place_of(script.resolve()).root
-    folders = [script.resolve().parent, above, Path.cwd(), *_python_path()]
+    named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    folders = [script.resolve().parent, above, Path.cwd(), *map(Path, named)]
     waiting, seen, found = [(script, source)], {script.resolve()}, _Look()
     while waiting and len(seen) < _MOST_FILES:
         file, text = waiting.pop()
@@ -150,11 +153,6 @@ def _entered(tree: ast.AST, ours: set[str]) -> Iterator[bool]:
             yield node not in harmless
 
 
-def _python_path() -> list[Path]:
-    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [Path(entry) for entry in entries if entry]
-
-
 def _suggest_near(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
@@ -165,8 +163,3 @@ def _suggest_near(path: Path) -> str:
     if near:
         return f"Did you mean '{folder / near[0]}.py'?"
     return "Check the path; it is relative to the folder you are in."
-
-
-def _suggest_inside(folder: Path) -> str:
-    scripts = sorted(folder.glob("*.py"))
-    return f"Name a file in it, such as '{scripts[0]}'." if scripts else "Name a .py file."

@@ -12,7 +12,7 @@ import msgspec
 
 from phalanx.core.errors import MachineError
 from phalanx.core.files import cache_home
-from phalanx.launch.frameworks import Framework
+from phalanx.launch.frameworks.framework import Framework
 from phalanx.launch.frameworks.peer_environments import python_of
 from phalanx.launch.link.agent_link import AgentLink
 from phalanx.launch.link.progress_notes import telling

@@ -67,15 +67,12 @@ def record(file: Path, found: Iterable[tuple[Machine, asyncssh.SSHKey]]) -> None
     lines = _lines(file)
     for machine, key in found:
         public = key.export_public_key("openssh").decode().split()
-        lines.append(f"{host_pattern(machine)} {public[0]} {public[1]} {machine.name}")
+        host = machine.host.strip("[]")
+        place = host if machine.port == 22 else f"[{host}]:{machine.port}"
+        lines.append(f"{place} {public[0]} {public[1]} {machine.name}")
     remedy = "Make that folder writable: host keys are kept beside the blueprint."
     write_asked(file, "\n".join(lines) + "\n", remedy)
     file.chmod(0o644)
-
-
-def host_pattern(machine: Machine) -> str:
-    host = machine.host.strip("[]")
-    return host if machine.port == 22 else f"[{host}]:{machine.port}"
 
 
 def _keys_of(line: str, machine: Machine) -> list[asyncssh.SSHKey]:

@@ -16,8 +16,7 @@ from pydantic import SecretStr
 
 from phalanx.core.errors import InputError
 from phalanx.launch.ssh.known_keys import as_known_hosts
-from phalanx.pool.credential import Credential
-from phalanx.pool.machine import Machine
+from phalanx.pool.machine import Credential, Machine
 
 NOBODY: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
 """Known hosts: none. What is left is the fingerprint in the blueprint."""

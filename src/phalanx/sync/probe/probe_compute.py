@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 
-from phalanx.agent.machine import energy, gpus
+from phalanx.agent.machine import counters, gpus
 from phalanx.agent.machine.facts import machine_facts
+from phalanx.pool.measured import DeviceRates
 from phalanx.sync.probe import probe_messages as m
 
 SMALLEST, LARGEST_ON_CPU, LARGEST_ON_GPU = 128, 2048, 8192
@@ -37,7 +38,6 @@ def measure_machine(seconds: float) -> m.MachineFigures:
         memory=known["memory"],
         gpus=[gpu["name"] for gpu in known["gpus"]],
         devices=devices,
-        energy=known["energy"],
     )
 
 
@@ -49,13 +49,13 @@ def _models() -> list[tuple[int, str, int]]:
     ]
 
 
-def _measure(device: torch.device, name: str, count: int, seconds: float) -> m.DeviceFigures:
-    meter, began = energy.Joules(), time.perf_counter()
+def _measure(device: torch.device, name: str, count: int, seconds: float) -> DeviceRates:
+    meter, began = counters.Joules(), time.perf_counter()
     single = product_rate(device, torch.float32, seconds)
     watts = _watts(device, meter, time.perf_counter() - began)
     half = product_rate(device, torch.bfloat16, seconds)
     copies = copy_rate(device, seconds / 2)
-    return m.DeviceFigures(name, count, single, half, copies, watts)
+    return DeviceRates(name, count, single, half, copies, watts)
 
 
 def product_rate(device: torch.device, kind: torch.dtype, seconds: float) -> float | None:
@@ -107,7 +107,7 @@ def _finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _watts(device: torch.device, meter: energy.Joules, seconds: float) -> float | None:
+def _watts(device: torch.device, meter: counters.Joules, seconds: float) -> float | None:
     """Under load, where the device counts it itself."""
     if device.type == "cpu":
         joules = meter.read()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.pool.measured import DeviceRates
+
 LARGEST = 64 << 20
 """Bytes of a message that is measured."""
 
@@ -85,23 +87,11 @@ class Timed(Message, frozen=True, tag="timed"):
     seconds: list[float]
 
 
-class DeviceFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``CPU``, or one GPU of a model: GFLOP/s, GB/s, watts under load; ``None`` is unknown."""
-
-    name: str
-    count: int
-    float32: float | None
-    bfloat16: float | None
-    memory: float | None
-    watts: float | None = None
-
-
 class MachineFigures(Message, frozen=True, tag="machine_figures"):
     cores: int
     memory: int | None
     gpus: list[str]
-    devices: list[DeviceFigures]
-    energy: list[str]
+    devices: list[DeviceRates]
 
 
 class ProbeProblem(Message, frozen=True, tag="problem"):

@@ -18,21 +18,20 @@ from torch.utils.hooks import RemovableHandle
 from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.reader import Reader
-from phalanx.train.adopt.found_models import parameters_of
-from phalanx.train.adopt.kept_objects import OrderState, advice_on_skipped, keepers_of
-from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, alone_pass, read_by_number
-from phalanx.train.adopt.script_length import (
-    has_left_a_loop,
-    may_have_failed,
-    needs_equal_batches,
+from phalanx.train.adopt.found_models import (
+    OrderState,
+    advice_on_skipped,
+    keepers_of,
+    parameters_of,
 )
+from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, alone_pass, read_by_number
+from phalanx.train.adopt.script_length import has_left_a_loop, may_have_failed, needs_equal_batches
 from phalanx.train.checkpoint.kept_state import ORDER, unpack
 from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.proof.checks import Checks
 from phalanx.train.start.seed import Streams
-from phalanx.train.whole.own_batches import OwnBatches
-from phalanx.train.whole.plain_pass import PlainPass
+from phalanx.train.whole.plain_pass import OwnBatches, PlainPass
 
 COUNTED = (
     "the script may leave its loop early, or a library counts its batches: so each worker gets an "
@@ -199,9 +198,8 @@ class AdoptedTraining:
         engine, current = self.parts.trained.engine, self._loop.current
         if not engine.lockstep:
             engine.rest()
-            me = (
-                threading.current_thread()
-            )  # workers may be threads, and this is a hook of all modules
+            # Workers may be threads, and this is a hook of all modules.
+            me = threading.current_thread()
             self._unmet = register_module_forward_pre_hook(
                 lambda *_: self._meet_those_who_left() if threading.current_thread() is me else None
             )

@@ -370,8 +370,8 @@ class Adoption:
             known = None if self.profiles or whole else passes
             engine = parts.trained.engine
             if isinstance(engine, WholeEngine):
-                engine.go_on_from((parts.resumed.private or {}) if parts.resumed else {})
-                share_calls(engine.shared_calls(parts.figures.say_once))
+                saved = (parts.resumed.private or {}) if parts.resumed else {}
+                share_calls(engine.shared_calls(parts.figures.say_once, saved))
             return AdoptedTraining(parts, loop, known, self.streams, self._checks)
         finally:
             self._joining = False

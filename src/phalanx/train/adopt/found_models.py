@@ -1,18 +1,31 @@
-"""Which models an adopted script trains: those that own what its optimizers were given."""
+"""What an adopted script trains: the models that own what its optimizers were given; and what it
+has made beside them (schedulers, scalers, averaged copies), which is saved and resumed with them.
+
+A resumed script runs from its start, and goes through the epochs before the checkpoint without a
+batch. Its schedulers advance meanwhile; what they are then is replaced by what they were.
+"""
 
 from __future__ import annotations
 
 import gc
+import threading
+import weakref
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from phalanx.core import words
 from phalanx.core.errors import InputError
+from phalanx.train.checkpoint.kept_state import WHOLE, Keeper, pack
 
 ALONE = "or run the script alone, with python."
 
@@ -122,3 +135,66 @@ def stray_step(optimizer: torch.optim.Optimizer, *, inside: bool) -> InputError:
         "Call model.train() before the loop; without a DataLoader use phalanx.join and "
         f"run.step(weight=…), {ALONE}",
     )
+
+
+_KINDS = (LRScheduler, GradScaler, AveragedModel)
+_made = threading.local()
+
+
+def note_what_is_made() -> None:
+    """The script begins; two of a kind differ by the order in which it makes them."""
+    _made.things = []
+    for kind in _KINDS:
+        setattr(kind, "__new__", staticmethod(_new))  # noqa: B010
+
+
+def _new(kind: type, *_args: Any, **_kwargs: Any) -> Any:
+    """Not in ``__init__``: copies are made without it, and a class of the script's may be too."""
+    made: Any = object.__new__(kind)
+    _made.__dict__.setdefault("things", []).append((weakref.ref(made), kind.__name__))
+    return made
+
+
+class OrderState:
+    """Torch's numbers at the moment when the order of the pass in hand was drawn, the passes that
+    the script left early, and which view of a batch it has."""
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+        self.drawn_from = torch.get_rng_state()
+        self.left: dict[int, int] = {}
+        """By the number of the pass: after how many batches."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn_from": self.drawn_from, "left": self.left, WHOLE: self._whole}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Too late here: it is needed before the order is drawn."""
+
+
+def advice_on_skipped(error: BaseException) -> str:
+    """What may be said beside an error of a resumed script that has not had a batch yet."""
+    if not isinstance(error, NameError):
+        return ""
+    return (
+        "\nThe resumed script skips the epochs before its checkpoint: its loop over the data has "
+        "no batch there, and sets none of its variables.\n"
+        "hint: Give the variable a value before the loop, such as loss = None, and use it only if "
+        "it has another one.\n"
+    )
+
+
+def keepers_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Keeper]:
+    """Schedulers of these optimizers, gradient scalers and averaged copies, by name."""
+    found: dict[str, Keeper] = {}
+    numbers: Counter[str] = Counter()
+    for ref, kind in _made.things:
+        thing, name = ref(), f"{kind}-{numbers[kind]}"
+        numbers[kind] += 1
+        owner = getattr(thing, "optimizer", None)
+        others = isinstance(thing, LRScheduler) and all(owner is not one for one in optimizers)
+        if thing is not None and not others:
+            with suppress(InputError):  # what a checkpoint cannot hold begins anew
+                pack(name, thing.state_dict(), {})
+                found[name] = thing
+    return found

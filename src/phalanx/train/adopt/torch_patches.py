@@ -51,7 +51,7 @@ def adopt_this_worker() -> None:
     variables = inside.environment if inside else os.environ
     chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
     from phalanx.train.adopt.adoption import Adoption
-    from phalanx.train.adopt.kept_objects import note_what_is_made
+    from phalanx.train.adopt.found_models import note_what_is_made
     from phalanx.train.step.stepper import watch_backward
 
     workers = int(variables.get(settings.WORKERS, "1"))

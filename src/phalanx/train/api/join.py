@@ -12,7 +12,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.settings import LOSSES, CompileMode
 from phalanx.train.api.run import Run
 from phalanx.train.checkpoint.kept_state import Keeper
-from phalanx.train.start.environment import Environment, detect
+from phalanx.train.start.environment import detect
 from phalanx.train.start.seed import CommonSeed
 from phalanx.train.worker.build_worker import build_worker
 from phalanx.train.worker.precision import Trial
@@ -48,7 +48,6 @@ def join_with(
     *,
     buffers: str = "auto",
     trial: Trial | None = None,
-    environment: Environment | None = None,
     loss: str = "mean",
     compile: CompileMode = "off",
 ) -> Run:
@@ -60,9 +59,8 @@ def join_with(
     if (hooks := sys.modules.get("phalanx.train.adopt.torch_patches")) is not None:
         hooks.end_adoption()  # the script may join after all
     seeds = CommonSeed.now()
-    environment = environment or detect()
     parts, loop = build_worker(
-        environment, models, optimizers, buffers=buffers, loss=loss, trial=trial, seeds=seeds,
+        detect(), models, optimizers, buffers=buffers, loss=loss, trial=trial, seeds=seeds,
         compile=compile,
     )  # fmt: skip
     return Run(parts, loop)

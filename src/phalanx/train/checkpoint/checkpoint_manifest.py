@@ -101,18 +101,17 @@ class _Version(msgspec.Struct):
     format: int
 
 
-def folder_name(number: int) -> str:
-    return f"{number:06d}"
-
-
-def partial_name(number: int) -> str:
-    """Where a checkpoint is written."""
-    return f".{number:06d}.partial"
-
-
-def removed_name(number: int) -> str:
-    """Where a checkpoint is deleted: half of one is never seen under a name that counts."""
-    return f".{number:06d}.removed"
+folder_name = "{:06d}".format
+partial_name = ".{:06d}.partial".format
+"""Where a checkpoint is written."""
+removed_name = ".{:06d}.removed".format
+"""Where a checkpoint is deleted: half of one is never seen under a name that counts."""
+rank_file = "rank-{}.safetensors".format
+RANK_FILE = re.compile(r"rank-[0-9]{1,9}\.safetensors")
+delivery_note = "rank-{}.json".format
+"""Tells the first worker, while a checkpoint is written, that this one's file is there."""
+failure_note = "rank-{}.failed".format
+"""Tells the first worker that this one's file will never be there."""
 
 
 def number_of(name: str) -> int | None:
@@ -126,23 +125,6 @@ def leftover_number(name: str) -> int | None:
     """The number of a checkpoint that is half written or half deleted."""
     found = _LEFTOVER.fullmatch(name)
     return int(found[1]) if found else None
-
-
-RANK_FILE = re.compile(r"rank-[0-9]{1,9}\.safetensors")
-
-
-def rank_file(rank: int) -> str:
-    return f"rank-{rank}.safetensors"
-
-
-def delivery_note(rank: int) -> str:
-    """Tells the first worker, while a checkpoint is written, that this one's file is there."""
-    return f"rank-{rank}.json"
-
-
-def failure_note(rank: int) -> str:
-    """Tells the first worker that this one's file will never be there."""
-    return f"rank-{rank}.failed"
 
 
 def read_manifest(checkpoint: Path) -> CheckpointManifest:

@@ -7,11 +7,10 @@ file. A worker that cannot make its part sends one without a checksum.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import mmap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,31 +106,29 @@ def _await(channel: Channel, number: int, end: float) -> tuple[Label, int]:
             if label.number > number:
                 raise NoParcel("sent a later part")
     except PeerLost as lost:
-        raise NoParcel(f"is not reachable any more ({lost.cause})") from None
+        raise _unreachable(lost) from None
     except msgspec.MsgspecError:
         channel.close()
         raise NoParcel("sent something else") from None
     raise NoParcel("sent no part in time")
 
 
-@contextlib.contextmanager
-def _lost_as_none() -> Iterator[None]:
-    try:
-        yield
-    except PeerLost as lost:
-        raise NoParcel(f"is not reachable any more ({lost.cause})") from None
+def _unreachable(lost: PeerLost) -> NoParcel:
+    return NoParcel(f"is not reachable any more ({lost.cause})")
 
 
 def _write(channel: Channel, label: Label, size: int, path: Path, steps: Steps) -> FileRecord:
     digest, left, chunk = hashlib.sha256(), size, memoryview(bytearray(min(CHUNK, size)))
     try:
-        with _lost_as_none(), durable(path, steps) as file:
+        with durable(path, steps) as file:
             while left:
                 part = chunk[: min(left, len(chunk))]
                 channel.receive_into(part)
                 left -= len(part)
                 digest.update(part)
                 file.write(part)
+    except PeerLost as lost:
+        raise _unreachable(lost) from None
     except OSError:
         channel.skip(left)  # the next message begins after this one, whatever our disk does
         raise

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import _TYPES
 from torch import Tensor
 
 from phalanx.adapters.torch_models import as_pairs, from_pairs
@@ -28,21 +29,7 @@ from phalanx.train.checkpoint.disk import Steps, durable, unwatched
 
 CHUNK = 1 << 20  # bytes: both the hash and the write let go of the interpreter's lock meanwhile
 
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.complex64: "C64",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+_DTYPES = {dtype: name for name, dtype in _TYPES.items()}
 
 
 def write_tensors(

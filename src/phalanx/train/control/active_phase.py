@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
 from phalanx.core.spec import STRATEGIES, Phase
-from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.clock import Clock, Toll
+from phalanx.sync.arena.clock import Toll
 from phalanx.sync.arena.team import Team, everyone, team_of
 from phalanx.sync.codec.encoding import Encoding
 from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
 from phalanx.sync.strategy import Gates, Strategy, StrategyContext
 from phalanx.train.control.rendezvous import Rendezvous
+from phalanx.train.start.environment import Environment
 
 
 @dataclass(frozen=True)
@@ -50,24 +50,6 @@ class ActivePhase:
         return self.strategies[0].every if self.phase.traits.local else 0
 
 
-@dataclass(frozen=True)
-class PhaseParts:
-    """What phases are made of."""
-
-    arena: Arena
-    clock: Clock
-    rendezvous: Rendezvous
-    """Of all workers."""
-    divide_rate: bool
-    encoding: Encoding
-    machine: str
-    private: bool = False
-    """Each worker trains a copy of the weights."""
-    toll: Toll = field(default_factory=Toll)
-    shards: int | None = None
-    """That the parameters are cut into; ``None``: one for each worker of this host."""
-
-
 class PhaseSet:
     """The phase under way, and those made before: training may come back to them.
 
@@ -76,8 +58,20 @@ class PhaseSet:
 
     current: ActivePhase
 
-    def __init__(self, parts: PhaseParts, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self._parts, self._optimizers = parts, optimizers
+    def __init__(
+        self,
+        environment: Environment,
+        rendezvous: Rendezvous,
+        optimizers: Sequence[torch.optim.Optimizer],
+        toll: Toll,
+        shards: int | None,
+    ) -> None:
+        """``rendezvous``: of all workers; ``shards``: that the parameters are cut into, one for
+        each worker of this host where it is ``None``."""
+        assert environment.arena is not None
+        self._environment, self._arena = environment, environment.arena
+        self._rendezvous, self._optimizers, self._toll = rendezvous, optimizers, toll
+        self._shards = shards or self._arena.host.workers
         self._laid_out = self._made = 0
         self._known: dict[tuple[str, tuple[float, ...]], ActivePhase] = {}
         self.resting = True
@@ -86,12 +80,12 @@ class PhaseSet:
 
     def lay_out(self) -> None:
         """Memory for what the optimizers train now. Collective."""
-        arena = self._parts.arena
         self._laid_out += 1
-        shards, private = self._parts.shards or arena.host.workers, self._parts.private
-        self.replicas = [Replica(o, shards, private=private) for o in self._optimizers]
+        # With private weights each worker trains a copy of them.
+        private = self._environment.settings.private_weights
+        self.replicas = [Replica(o, self._shards, private=private) for o in self._optimizers]
         self.shared = [
-            SharedState(arena, replica, f"optimizer{i}.{self._laid_out}")
+            SharedState(self._arena, replica, f"optimizer{i}.{self._laid_out}")
             for i, replica in enumerate(self.replicas)
         ]
 
@@ -137,17 +131,17 @@ class PhaseSet:
             strategy.drain()
 
     def _make(self, phase: Phase, speeds: Sequence[float]) -> ActivePhase:
-        parts, arena = self._parts, self._parts.arena
+        arena, chosen = self._arena, self._environment.settings
         number, self._made = self._made, self._made + 1  # tells their memory apart
         team, rendezvous = self._team(phase, speeds)
         sources = team.teams if phase.traits.grouped else arena.workers
-        divisor = float(sources) if phase.traits.divides_rate and parts.divide_rate else 1.0
-        encoding = dataclasses.replace(parts.encoding, codec=phase.codec)
-        kind, gates, gone = STRATEGIES.get(phase.name), Gates(), parts.rendezvous.someone_left
+        divisor = float(sources) if phase.traits.divides_rate and chosen.divide_rate else 1.0
+        encoding = Encoding(phase.codec, chosen.rate, arena.sleep, chosen.seed * 64 + arena.rank)
+        kind, gates, gone = STRATEGIES.get(phase.name), Gates(), self._rendezvous.someone_left
         contexts = [
             StrategyContext(
-                replica, shared, arena, parts.clock, team, divisor, encoding, f"{number}.{i}",
-                gates, gone, parts.toll,
+                replica, shared, arena, self._environment.clock, team, divisor, encoding,
+                f"{number}.{i}", gates, gone, self._toll,
             )
             for i, (replica, shared) in enumerate(zip(self.replicas, self.shared, strict=True))
         ]  # fmt: skip
@@ -155,7 +149,7 @@ class PhaseSet:
         return ActivePhase(phase, team, rendezvous, strategies)
 
     def _team(self, phase: Phase, speeds: Sequence[float]) -> tuple[Team, Rendezvous]:
-        arena, rendezvous = self._parts.arena, self._parts.rendezvous
+        arena, rendezvous = self._arena, self._rendezvous
         if not phase.traits.grouped:
             return dataclasses.replace(everyone(arena), meet=rendezvous.wait), rendezvous
         from phalanx.policies.grouping import teams_of
@@ -166,8 +160,8 @@ class PhaseSet:
         return dataclasses.replace(team, meet=rendezvous.wait), rendezvous
 
     def _machines(self) -> list[str]:
-        arena = self._parts.arena
+        arena = self._arena
         cells = arena.region("machines", arena.workers, torch.int64).numpy()
-        cells[arena.rank] = zlib.crc32(self._parts.machine.encode())
+        cells[arena.rank] = zlib.crc32(self._environment.machine.encode())
         arena.barrier()
         return [str(cell) for cell in cells]

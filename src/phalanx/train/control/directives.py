@@ -20,7 +20,6 @@ import torch
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.clock import Clock
 from phalanx.train.control.rendezvous import FIGURES
 from phalanx.train.start.environment import Environment
 from phalanx.train.start.lifecycle import Lifecycle
@@ -93,11 +92,11 @@ class CommandPoller(DirectiveSource):
     """Looks for commands on the first worker, at most four times a second."""
 
     def __init__(
-        self, environment: Environment, clock: Clock, timer: CheckpointTimer, lifecycle: Lifecycle
+        self, environment: Environment, timer: CheckpointTimer, lifecycle: Lifecycle
     ) -> None:
         self._path = environment.paths.switch if environment.paths else None
-        self.clock, self._timer, self._lifecycle = clock, timer, lifecycle
-        self._looked = clock.now()
+        self._clock, self._timer, self._lifecycle = environment.clock, timer, lifecycle
+        self._looked = self._clock.now()
         self._rank, self._workers = environment.rank, environment.workers
 
     @property
@@ -109,7 +108,7 @@ class CommandPoller(DirectiveSource):
             return Directive(Kind.STOP)
         if self._rank:
             return None
-        now = self.clock.now()
+        now = self._clock.now()
         if now - self._looked < LOOK_SECONDS:
             return None
         self._looked = now

@@ -9,14 +9,12 @@ import torch
 from phalanx.core.spec import Phase, Spec
 from phalanx.sync.arena.arena import LostWorker
 from phalanx.sync.arena.clock import Toll
-from phalanx.sync.codec.encoding import Encoding
 from phalanx.train.control import rendezvous as intents
-from phalanx.train.control.active_phase import ActivePhase, PhaseParts, PhaseSet
+from phalanx.train.control.active_phase import ActivePhase, PhaseSet
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import DirectiveSource
-from phalanx.train.engine.arena_engine import ArenaEngine
 from phalanx.train.engine.emulation import emulation_of
-from phalanx.train.engine.engine import Script
+from phalanx.train.engine.engine import ArenaEngine, Script
 from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.engine.model_state import Captured, SharedModelState
 from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, claims_for
@@ -48,17 +46,13 @@ class SharedEngine(ArenaEngine):
             arena, optimizers, claims, source, self._tell_shares, self.rest,
             balance=chosen.balance == "auto",
         )  # fmt: skip
-        encoding = Encoding(None, chosen.rate, arena.sleep, chosen.seed * 64 + self.rank)
         toll, shards = Toll(), None
         if virtual is not None and chosen.virtual is not None:
             from phalanx.train.engine.virtual_work import toll_of
 
             toll, shards = toll_of(chosen.virtual, virtual, spec.phases)
-        parts = PhaseParts(
-            arena, clock, self.directives.rendezvous, chosen.divide_rate, encoding,
-            environment.machine, chosen.private_weights, toll, shards,
-        )  # fmt: skip
-        self._phases = phases = PhaseSet(parts, optimizers)
+        everyone = self.directives.rendezvous
+        self._phases = phases = PhaseSet(environment, everyone, optimizers, toll, shards)
         self.holds_optimizers = all(shared.elementwise for shared in phases.shared)
         self.model = SharedModelState(arena, models, phases, script.buffers)
         self.leases = SharedSampleLeases(arena, claims, self.directives, phases, listener)

@@ -8,11 +8,13 @@ the seed makes the same for all, and takes its rows; a checksum of each epoch sh
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import inspect
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain, islice
 from typing import Any
 
@@ -23,7 +25,6 @@ from torch import Tensor
 from phalanx.core.errors import InputError
 from phalanx.data.reader import Reader
 from phalanx.train.keras.epoch_sync import EpochSync
-from phalanx.train.keras.fit_arguments import FitArguments, batches_of, build_as_keras, epochs_of
 
 
 class ArrayReader(Reader):
@@ -223,15 +224,14 @@ class StreamReader(Reader):
                 f"the data ended after {self._read} of {self._batches} batches",
                 "Lower steps_per_epoch, or repeat the data: dataset.repeat().",
             )
-        batch = self._tree.map_structure(self._as_array, found)
+        batch = self._tree.map_structure(
+            lambda leaf: None if leaf is None else np.asarray(self._numpy(leaf)), found
+        )
         for leaf in self._tree.flatten(batch):
             if leaf is not None:
                 self.checksum = zlib.crc32(_bytes_of(leaf), self.checksum)
         self._kept.append((self._read, batch))
         self._read += 1
-
-    def _as_array(self, leaf: Any) -> Any:
-        return None if leaf is None else np.asarray(self._numpy(leaf))
 
 
 def _bytes_of(leaf: Any) -> Any:
@@ -295,3 +295,89 @@ class StreamSource:
 
     def unpack(self, batch: BatchPart, samples: int) -> tuple[Any, int]:
         return batch.batch, batch.rows
+
+
+@dataclass
+class FitArguments:
+    """The arguments of ``fit``."""
+
+    x: Any
+    y: Any
+    batch_size: int | None
+    epochs: int
+    verbose: Any
+    callbacks: Any
+    validation_split: float
+    validation_data: Any
+    shuffle: Any
+    class_weight: Any
+    sample_weight: Any
+    initial_epoch: int
+    steps_per_epoch: int | None
+    validation_steps: int | None
+    validation_batch_size: int | None
+    validation_freq: Any
+
+    @staticmethod
+    def of(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> FitArguments:
+        """As ``plain``, Keras' own, would understand them."""
+        given = inspect.signature(plain).bind(*args, **kwargs)
+        given.apply_defaults()
+        asked = FitArguments(
+            **{field.name: given.arguments[field.name] for field in fields(FitArguments)}
+        )
+        asked._split()
+        return asked
+
+    def _split(self) -> None:
+        from keras.src.trainers.data_adapters import array_slicing
+
+        if self.validation_split and self.validation_data is None:
+            whole = self.x, self.y, self.sample_weight
+            (self.x, self.y, self.sample_weight), self.validation_data = (
+                array_slicing.train_validation_split(whole, validation_split=self.validation_split)
+            )
+
+
+_ITERATORS = {
+    "torch": "TorchEpochIterator",
+    "tensorflow": "TFEpochIterator",
+    "jax": "JAXEpochIterator",
+}
+
+
+def epochs_of(model: Any, asked: FitArguments) -> Any:
+    """Keras' own iterator of the epochs, as its backend has it."""
+    from keras import backend
+
+    name = backend.backend()
+    kind = getattr(importlib.import_module(f"keras.src.backend.{name}.trainer"), _ITERATORS[name])
+    more = {"distribute_strategy": model.distribute_strategy} if name == "tensorflow" else {}
+    return kind(
+        x=asked.x, y=asked.y, sample_weight=asked.sample_weight, batch_size=asked.batch_size,
+        steps_per_epoch=asked.steps_per_epoch, shuffle=asked.shuffle,
+        class_weight=asked.class_weight, **more,
+    )  # fmt: skip
+
+
+def batches_of(epochs: Any) -> Iterator[Any]:
+    """Those of one epoch."""
+    with epochs.catch_stop_iteration():
+        for _, _, found in epochs:
+            yield found[0] if isinstance(found, list) else next(found)
+
+
+def build_as_keras(model: Any, epochs: Any, batch_of: Callable[[Any], Any]) -> None:
+    """Look at a first batch where Keras itself would, so that the data go on from there.
+
+    On TensorFlow it does not: the model is built by the first step.
+    """
+    from keras import backend
+
+    def look() -> Iterator[Any]:
+        for found in batches_of(epochs):
+            yield 0, 0, [batch_of(found)]
+
+    if backend.backend() != "tensorflow":
+        model._symbolic_build(iterator=look())
+    epochs.reset()

@@ -18,7 +18,8 @@ _INSIDE = (
 
 
 _WRITE_LOGS = {"LearningRateScheduler", "ReduceLROnPlateau"}
-_SAVE = {"ModelCheckpoint", "LambdaCallback", "SwapEMAWeights"}
+SAVE = {"ModelCheckpoint", "SwapEMAWeights"}
+"""Of Keras: they may use the optimizer after an epoch."""
 
 
 def callbacks_of(
@@ -68,20 +69,6 @@ def is_own(callback: Any) -> bool:
 
 def _of_keras(kind: type) -> bool:
     return kind.__module__.startswith(("keras.", "builtins"))
-
-
-def may_save(callback: Any) -> bool:
-    """Whether it may use the optimizer after an epoch."""
-    kind = type(callback)
-    return not kind.__module__.startswith("keras.") or kind.__name__ in _SAVE
-
-
-def begins_epochs(callback: Any) -> bool:
-    """Whether it may change weights before an epoch."""
-    kind = type(callback)
-    if kind.__module__.startswith("keras."):
-        return kind.__name__ == "LambdaCallback"
-    return "on_epoch_begin" in {name for owner in kind.__mro__[:-2] for name in vars(owner)}
 
 
 def acts_inside(callback: Any) -> bool:

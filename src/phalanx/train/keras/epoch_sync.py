@@ -60,7 +60,7 @@ class EpochSync:
             mirror.show()
             if rule is not None and self.is_first:
                 engine.optimizers.write(0)
-                write_state(rule, mirror.parameters, mirror.variables, self._model.optimizer)
+                write_state(rule, mirror)
             shown = [copy_of(v) for v in mirror.all_variables] if self.is_first else []
             yield
             chosen = self._weights_of_first(shown)

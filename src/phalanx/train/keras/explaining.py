@@ -14,8 +14,8 @@ from phalanx.adapters.keras.optimizers import rate_of, rule_of
 from phalanx.core.errors import InputError
 from phalanx.core.script.explained import Explanation, FoundData, FoundModel, FoundOptimizer
 from phalanx.train.keras import setup
+from phalanx.train.keras.arrays import FitArguments
 from phalanx.train.keras.callbacks import acts_inside, given_callbacks
-from phalanx.train.keras.fit_arguments import FitArguments
 from phalanx.train.keras.loss_check import check_loss
 from phalanx.train.keras.setup import KerasSeeds
 from phalanx.train.start.environment import Environment, detect
@@ -61,6 +61,6 @@ def _look(
     )  # fmt: skip
     note = check_loss(model, source.samples)
     found.loss, mirror = "mean", backend(model)
-    rule_of(model.optimizer, mirror.variables, mirror.parameters)
+    rule_of(mirror)
     yield from setup.notes_of(mirror, source, environment.workers)[1:]
     yield from filter(None, [note])

@@ -16,16 +16,16 @@ import torch
 
 from phalanx.adapters.keras.optimizers import rate_of, read_state, rule_of, write_state
 from phalanx.core.errors import InputError
+from phalanx.train.keras.arrays import FitArguments
 from phalanx.train.keras.callbacks import (
+    SAVE,
     acts_inside,
-    begins_epochs,
     callbacks_of,
     given_callbacks,
-    may_save,
+    is_own,
     sees_batches,
 )
 from phalanx.train.keras.epoch_sync import EpochSync, KeptRate
-from phalanx.train.keras.fit_arguments import FitArguments
 from phalanx.train.keras.loss_check import check_loss
 from phalanx.train.keras.setup import (
     RESUMED,
@@ -69,8 +69,8 @@ class SharedFit:
         self._source = source_of(model, asked, environment, backend, self._seeds)
         note = check_loss(model, self._source.samples) if environment.workers > 1 else None
         self._mirror = backend(model)
-        self._rule = rule_of(model.optimizer, self._mirror.variables, self._mirror.parameters)
-        read_state(model.optimizer, self._mirror.variables, self._mirror.parameters, self._rule)
+        self._rule = rule_of(self._mirror)
+        read_state(self._mirror, self._rule)
         device = (
             self._mirror.parameters[0].device if self._mirror.parameters else environment.device
         )
@@ -90,8 +90,10 @@ class SharedFit:
         notes[SEES_A_PART] = environment.workers > 1 and any(map(acts_inside, given))
         for words in filter(None, (words for words, said in notes.items() if said)):
             self._parts.figures.say_once(words)
-        self._saves = self._rule if any(map(may_save, given)) else None
-        self._begins = any(map(begins_epochs, given))
+        # Callbacks of the script's own may save, and change weights before an epoch.
+        self._own_callbacks = any(map(is_own, given))
+        saves = self._own_callbacks or any(type(each).__name__ in SAVE for each in given)
+        self._saves = self._rule if saves else None
         self._counted = -1
         """Steps that the optimizer was told of."""
         self._logs: dict[str, Any] = {}
@@ -128,7 +130,7 @@ class SharedFit:
             model.reset_metrics()
             meeting.check_metrics()
             self._mirror.begin_epoch()
-            with meeting.in_common() if self._begins else nullcontext():
+            with meeting.in_common() if self._own_callbacks else nullcontext():
                 callbacks.on_epoch_begin(epoch)
             self._mirror.begin_epoch()
             meeting.follow_first()
@@ -278,8 +280,7 @@ class SharedFit:
         self._loop.finish()
         self._mirror.load()
         self._mirror.show()
-        mirror = self._mirror
-        write_state(self._rule, mirror.parameters, mirror.variables, self._model.optimizer)
+        write_state(self._rule, self._mirror)
 
 
 def _column(name: str) -> str:

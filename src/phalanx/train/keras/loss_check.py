@@ -45,14 +45,16 @@ def check_loss(model: Any, batches: Sequence[Any]) -> str | None:
             'Use reduction="sum_over_batch_size", with a smaller learning rate.',
         )
     masked, added = _outputs(model, batches[0])
-    if masked or any(_ignores(part.loss) for part in _losses(model)):
+    losses = [part.loss for part in _losses(model)]
+    skips = [(getattr(loss, "_fn_kwargs", None) or {}).get("ignore_class") for loss in losses]
+    if masked or any(label is not None for label in skips):
         raise InputError(
             "the loss skips values by a mask or ignore_class, and divides by the number left, "
             "which differs between the workers' parts of a batch",
             "End the mask inside the model, and pass sample_weight to fit; or train with one "
             "worker.",
         )
-    if added or not _known_mean(model):
+    if added or not losses or not all(map(_is_mean, losses)):
         return next(filter(None, [_try(model, batch) for batch in batches]), None)
     if _adds_in_training(model, batches[0]):
         return "losses that layers add only in training are assumed to be means over samples"
@@ -102,11 +104,6 @@ def _losses(model: Any) -> list[Any]:
     return list(found._flat_losses or ()) if found is not None else []
 
 
-def _known_mean(model: Any) -> bool:
-    found = _losses(model)
-    return bool(found) and all(_is_mean(part.loss) for part in found)
-
-
 def _is_mean(loss: Any) -> bool:
     function = getattr(loss, "fn", loss)
     names = {type(loss).__name__.lower(), getattr(function, "__name__", "").lower()}
@@ -114,12 +111,6 @@ def _is_mean(loss: Any) -> bool:
         getattr(each, "__module__", "").startswith("keras.") for each in (type(loss), function)
     )
     return of_keras and not names & _OF_BATCHES and getattr(loss, "reduction", None) in _MEANS
-
-
-def _ignores(loss: Any) -> bool:
-    """Whether it leaves out samples or pixels by their label."""
-    given = getattr(loss, "_fn_kwargs", None) or {}
-    return given.get("ignore_class") is not None
 
 
 def _some_of(batch: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,7 @@ import numpy as np
 from phalanx.adapters.keras.keras_model import AVERAGED, KerasModel
 from phalanx.core.errors import InputError
 from phalanx.core.spec import parse_spec
-from phalanx.train.keras.arrays import ArraySource, StreamSource
-from phalanx.train.keras.fit_arguments import FitArguments
+from phalanx.train.keras.arrays import ArraySource, FitArguments, StreamSource
 from phalanx.train.start.environment import Environment
 from phalanx.train.start.seed import Streams
 
@@ -111,25 +111,15 @@ def source_of(
 def backend_of() -> type[KerasModel]:
     import keras
 
-    match keras.backend.backend():
-        case "torch":
-            from phalanx.adapters.keras.torch_backend import TorchKerasModel
-
-            return TorchKerasModel
-        case "tensorflow":
-            from phalanx.adapters.keras.tensorflow_backend import TensorFlowKerasModel
-
-            return TensorFlowKerasModel
-        case "jax":
-            from phalanx.adapters.keras.jax_backend import JaxKerasModel
-
-            return JaxKerasModel
-        case other:
-            raise InputError(
-                f"Keras' backend {other} cannot train", "Use torch, tensorflow or jax."
-            )
+    name = keras.backend.backend()
+    if name not in _BACKENDS:
+        raise InputError(f"Keras' backend {name} cannot train", "Use torch, tensorflow or jax.")
+    module = importlib.import_module(f"phalanx.adapters.keras.{name}_backend")
+    found: type[KerasModel] = getattr(module, f"{_BACKENDS[name]}KerasModel")
+    return found
 
 
+_BACKENDS = {"torch": "Torch", "tensorflow": "TensorFlow", "jax": "Jax"}
 _APART = 0x9E3779B1
 
 

@@ -28,48 +28,15 @@ SETS = 4
 _OURS = str(Path(__file__).parents[2])
 
 
-class SameData:
-    def __init__(self, engine: Engine) -> None:
-        width = 2 + PLACES * PARTS * 2  # [which set, samples, fingerprint …]
-        table = engine.region("data sets", engine.workers * SETS * width, torch.float64)
-        self._table = table.view(engine.workers, SETS, width).numpy()
-        self._uses: Counter[str] = Counter()
-        self._count = 0
-
-    def check(self, engine: Engine, reader: Reader, what: str) -> None:
-        """Refuse ``reader``'s data if another worker has others in its place."""
-        if engine.workers == 1:
-            return
-        mine = np.concatenate(([self._which(what), len(reader)], fingerprint(reader).reshape(-1)))
-        with engine.lock(Locks.DATA):
-            self._table[engine.rank, self._count % SETS] = mine
-            everything = self._table.copy()
-        self._count += 1
-        same_set = {
-            rank: row
-            for rank, rows in enumerate(everything)
-            for row in rows
-            if row[0] == mine[0] and rank != engine.rank
-        }
-        differences = {
-            rank: words for rank, row in same_set.items() if (words := _compare(mine, row))
-        }
-        if differences:
-            raise _refusal(what, engine.rank, differences)
-
-    def _which(self, what: str) -> float:
-        place = f"{what} {_place_in_script()}"
-        self._uses[place] += 1
-        digest = hashlib.sha256(f"{place} {self._uses[place]}".encode()).digest()
-        return 1.0 + int.from_bytes(digest[:6], "little")
-
-
 class CheckedReaders:
     """Readers of the data that the script trains on and evaluates; each set is checked once."""
 
     def __init__(self, engine: Engine, seed: int, device: torch.device) -> None:
-        self._engine, self._seed, self._same = engine, seed, SameData(engine)
-        self._device = device
+        self._engine, self._seed, self._device = engine, seed, device
+        width = 2 + PLACES * PARTS * 2  # [which set, samples, fingerprint …]
+        table = engine.region("data sets", engine.workers * SETS * width, torch.float64)
+        self._table = table.view(engine.workers, SETS, width).numpy()
+        self._uses: Counter[str] = Counter()
         self._known: dict[tuple[int, int], tuple[Any, Any, Reader | None]] = {}
         """Of each set, as long as the script has it."""
         self.checks = True
@@ -82,9 +49,8 @@ class CheckedReaders:
         key = (id(data), id(augment))
         if key not in self._known:
             reader = as_reader(data, seed=self._seed, augment=augment)
-            if self.checks:
-                what = f"data to {'train on' if trains else 'evaluate'}"
-                self._same.check(self._engine, reader, what)
+            if self.checks and self._engine.workers > 1:
+                self._check(reader, f"data to {'train on' if trains else 'evaluate'}")
             if moves and self._device.type == "cuda":
                 from phalanx.data.placement import placed
 
@@ -97,6 +63,25 @@ class CheckedReaders:
             except TypeError:  # a tuple: it is kept, so that its id stays its own
                 self._known[key] = data, augment, reader
         return self._known[key][2] or as_reader(data, seed=self._seed, augment=augment)
+
+    def _check(self, reader: Reader, what: str) -> None:
+        """Refuse ``reader``'s data if another worker has others in its place."""
+        engine, place = self._engine, f"{what} {_place_in_script()}"
+        self._uses[place] += 1
+        digest = hashlib.sha256(f"{place} {self._uses[place]}".encode()).digest()
+        which = 1.0 + int.from_bytes(digest[:6], "little")
+        mine = np.concatenate(([which, len(reader)], fingerprint(reader).reshape(-1)))
+        with engine.lock(Locks.DATA):
+            self._table[engine.rank, self._uses.total() % SETS] = mine
+            everything = self._table.copy()
+        differences = {
+            rank: words
+            for rank, rows in enumerate(everything)
+            for row in rows
+            if row[0] == which and rank != engine.rank and (words := _compare(mine, row))
+        }
+        if differences:
+            raise _refusal(what, engine.rank, differences)
 
 
 def _place_in_script() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,7 @@ from phalanx.core.errors import InputError, PeerLost, RunStopped
 from phalanx.core.settings import AUTOCASTS
 from phalanx.policies.sample_assignment import Lease, Segment
 from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
-from phalanx.train.control.directives import (
-    Directive,
-    Kind,
-    say_refused,
-)
+from phalanx.train.control.directives import Directive, Kind, say_refused
 from phalanx.train.figures.epoch_figures import Figures
 from phalanx.train.figures.evaluation import Evaluator
 from phalanx.train.figures.training_events import TrainingEvents
@@ -68,22 +64,14 @@ class WorkerParts:
         return self.precision in AUTOCASTS
 
 
-@dataclass(frozen=True)
-class _SwitchUnderWay:
-    arrived: float
-    """When the last worker had done everything of the old phase."""
-    point: float
-    before: str
-    after: str
-
-
 class Segments:
     def __init__(self, parts: WorkerParts) -> None:
         self._parts, self._engine = parts, parts.trained.engine
         self._schedule, self._steps = parts.schedule, parts.steps
         self.reached = 0
         """Where the segment under way ends, if it is cut."""
-        self.switch: _SwitchUnderWay | None = None
+        self.end_switch: Callable[[float], None] | None = None
+        """Of a switch that is over when the first new step begins."""
 
     def of(self, current: Pass) -> Iterator[Source]:
         """Those of a pass, each as its batches; consume one before asking for the next."""
@@ -153,16 +141,11 @@ class Segments:
         if phase.label != before and engine.workers > 1:
             self._steps.step_before_switch()
         arrived = engine.enter(phase, schedule.spec, regroup=regroup)
-        if arrived is not None and before != engine.phase:  # regrouping is no switch
-            point = current.epoch + segment.start / current.samples
-            self.switch = _SwitchUnderWay(arrived, point, before, engine.phase)
-
-    def end_switch(self, now: float) -> None:
-        """It is over when the first new step begins."""
-        switch, self.switch = self.switch, None
-        if switch is not None and self._parts.environment.rank == 0:
-            self._parts.events.switched(
-                switch.point, switch.before, switch.after, now, now - switch.arrived
+        is_first = self._parts.environment.rank == 0
+        if is_first and arrived is not None and before != engine.phase:  # else it is regrouped
+            point, switched = current.epoch + segment.start / current.samples, engine.phase
+            self.end_switch = lambda now: self._parts.events.switched(
+                point, before, switched, now, now - arrived
             )
 
     def _stop(self, current: Pass) -> None:

@@ -92,7 +92,8 @@ class TrainingLoop:
         self._began = True
 
     def _check_weights(self, when: str) -> None:
-        self._steps.raise_not_finite()
+        if self._steps.not_finite is not None:
+            raise self._steps.not_finite
         trained = self._parts.trained
         if bad := bad_weights(trained.models, trained.optimizers):
             raise NotFinite(f"{when} {bad}; {SOUND}")
@@ -235,8 +236,9 @@ class TrainingLoop:
             self._parts.carried.fixed = current.fixed
         while True:
             asked = stopwatch.asked()
-            if segments.switch is not None:
+            if segments.end_switch is not None:
                 segments.end_switch(asked)
+                segments.end_switch = None
             lease, batch = next(source, (None, None))
             if lease is None:
                 return

@@ -33,8 +33,7 @@ from phalanx.train.control.directives import Directive, DirectiveSource, Directi
 from phalanx.train.engine.engine import NEVER, Engine
 from phalanx.train.engine.sample_leases import SampleLeases, least_samples
 from phalanx.train.loop.segments import WorkerParts
-from phalanx.train.profile.curves import costs_of
-from phalanx.train.profile.trial import Trial
+from phalanx.train.profile.trial import Trial, costs_of
 from phalanx.train.start.environment import Environment
 from phalanx.train.step.stopwatch import Stopwatch
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple
+from random import Random
 from typing import Any, Protocol
 
 import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import parse_spec
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.loop.segments import WorkerParts
-from phalanx.train.proof.check_plan import CheckPlan, why_parts_differ
 from phalanx.train.proof.child import connections
 from phalanx.train.proof.proof import FAILED, SECONDS, Proof, Verdict
 
@@ -241,3 +244,35 @@ class Checks:
             parts.steps.watchers.remove(self._stepped)
             del self._training, self._optimizers  # the script may have dropped them
             self._parts = None
+
+
+LATER = 3
+"""Steps of a check that is not the first one."""
+
+
+class CheckPlan:
+    """The first steps, and later some at random, which come ever further apart."""
+
+    def __init__(self, first: int, seed: int) -> None:
+        """``first``: of the first check; with 0 there is none."""
+        self._first, self._random = first, Random(seed)
+        self.begins = 0 if first else -1
+        """After how many steps the newest check that was asked for begins."""
+
+    def length(self, step: int) -> int:
+        """Of the check that begins after so many steps, asked for in turn; 0: none does."""
+        while self._first and self.begins < step:
+            self.begins += 2 * self._first + int((self.begins + 8) * self._random.uniform(0.3, 1.0))
+        if self.begins != step:
+            return 0
+        return min(LATER, self._first) if step else self._first
+
+
+def why_parts_differ(models: Sequence[nn.Module]) -> str | None:
+    """What of ``models`` makes workers that see parts of a batch differ from one process."""
+    for module in (module for model in models for module in model.modules() if module.training):
+        if isinstance(module, _BatchNorm):
+            return "batch norm sees a part of each batch"
+        if isinstance(module, _DropoutNd) and module.p > 0:
+            return "dropout is each worker's own"
+    return None

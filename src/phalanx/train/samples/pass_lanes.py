@@ -49,32 +49,29 @@ class PassLanes:
         if state is not None:
             check_order(state.order == order.digest)
             self._lanes = Lanes.import_state(state, workers)
-        if state is None and self._lanes.pinned and 0 in self._lanes.left():
+        self.pinned = self._lanes.pinned
+        """Whether only one worker can read each row."""
+        if state is None and self.pinned and 0 in self._lanes.left():
             raise InputError(
                 f"worker {self._lanes.left().index(0)} has no rows to train on",
                 "Spread the rows over all workers (df.repartition), or use fewer workers.",
             )
         self._batches: deque[tuple[int, NDArray[np.int64]]] = deque(maxlen=KEPT)
         """Of the last batches: where each ended, and the lanes there."""
-        first, last = order.lines[rank if self._lanes.pinned else 0][0]
+        first, last = order.lines[rank if self.pinned else 0][0]
         self._weightless = [(first, min(first + 2, last))]
         """For a worker without a part of a batch, which is in the script's loop as all are."""
 
     @property
     def note(self) -> str:
         """How the rows come, in words."""
-        if self._lanes.pinned:
+        if self.pinned:
             return "each worker reads its own rows: batch shares follow them, and balance is off"
         rows, window = len(self._order), self._data.window
         within = f" in windows of {window:,}" if window < rows else ""
         order = f"shuffled{within}" if self._data.shuffle else "in the order of the files"
         several = "; which rows share a batch depends on the number of workers"
         return f"{rows:,} rows are read by blocks, {order}{several * (self._lanes.workers > 1)}"
-
-    @property
-    def pinned(self) -> bool:
-        """Whether only one worker can read each row."""
-        return self._lanes.pinned
 
     @property
     def cells(self) -> NDArray[np.int64]:

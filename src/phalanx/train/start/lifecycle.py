@@ -24,7 +24,6 @@ from phalanx.core.version import __version__
 from phalanx.data.load import LOADED
 from phalanx.observe.events.emit import EventWriter
 from phalanx.observe.events.event_types import Data, Finished, Joined, PhaseDone
-from phalanx.sync.arena.clock import Clock
 from phalanx.train.start.environment import Environment, between_machines, saves_checkpoints
 
 _told = threading.local()  # what this worker has told already: a script may train several times
@@ -33,16 +32,16 @@ _told = threading.local()  # what this worker has told already: a script may tra
 class Lifecycle:
     """Emits the events around training: joined, the phases, finished."""
 
-    def __init__(self, environment: Environment, writer: EventWriter, clock: Clock) -> None:
+    def __init__(self, environment: Environment, writer: EventWriter) -> None:
         self.over, self._failed = False, 0
         self.training: int = getattr(_told, "trainings", 0)
         """The number of this training among those of the script, from 0."""
         _told.trainings = self.training + 1
         self.epochs_before: int = getattr(_told, "epochs", 0)
         """Epochs of models that this worker trained before, in the same script."""
-        self._environment, self._writer, self._clock = environment, writer, clock
+        self._environment, self._writer, self._clock = environment, writer, environment.clock
         self._rank = environment.rank
-        self._began, self._script = clock.now(), script_seconds()
+        self._began, self._script = self._clock.now(), script_seconds()
         self._train = self._evaluate = 0.0
         self._stops_in_order = False
         """Whether others have to be informed, or something saved, before this worker ends."""

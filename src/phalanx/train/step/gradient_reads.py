@@ -5,15 +5,13 @@ What it reads is the gradient of the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from phalanx.core.errors import InputError
 from phalanx.sync.state.gradients import stop_watching, watch_reads
-from phalanx.train.engine.engine import Engine
+from phalanx.train.engine.engine import Engine, Script
 from phalanx.train.engine.script_optimizers import Inside
 from phalanx.train.step.gradient_weight import GradientWeight
 
@@ -22,14 +20,10 @@ class GradientReads:
     """Makes the workers agree on an optimizer's gradients when the script reads one of them."""
 
     def __init__(
-        self,
-        engine: Engine,
-        models: Sequence[nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        weight: GradientWeight,
-        ours: Inside,
+        self, script: Script, engine: Engine, weight: GradientWeight, ours: Inside
     ) -> None:
-        self._engine, self._models, self._optimizers = engine, models, optimizers
+        self._engine = engine
+        self._models, self._optimizers = script.models, script.optimizers
         self._weight, self._ours = weight, ours
         self._owners: dict[int, int] = {}
         """The optimizer of each parameter."""

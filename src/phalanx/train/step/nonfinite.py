@@ -13,7 +13,7 @@ from phalanx.core.errors import NotFinite, PeerLost
 from phalanx.observe.events.event_types import StepRefused
 from phalanx.sync.state.gradient_values import are_finite, are_sound
 from phalanx.sync.strategy import Timing
-from phalanx.train.engine.engine import Engine
+from phalanx.train.engine.engine import Engine, Script
 from phalanx.train.start.environment import Environment
 from phalanx.train.step.stopwatch import Stopwatch
 
@@ -79,13 +79,9 @@ class NonFinite:
             print(told, file=sys.stderr, flush=True)
 
 
-def skip_on_device(
-    environment: Environment,
-    engine: Engine,
-    optimizers: Sequence[torch.optim.Optimizer],
-    say: Callable[[str], None],
-) -> None:
+def skip_on_device(script: Script, engine: Engine, say: Callable[[str], None]) -> None:
     """Where the host need not know at once that a step was skipped, it does not wait for it."""
+    environment, optimizers = script.environment, script.optimizers
     chosen = environment.settings
     asks = chosen.profile is not None or chosen.on_nonfinite == "stop"
     if environment.device.type == "cuda" and engine.workers == len(optimizers) == 1 and not asks:

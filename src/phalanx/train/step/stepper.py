@@ -46,7 +46,7 @@ class Stepper:
         self.ours = Inside()
         """Inside, it is not the script that steps, saves, loads or reads gradients."""
         self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
-        self._reads = GradientReads(engine, models, optimizers, self._weight, self.ours)
+        self._reads = GradientReads(script, engine, weight, self.ours)
         self._scaling = Scaling(optimizers, self.step, nonfinite, self._weight.loss_scale.scaler)
         watch_backward(self._see_backward)
         self.in_batch = self._looked = False
@@ -55,7 +55,8 @@ class Stepper:
         self._fed = self._over = False
         """Whether batches come from ``run.batches``; whether training is over."""
         self._clip: float | None = None
-        self._not_finite: NotFinite | None = None
+        self.not_finite: NotFinite | None = None
+        """Of a step that was judged where nothing can be raised."""
         self.keeps_gradients = False
         """Whether gradients are there after a step, until the script zeroes them."""
         self.watchers: list[Callable[[], None]] = []
@@ -237,11 +238,7 @@ class Stepper:
         try:
             self.judge_pending()
         except NotFinite as error:
-            self._not_finite = error
-
-    def raise_not_finite(self) -> None:
-        if self._not_finite is not None:
-            raise self._not_finite
+            self.not_finite = error
 
     def follow_parameters(self) -> None:
         with self.ours:

@@ -26,16 +26,17 @@ from phalanx.sync.reduce.worker_collective import WorkerCollective, meaning_of
 from phalanx.train.whole import batch_norm
 from phalanx.train.whole.batch_norm import cross_entropy
 from phalanx.train.whole.comparison import CallState, Comparison, entered_values
-from phalanx.train.whole.module_state import (
-    Slot,
-    spare_hooks,
-    survey,
-    swapped,
-    watches_calls,
-)
+from phalanx.train.whole.module_state import Slot, spare_hooks, survey, swapped, watches_calls
 from phalanx.train.whole.operators import Rows, averaged, gathered
-from phalanx.train.whole.row_plan import MEAN, Leaves, RowPlan, candidates, rows_of, signature
-from phalanx.train.whole.row_random import RowRandom
+from phalanx.train.whole.row_plan import (
+    MEAN,
+    Leaves,
+    RowPlan,
+    RowRandom,
+    candidates,
+    rows_of,
+    signature,
+)
 
 _plain_call = nn.Module.__call__
 _plain_norm = torch.nn.functional.batch_norm

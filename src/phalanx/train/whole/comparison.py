@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from phalanx.core.errors import InputError
 from phalanx.train.whole.module_state import ModuleState, Slot, swapped
 from phalanx.train.whole.operators import Rows, entered, own, reaches_outside
-from phalanx.train.whole.row_plan import COMMON, NOT_ROWS, Leaves, RowPlan, output_kind
-from phalanx.train.whole.row_random import RowRandom
+from phalanx.train.whole.row_plan import COMMON, NOT_ROWS, Leaves, RowPlan, RowRandom, output_kind
 
 
 class CallState:

@@ -10,7 +10,8 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import CellType, FunctionType
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -161,31 +162,19 @@ def _outer_names(module: nn.Module) -> list[tuple[Callable[[], Any], Callable[[A
     found: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
     classes = {c: None for m in module.modules() for c in type(m).__mro__}
     for kind in classes:
-        for method in vars(kind).values() if _is_of_script(kind.__module__) else ():
+        if kind.__module__.split(".")[0] in ("torch", "builtins", "typing", "abc", "phalanx"):
+            continue
+        for method in vars(kind).values():
             if not isinstance(method, FunctionType):
                 continue
             known = method.__globals__
             for name in method.__code__.co_names:
                 if name in known and not isinstance(known[name], type | FunctionType):
-                    found.append((_getter(known, name), _setter(known, name)))
-            found.extend(map(_of_cell, method.__closure__ or ()))
+                    found.append((partial(known.get, name), partial(known.__setitem__, name)))
+            for cell in method.__closure__ or ():
+                name = "cell_contents"
+                found.append((partial(getattr, cell, name), partial(setattr, cell, name)))
     return found
-
-
-def _getter(known: dict[str, Any], name: str) -> Callable[[], Any]:
-    return lambda: known.get(name)
-
-
-def _setter(known: dict[str, Any], name: str) -> Callable[[Any], None]:
-    return lambda value: known.__setitem__(name, value)
-
-
-def _of_cell(cell: CellType) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    return lambda: cell.cell_contents, lambda value: setattr(cell, "cell_contents", value)
-
-
-def _is_of_script(home: str) -> bool:
-    return home.split(".")[0] not in ("torch", "builtins", "typing", "abc", "phalanx")
 
 
 # -- the modules of a model --------------------------------------------------------------------

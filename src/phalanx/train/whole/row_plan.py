@@ -1,4 +1,8 @@
-"""Which part of a model's arguments and outputs are rows of a batch, and along which dimension."""
+"""Which part of a model's arguments and outputs are rows of a batch, and along which dimension.
+
+For a comparison each worker draws random numbers for the whole batch, as one process does, and
+keeps what belongs to its rows. That costs as much as drawing alone.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from phalanx.sync.state.skip_dynamo_import import skip_compiler
 
 COMMON, MEAN, NOT_ROWS = -1, -2, -3
 """Of an output, instead of a dimension: the same for all rows; a mean over rows; neither."""
@@ -44,13 +51,9 @@ class Leaves:
         return tuple(
             (v.dim(), v.dtype, v.requires_grad, *[n == r for n in v.shape[:2] for r in rows])
             if isinstance(v, Tensor)
-            else _constant(v)
+            else (v if isinstance(v, str | bool | None) else type(v))
             for v in self.values
         )
-
-
-class _Opened(dict[str, Any]):
-    """A data class as a dictionary."""
 
 
 def _opened(given: Any, classes: list[Any]) -> Any:
@@ -83,10 +86,6 @@ def _closed(given: Any, classes: Iterator[Any]) -> Any:
                 object.__setattr__(made, name, item)
         return made
     return {key: _closed(item, classes) for key, item in given.items()}
-
-
-def _constant(value: Any) -> Any:
-    return value if isinstance(value, str | bool | None) else type(value)
 
 
 @dataclass(frozen=True)
@@ -191,3 +190,56 @@ def near(one: Tensor, other: Tensor) -> bool:
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, int | float | str | bool | None | bytes)
+
+
+_RANDOM = torch.Tag.nondeterministic_seeded
+
+
+class RowRandom(TorchDispatchMode):
+    """``mine`` rows from ``start`` of ``total`` are this worker's."""
+
+    def __init__(self, mine: int, start: int, total: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._mine, self._start, self._total = mine, start, total
+        self.common = False
+        """Whether something was drawn for all rows at once, by all workers alike."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _RANDOM not in func.tags or self._mine == self._total:
+            return func(*args, **kwargs)
+        dim = next((d for a in args if (d := self._dim(a)) is not None), None)
+        self.common = self.common or dim is None or kwargs.get("generator") is not None
+        if dim is None:
+            return func(*args, **kwargs)
+        drawn = func(*[self._wider(a, dim) for a in args], **kwargs)
+        if not isinstance(drawn, Tensor):
+            return func(*args, **kwargs)
+        own = drawn.narrow(dim, self._start, self._mine)
+        if func._schema.is_mutable and isinstance(args[0], Tensor):
+            return args[0].copy_(own)
+        return own.clone()
+
+    def _dim(self, given: Any) -> int | None:
+        """Where ``given`` has this worker's rows."""
+        shape = given.shape if isinstance(given, Tensor) else given
+        if not isinstance(shape, list | tuple | torch.Size):
+            return None
+        return next((d for d, n in enumerate(shape) if n == self._mine), None)
+
+    def _wider(self, given: Any, dim: int) -> Any:
+        """As it is in a whole call; what rows of others hold does not matter for what is drawn."""
+        if self._dim(given) is None:
+            return given
+        if not isinstance(given, Tensor):
+            return [self._total if d == dim else n for d, n in enumerate(given)]
+        shape = list(given.shape)
+        shape[dim] = self._total
+        whole = given.new_zeros(shape)
+        whole.narrow(dim, self._start, self._mine).copy_(given)
+        return whole
+
+
+skip_compiler(RowRandom.__torch_dispatch__)

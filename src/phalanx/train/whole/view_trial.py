@@ -27,8 +27,7 @@ from phalanx.sync.arena.arena import Arena
 from phalanx.sync.state.skip_dynamo_import import step_without_compiler
 from phalanx.train.checkpoint.checkpoint_manifest import read_manifest
 from phalanx.train.checkpoint.kept_state import ORDER, WHOLE
-from phalanx.train.proof.check_plan import why_parts_differ
-from phalanx.train.proof.checks import trains_as_one
+from phalanx.train.proof.checks import trains_as_one, why_parts_differ
 from phalanx.train.proof.child import Child, ends_if_it_fails
 from phalanx.train.start.environment import Environment, detect
 from phalanx.train.whole.plain_pass import begun
@@ -188,14 +187,6 @@ class ViewTrial:
         os._exit(0)
 
 
-def _times_of(child: Child) -> BatchTimes | None:
-    """``None`` if the child could not tell: it failed, or took too long."""
-    told = child.answer(PATIENCE)
-    child.end()
-    found = msgspec.json.decode(told, type=dict[str, float]) if told else {}
-    return BatchTimes(**found) if found else None
-
-
 def _barrier_seconds(arena: Arena) -> float:
     """That all workers take for one barrier."""
     found = []
@@ -253,7 +244,11 @@ class ViewChoice:
                     self.trial = ViewTrial(child, models, loader, begun(loader, plain))
                     return iter(self.trial)
             parameters = sum(p.numel() for model in models for p in model.parameters())
-            if (times := _times_of(child)) is not None:
+            answer = child.answer(PATIENCE)
+            child.end()
+            # Nothing, if the child could not tell: it failed, or took too long.
+            if found := msgspec.json.decode(answer or b"{}", type=dict[str, float]):
+                times = BatchTimes(**found)
                 told[0] = slower_whole(times, arena.workers, parameters, barrier) or 0.0
         arena.barrier()
         self.slower = float(told[0]) or None

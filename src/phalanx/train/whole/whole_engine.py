@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from phalanx.core.errors import InputError
-from phalanx.core.spec import Phase, Spec
 from phalanx.policies.sample_assignment import Lease, split_among_all
 from phalanx.sync.arena.clock import Clock
 from phalanx.sync.arena.team import everyone
@@ -26,13 +25,12 @@ from phalanx.train.control.active_phase import ActivePhase
 from phalanx.train.control.control import Control
 from phalanx.train.control.directives import Directive, DirectiveSource, Kind, say_refused
 from phalanx.train.control.rendezvous import WHOLE
-from phalanx.train.engine.arena_engine import ArenaEngine
 from phalanx.train.engine.emulation import SpeedEmulation, emulation_of
-from phalanx.train.engine.engine import Script
+from phalanx.train.engine.engine import ArenaEngine, Script
 from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured
 from phalanx.train.engine.sample_leases import EngineListener, claims_for
-from phalanx.train.proof.check_plan import CheckPlan
+from phalanx.train.proof.checks import CheckPlan
 from phalanx.train.whole.calls import SharedCalls, share_calls
 from phalanx.train.whole.row_plan import rows_in
 
@@ -55,6 +53,7 @@ class _WholeControl(Control):
 
 class WholeEngine(ArenaEngine):
     directives: _WholeControl
+    _calls: SharedCalls
 
     def __init__(self, script: Script, source: DirectiveSource, listener: EngineListener) -> None:
         environment, spec = script.environment, script.spec
@@ -72,31 +71,26 @@ class WholeEngine(ArenaEngine):
             arena, optimizers, claims, source, self._tell_shares, self.rest,
             balance=chosen.balance == "auto",
         )  # fmt: skip
-        self._active = ActivePhase(
+        self.active = ActivePhase(
             spec.phases[0], everyone(arena), self.directives.rendezvous, strategies=[]
         )
-        self.directives.enter(self._active, spec, regroup=False)
+        self.directives.enter(self.active, spec, regroup=False)
         self.collective = WorkerCollective(arena, clock, self.directives.rendezvous.someone_left)
-        self._calls: SharedCalls | None = None
-        self._saved: State = {}
         self._plan, self._steps = CheckPlan(chosen.check, chosen.seed), 0
         self.directives.shares = list(self.directives.use_shares())
         emulation = emulation_of(chosen, arena.rank, arena)
         self.exchange = WholeExchange(self, optimizers, clock, emulation)
 
-    def shared_calls(self, say_once: Callable[[str], None]) -> SharedCalls:
+    def shared_calls(self, say_once: Callable[[str], None], saved: State) -> SharedCalls:
+        """With random numbers that go on from those ``saved``, of a run that was interrupted."""
         calls = self._calls = SharedCalls(self.collective, lambda: self.directives.shares, say_once)
         calls.alone_left = self._plan.length(0)
-        if self._saved:
-            self._steps = int(self._saved["whole.steps"])
-            calls.alone_left = int(self._saved["whole.left"])
-            stream = self._saved["whole.stream"]
+        if "whole.left" in saved:
+            self._steps = int(saved["whole.steps"])
+            calls.alone_left = int(saved["whole.left"])
+            stream = saved["whole.stream"]
             calls.own_stream = stream if stream.numel() else None
         return calls
-
-    def go_on_from(self, private: State) -> None:
-        """The random numbers inside calls are those of a run that was interrupted."""
-        self._saved = private if "whole.left" in private else {}
 
     def leave_shared_memory(self) -> None:
         share_calls(None)
@@ -104,8 +98,6 @@ class WholeEngine(ArenaEngine):
 
     def rows_since_step(self) -> int:
         """Of the batch that the script has made, this worker's."""
-        if self._calls is None:
-            return 0
         rows = self._calls.computed
         self._calls.trained = self._calls.computed = 0
         return rows
@@ -118,23 +110,6 @@ class WholeEngine(ArenaEngine):
 
     # -- steps -------------------------------------------------------------------------------
 
-    def step_begins(self, index: int) -> None:
-        """All workers are about to step with the same optimizer, whose settings are alike."""
-        self.directives.announce(index, self._active, 0)
-        self.directives.rendezvous.wait()
-
-    def measured(self, samples: int, seconds: float, whole: float) -> None:
-        self.directives.measured(samples, seconds)
-        self.directives.rendezvous.figures[WHOLE] += whole
-
-    def mine_of(self, samples: int) -> int:
-        """How many of a batch this worker computes."""
-        ends = [0, *split_among_all(samples, self.directives.shares)]
-        return ends[self.copy + 1] - ends[self.copy]
-
-    def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
-        return None
-
     def capture(self) -> Captured:
         self.meet(intents.SAVE)
         captured = super().capture()
@@ -142,17 +117,14 @@ class WholeEngine(ArenaEngine):
 
     def _private(self) -> State:
         calls = self._calls
-        if calls is None:
-            return {}
         stream = torch.empty(0, dtype=torch.uint8) if calls.own_stream is None else calls.own_stream
         counts = {"whole.left": calls.alone_left, "whole.steps": self._steps}
         return {n: torch.tensor(v) for n, v in counts.items()} | {"whole.stream": stream.clone()}
 
     def stepped(self) -> None:
         self._steps += 1
-        if self._calls is not None:
-            left = max(0, self._calls.alone_left - 1)
-            self._calls.alone_left = self._plan.length(self._steps) or left
+        left = max(0, self._calls.alone_left - 1)
+        self._calls.alone_left = self._plan.length(self._steps) or left
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -180,7 +152,9 @@ class WholeExchange(Exchange):
             emulation.lockstep = lambda: True
 
     def received(self, lease: Lease, batch: Any) -> int:
-        return self._engine.mine_of(rows_in(batch) or lease.samples)
+        engine, samples = self._engine, rows_in(batch) or lease.samples
+        ends = [0, *split_among_all(samples, engine.directives.shares)]
+        return ends[engine.copy + 1] - ends[engine.copy]
 
     def worked(self, samples: int, seconds: float) -> None:
         spent = self._engine.collective.spent
@@ -188,7 +162,9 @@ class WholeExchange(Exchange):
         seconds -= waited
         if self._emulation is not None:
             seconds = self._emulation.work(samples, seconds)
-        self._engine.measured(samples, seconds, waited)
+        control = self._engine.directives
+        control.measured(samples, seconds)
+        control.rendezvous.figures[WHOLE] += waited
 
     def step(
         self, index: int, scale: float, weight: float, clip: float | None, *,
@@ -202,8 +178,10 @@ class WholeExchange(Exchange):
         return self._told(Timing(), self._meet(0))
 
     def _meet(self, index: int) -> float:
-        asked = self._clock.now()
-        self._engine.step_begins(index)
+        """All workers are about to step with the same optimizer, whose settings are alike."""
+        asked, control = self._clock.now(), self._engine.directives
+        control.announce(index, self._engine.active, 0)
+        control.rendezvous.wait()
         return self._clock.now() - asked
 
     def _told(self, timing: Timing, waited: float) -> Timing:

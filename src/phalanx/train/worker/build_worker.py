@@ -22,7 +22,7 @@ from phalanx.adapters.torch_models import (
 from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.settings import AUTOCASTS, CompileMode, describe_emulation, mark
-from phalanx.core.spec import Spec, parse_spec
+from phalanx.core.spec import parse_spec
 from phalanx.observe.events.emit import EventWriter
 from phalanx.train.checkpoint.checkpointing import Checkpointer, Trained
 from phalanx.train.control.directives import CheckpointTimer, CommandPoller
@@ -72,21 +72,21 @@ def build_worker(
 ) -> tuple[WorkerParts, TrainingLoop]:
     """Collective. ``trial`` is a step for timing precisions; ``seeds`` are as all workers began;
     ``notes`` are said first; ``compile`` is asked for by the script, ``whole`` of its view."""
-    if environment.launched and not environment.thread:
-        os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
-    paths, rank, chosen = environment.paths, environment.rank, environment.settings
+    rank, chosen = environment.rank, environment.settings
+    paths = environment.paths
     writer = EventWriter(paths.events_of(rank) if paths else None, rank)
-    lifecycle = Lifecycle(environment, writer, environment.clock)
+    lifecycle = Lifecycle(environment, writer)
     profiling = _profiling(environment, writer)
     stopwatch = profiling or Stopwatch(environment.clock, writer)
-    events = TrainingEvents(environment.rank, stopwatch, lifecycle.epochs_before)
+    events = TrainingEvents(rank, stopwatch, lifecycle.epochs_before)
     script = _prepare(environment, models, optimizers, trial, buffers, loss)
     resumed = _resumed(script, lifecycle.training)
     timer = CheckpointTimer(chosen.checkpoint_minutes if saves_checkpoints(environment) else None)
-    poller = CommandPoller(environment, environment.clock, timer, lifecycle)
+    poller = CommandPoller(environment, timer, lifecycle)
     engine = _engine(script, resumed, poller, events, profiling, whole=whole)
     trained = _trained(script, engine, resumed, lifecycle)
-    _warm_up(script, engine)
+    if environment.launched:
+        _warm_up()
     lifecycle.joined(
         precision=script.precision,
         strategy=script.spec.text,
@@ -102,7 +102,7 @@ def build_worker(
         resumed.best_weights if resumed else None,
     )  # fmt: skip
     _compile(script, compile, figures)
-    skip_on_device(environment, engine, script.optimizers, figures.say_once)
+    skip_on_device(script, engine, figures.say_once)
     parts = WorkerParts(
         environment, trained, schedule, stopwatch, lifecycle, events, evaluator, checkpointer,
         figures,
@@ -113,7 +113,7 @@ def build_worker(
         CheckedReaders(engine, chosen.seed, environment.device),
     )  # fmt: skip
     if environment.workers > 1 and not whole:
-        seeds.own(environment.rank)
+        seeds.own(rank)
     if profiling is not None:
         profiling.watch(parts)
     return parts, TrainingLoop(parts)
@@ -136,7 +136,11 @@ def _prepare(
     buffers: str,
     loss: str,
 ) -> Script:
-    found, spec = as_models(models), _spec(environment)
+    if environment.launched and not environment.thread:
+        os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
+    found = as_models(models)
+    alone = environment.workers == 1 and not environment.launched
+    spec = parse_spec("single" if alone else environment.settings.strategy)
     opts = as_optimizers(optimizers, closures=environment.settings.adopt)
     if environment.workers > 1:
         check_apart(opts)
@@ -145,8 +149,10 @@ def _prepare(
     rounding = switch_on_tf32() if precision == "tf32" else ExitStack()
     move(found, environment.device, channels_last=precision in AUTOCASTS)
     move_state(opts)
-    notes = [n for n in (note, *_notes(environment, found, spec, precision, note)) if n]
-    return Script(environment, found, opts, spec, precision, rounding, notes, buffers, loss)
+    notes = [] if note is None else [note]
+    script = Script(environment, found, opts, spec, precision, rounding, notes, buffers, loss)
+    notes += _notes(script)
+    return script
 
 
 def _resumed(script: Script, training: int) -> Resumed | None:
@@ -226,23 +232,11 @@ def _losses(loss: str, engine: Engine) -> LossWatch:
     return AdoptedLoss(engine, engine.region("kinds of losses", engine.workers, torch.int64))
 
 
-def _spec(environment: Environment) -> Spec:
-    if environment.workers == 1 and not environment.launched:
-        return parse_spec("single")
-    return parse_spec(environment.settings.strategy)
-
-
-def _notes(
-    environment: Environment,
-    models: Sequence[nn.Module],
-    spec: Spec,
-    precision: str,
-    note: str | None,
-) -> list[str]:
-    notes = []
-    if precision != "float32" and note is None:
-        form = ", channels_last" if precision in AUTOCASTS else ""
-        notes.append(f"precision: {precision}{form}")
+def _notes(script: Script) -> list[str]:
+    environment, spec, notes = script.environment, script.spec, []
+    if script.precision != "float32" and not script.notes:
+        form = ", channels_last" if script.precision in AUTOCASTS else ""
+        notes.append(f"precision: {script.precision}{form}")
     divided = [p.name for p in spec.phases if p.traits.divides_rate and not p.traits.grouped]
     if environment.workers > 1 and environment.settings.divide_rate:
         if divided:
@@ -255,20 +249,15 @@ def _notes(
     if environment.virtual is not None and environment.workers > 1:
         from phalanx.train.engine.virtual_work import replicas_memory
 
-        taken = replicas_memory(models, environment.workers)
+        taken = replicas_memory(script.models, environment.workers)
         notes.append(f"{environment.workers} replicas take up to {taken} of memory here")
     if emulated := describe_emulation(environment.settings):
         notes.append(f"{mark(emulated)}: {emulated}")
     return notes
 
 
-def _warm_up(script: Script, engine: Engine) -> None:
-    """What torch loads on its first backward pass and first step belongs to preparing.
-
-    A second or more on a slow machine, and not the same under every strategy: a comparison of
-    short trainings would be one of imports.
-    """
-    if not script.environment.launched:
-        return
+def _warm_up() -> None:
+    """What torch loads on its first backward pass belongs to preparing: it takes a second on a slow
+    machine, and a comparison of short trainings would be one of imports."""
     weight = torch.ones(1, requires_grad=True)
     (weight * 1.0).sum().backward()

@@ -55,7 +55,8 @@ class Compiled:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model, self._device, self._say, self._clock = model, device, say, clock
-        self._plain = _call_of(model)
+        # What goes around this class; a function of ours, because torch's own is passed over.
+        self._plain: Callable[..., Any] = lambda *args, **kwargs: model._call_impl(*args, **kwargs)
         fastest = "reduce-overhead" if device.type == "cuda" else "default"
         self._measures, self._mode = mode == "auto", fastest if mode == "auto" else mode
         self._backend = backend
@@ -155,12 +156,3 @@ class _Timer:
             self._began = self._clock()
         self._calls += 1
         return None
-
-
-def _call_of(model: nn.Module) -> Callable[..., Any]:
-    """What goes around this class; a function of ours, because torch's own is passed over."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return model._call_impl(*args, **kwargs)
-
-    return call

@@ -18,7 +18,6 @@ from phalanx.agent.machine import (
 )
 from phalanx.agent.machine import (
     counters,
-    energy,
     facts,
     gpus,
     reach,
@@ -179,12 +178,12 @@ def test_energy_counters_that_begin_anew(tmp_path: Path) -> None:
     zone = tmp_path / "intel-rapl:0"
     folder(zone, name="package-0\n", energy_uj="900000\n", max_energy_range_uj="1000000\n")
     folder(tmp_path / "intel-rapl:0:0", name="core\n", energy_uj="5\n")
-    meter = energy.Joules(str(tmp_path))
+    meter = counters.Joules(str(tmp_path))
     (zone / "energy_uj").write_text("950000\n")
     assert meter.read() == 0.05
     (zone / "energy_uj").write_text("50000\n")
     assert meter.read() == pytest.approx(0.15)
-    assert energy.Joules(str(tmp_path / "none")).read() is None
+    assert counters.Joules(str(tmp_path / "none")).read() is None
 
 
 def agent(**fields: Any) -> Any:

@@ -140,7 +140,6 @@ def test_a_data_set_that_is_not_prepared_is_named(
         (("run", "--framework", "mxnet", "S"), "unknown framework 'mxnet'"),
         (("run", "--framework", "torch", "--strategy", "async", "S"), "--strategy"),
         (("run", "--framework", "torch:worker=2", "S"), "only TensorFlow's scripts have roles"),
-        (("run", "--roles", "worker=2", "S"), "--framework tensorflow:worker=2,ps=1"),
         (("run", "--machines", "server:m3", "S"), "'m3' is neither a machine nor a selection"),
         (("run", "--machines", "all,server:here", "S"), "leaves no machine for workers"),
         (("run", "--framework", "tensorflow:boss=1", "S"), "unknown role 'boss'"),

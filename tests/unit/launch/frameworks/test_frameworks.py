@@ -10,17 +10,9 @@ import pytest
 
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
-from phalanx.launch.frameworks import (
-    Framework,
-    Places,
-    environment_of,
-    places_of,
-    plan_for,
-    roles_by_rank,
-    seat,
-    settings_variables,
-)
-from phalanx.launch.frameworks.seating import read_roles
+from phalanx.launch.frameworks import environment_of, settings_variables
+from phalanx.launch.frameworks.framework import Framework, Places
+from phalanx.launch.frameworks.seating import places_of, plan_for, read_roles, roles_by_rank, seat
 from phalanx.launch.frameworks.tensorflow_scripts import (
     needs_legacy_keras,
     system_of,

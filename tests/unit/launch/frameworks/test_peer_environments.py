@@ -9,8 +9,8 @@ import pytest
 from shipping_support import NearLink
 
 from phalanx.core.errors import InputError
-from phalanx.launch.frameworks import Framework
 from phalanx.launch.frameworks import peer_environments as peers
+from phalanx.launch.frameworks.framework import Framework
 from phalanx.launch.shipping.environment import choose_foreign
 
 WANTED = Framework(name="tensorflow", system="tf-ps", requirements=["some-thing==1"])

@@ -14,8 +14,7 @@ from phalanx.launch.pool.pool_check import Visit
 from phalanx.launch.pool.pool_init import blueprint_text, machines_named, name_for, with_host_names
 from phalanx.launch.ssh.ssh_config import resolve
 from phalanx.pool.blueprint import read_blueprint
-from phalanx.pool.credential import Credential
-from phalanx.pool.machine import Machine
+from phalanx.pool.machine import Credential, Machine
 from phalanx.pool.machine_facts import Gpu
 
 CONFIG = """\

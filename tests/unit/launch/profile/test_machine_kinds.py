@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.launch.profile.machine_kinds import Kinds
+from phalanx.launch.profile.kept_profiles import Kinds
 from phalanx.plan.job import MachineCosts, WorkCurve
 from phalanx.pool.machine import Machine
 from phalanx.pool.measured import DeviceRates, MachineRates, Probe

@@ -178,7 +178,7 @@ def test_through_a_jump_host_which_is_left_at_the_end(tmp_path: Path) -> None:
                 assert [each.status for each in shown] == ["new"]
                 record(tmp_path / "pool.known_hosts", [(s.machine, s.key) for s in shown if s.key])
             through = await connect(target)
-            tunnel = through.get_owner()._watch.tunnel  # type: ignore[attr-defined]
+            tunnel = through.get_owner().tunnel  # type: ignore[attr-defined]
             assert str((await through.run("x")).stdout) == "hello\n"
             through.close()
             await through.wait_closed()

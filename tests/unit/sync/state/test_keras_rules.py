@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -72,19 +73,19 @@ class _Pair:
         ]
         self.optimizer = getattr(keras.optimizers, name)(learning_rate=rate, **options)
         self.optimizer.build(self.variables)
-        self.mirror = [nn.Parameter(v.value.detach().clone()) for v in self.variables]
+        self.parameters = [nn.Parameter(v.value.detach().clone()) for v in self.variables]
         self.rule = self.new_rule()
         self._keras, self._draw = keras, np.random.default_rng(1)
 
     def new_rule(self) -> Any:
-        return rule_of(self.optimizer, self.variables, self.mirror)
+        return rule_of(self)  # type: ignore[arg-type]
 
     def step(self, *, keras: bool = True, mirror: bool = True) -> None:
         """The same gradients for both."""
         gradients = [torch.from_numpy(self._draw.normal(size=shape)) for shape in SHAPES]
         for group in self.rule.param_groups:
             group["lr"] = rate_of(self.optimizer)
-        for parameter, gradient in zip(self.mirror, gradients, strict=True):
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient.clone()
         if keras:
             self.optimizer.apply([gradient.clone() for gradient in gradients], self.variables)
@@ -94,7 +95,7 @@ class _Pair:
     def gap(self) -> float:
         return max(
             float((parameter.detach() - variable.value.detach()).abs().max())
-            for parameter, variable in zip(self.mirror, self.variables, strict=True)
+            for parameter, variable in zip(self.parameters, self.variables, strict=True)
         )
 
 
@@ -102,11 +103,11 @@ class _Pair:
 @pytest.mark.parametrize(("name", "options"), OPTIMIZERS.values(), ids=list(OPTIMIZERS))
 def test_as_keras_does(keras: Any, name: str, options: Options, common: Options) -> None:
     pair = _Pair(keras, name, {**options, **common})
-    before = [parameter.detach().clone() for parameter in pair.mirror]
+    before = [parameter.detach().clone() for parameter in pair.parameters]
     for _ in range(STEPS):
         pair.step()
         assert pair.gap() <= (NEAR_NORM if "clipnorm" in common else NEAR)
-    assert not any(map(torch.equal, pair.mirror, before))
+    assert not any(map(torch.equal, pair.parameters, before))
 
 
 def test_a_variable_that_is_left_out_of_the_decay(keras: Any) -> None:
@@ -124,10 +125,10 @@ def test_a_rule_goes_on_from_the_state_of_keras(keras: Any, name: str, options: 
     pair = _Pair(keras, name, options)
     for _ in range(3):
         pair.step(mirror=False)
-    for parameter, variable in zip(pair.mirror, pair.variables, strict=True):
+    for parameter, variable in zip(pair.parameters, pair.variables, strict=True):
         parameter.data.copy_(variable.value)
     pair.rule = pair.new_rule()
-    read_state(pair.optimizer, pair.variables, pair.mirror, pair.rule)
+    read_state(pair, pair.rule)  # type: ignore[arg-type]
     for _ in range(STEPS):
         pair.step()
         assert pair.gap() <= NEAR
@@ -141,9 +142,9 @@ def test_keras_goes_on_from_the_state_of_a_rule(keras: Any, name: str, options: 
     pair = _Pair(keras, name, options)
     for _ in range(3):
         pair.step(keras=False)
-    for parameter, variable in zip(pair.mirror, pair.variables, strict=True):
+    for parameter, variable in zip(pair.parameters, pair.variables, strict=True):
         variable.assign(parameter.detach())
-    write_state(pair.rule, pair.mirror, pair.variables, pair.optimizer)
+    write_state(pair.rule, pair)  # type: ignore[arg-type]
     pair.optimizer.iterations.assign(3)
     for _ in range(STEPS):
         pair.step()
@@ -221,7 +222,7 @@ def test_optimizers_that_are_refused(keras: Any) -> None:
 
     for optimizer in (keras.optimizers.Adafactor(), SGD()):
         with pytest.raises(InputError, match="cannot be shared"):
-            rule_of(optimizer, [], [])
+            rule_of(SimpleNamespace(optimizer=optimizer, variables=[]))  # type: ignore[arg-type]
 
 
 def test_constraints_are_refused(keras: Any) -> None:
@@ -229,4 +230,4 @@ def test_constraints_are_refused(keras: Any) -> None:
     layer.build((None, 3))
     variables = layer.trainable_variables
     with pytest.raises(InputError, match="constraint"):
-        rule_of(keras.optimizers.SGD(), variables, [v.value for v in variables])
+        rule_of(SimpleNamespace(optimizer=keras.optimizers.SGD(), variables=variables))  # type: ignore[arg-type]

@@ -30,10 +30,9 @@ class Clock:
 
 
 def _commander(folder: Path, workers: int = 2) -> CommandPoller:
-    environment = Environment(workers=workers, paths=RunPaths(folder))
-    clock = Clock()
-    lifecycle = Lifecycle(environment, EventWriter(None, 0), clock)
-    return CommandPoller(environment, clock, CheckpointTimer(None), lifecycle)
+    environment = Environment(workers=workers, paths=RunPaths(folder), clock=Clock())
+    lifecycle = Lifecycle(environment, EventWriter(None, 0))
+    return CommandPoller(environment, CheckpointTimer(None), lifecycle)
 
 
 def _ask(folder: Path, number: int, spec: str) -> None:

@@ -9,8 +9,7 @@ import torch
 from keras_here import Alone, noting_model, numbered
 
 from phalanx.adapters.keras.torch_backend import TorchKerasModel
-from phalanx.train.keras.arrays import ArraySource
-from phalanx.train.keras.fit_arguments import FitArguments
+from phalanx.train.keras.arrays import ArraySource, FitArguments
 
 SAMPLES, EPOCHS = 23, 3
 CASES: dict[str, dict[str, Any]] = {

@@ -14,8 +14,7 @@ from keras_here import Alone, noting_model, numbered
 
 from phalanx.adapters.keras.torch_backend import TorchKerasModel
 from phalanx.core.errors import InputError
-from phalanx.train.keras.arrays import KEPT, BatchPart, StreamReader, StreamSource
-from phalanx.train.keras.fit_arguments import FitArguments
+from phalanx.train.keras.arrays import KEPT, BatchPart, FitArguments, StreamReader, StreamSource
 
 SAMPLES, EPOCHS = 22, 3
 

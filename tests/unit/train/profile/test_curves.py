@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from phalanx.train.profile.curves import Block, StepSeconds, costs_of, fit_line
+from phalanx.train.profile.trial import Block, StepSeconds, costs_of, fit_line
 
 FIXED, EACH, UPDATE, INPUT = 0.004, 0.0002, 0.001, 0.00002
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.train.profile.curves import costs_of
-from phalanx.train.profile.trial import Trial
+from phalanx.train.profile.trial import Trial, costs_of
 
 
 def _run(trial: Trial, fixed: float, each: float, batches: int = 1) -> list[int]:

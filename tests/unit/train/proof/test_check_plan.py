@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.train.proof.check_plan import LATER, CheckPlan
+from phalanx.train.proof.checks import LATER, CheckPlan
 from phalanx.train.proof.proof import ENDED, HOLDS, NOISE, WEIGHTS, Verdict
 
 

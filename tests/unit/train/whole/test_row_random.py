@@ -8,7 +8,7 @@ import sys
 DRAWS = """
 import sys, torch
 from phalanx.sync.state.skip_dynamo_import import COMPILER
-from phalanx.train.whole.row_random import RowRandom
+from phalanx.train.whole.row_plan import RowRandom
 torch.manual_seed(1)
 whole = torch.nn.functional.dropout(torch.ones(6, 4))
 torch.manual_seed(1)

@@ -33,8 +33,6 @@ NAMED = 10
 class Collected:
     """What came home; ``incomplete`` are the machines whose results must not be removed yet."""
 
-    files: int = 0
-    bytes: int = 0
     notes: list[str] = field(default_factory=list)
     incomplete: set[str] = field(default_factory=set)
 
@@ -135,8 +133,6 @@ def settle_all(incoming: Incoming, paths: RunPaths, collected: Collected) -> Non
     for name, files in checkpoints.items():
         try:
             place(files, paths, name)
-            collected.files += len(files)
-            collected.bytes += sum(one.size for one in files)
         except OSError as error:
             why = error.strerror or error
             collected.notes.append(f"{incoming.machine}: checkpoint {int(name)} is skipped: {why}")
@@ -159,8 +155,6 @@ def _settle(one: Received, machine: str, folder: Path, collected: Collected) -> 
         return
     if path != one.path:
         collected.notes.append(f"{shown(one.path)} of {machine} was saved as {shown(path)}")
-    collected.files += 1
-    collected.bytes += one.size
 
 
 def _is_there(one: Received, folder: Path, path: str) -> bool:

@@ -57,8 +57,7 @@ def test_what_workers_wrote_comes_home(tmp_path: Path, paths: RunPaths) -> None:
     others = {"events/rank-0.jsonl": b"{}", "logs/rank-0.log": b"log", "project/x": b"x"}
     collected = collect(paths, machine_with(tmp_path, "m1", {**files, **others}))
     assert at_home(paths) == files
-    assert (collected.files, collected.notes) == (6, [])
-    assert collected.bytes == sum(map(len, files.values()))
+    assert collected.notes == []
 
 
 def test_links_and_pipes_stay_where_they_are(tmp_path: Path, paths: RunPaths) -> None:
