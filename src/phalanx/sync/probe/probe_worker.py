@@ -16,7 +16,7 @@ import msgspec
 
 from phalanx.core.errors import PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.sync.collective.links import ChannelLinks, open_links
+from phalanx.sync.collective.links import Links, open_links
 from phalanx.sync.connect.dispatcher import Credentials
 from phalanx.sync.probe import probe_compute, probing
 from phalanx.sync.probe import probe_messages as m
@@ -30,7 +30,7 @@ class ProbeParticipant:
 
     def __init__(self, access: Credentials) -> None:
         self._access = access
-        self._mesh: ChannelLinks | None = None
+        self._mesh: Links | None = None
 
     def answer(self, request: m.Request) -> m.Answer:
         """Do what is asked; a lost peer raises."""
@@ -63,7 +63,7 @@ class ProbeParticipant:
         count = min(request.bytes, m.LARGEST)
         return m.Timed(probing.time_collective(self._mesh, request.name, count, request.repeats))
 
-    def _open(self, request: m.MeasurePair | m.OpenMesh) -> ChannelLinks:
+    def _open(self, request: m.MeasurePair | m.OpenMesh) -> Links:
         return open_links(
             request.rank,
             [(peer.address, peer.port) for peer in request.peers],
