@@ -104,8 +104,9 @@ class Adoption:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def passes_on(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether a step of this optimizer is its own: not the script's, or of one worker."""
+    @property
+    def passes_on(self) -> bool:
+        """Whether a step of an optimizer is its own now: not the script's, or of one worker."""
         training = self._training
         return self._joining or (training is not None and bool(training.parts.steps.ours))
 

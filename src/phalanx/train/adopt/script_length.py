@@ -12,6 +12,7 @@ import dis
 import inspect
 import linecache
 import math
+import operator
 from collections.abc import Iterator
 from pathlib import Path
 from traceback import walk_stack
@@ -31,10 +32,10 @@ _CALLS = {
     if name in dis.opmap
 }
 _OPERATIONS: dict[type[ast.operator], Any] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.FloorDiv: lambda a, b: a // b,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
 }
 
 
