@@ -231,9 +231,7 @@ class AdoptedTraining:
 
     def end_if_done(self, *, waits: bool = True) -> None:
         """After the last pass: the models get their final weights, to be evaluated and saved.
-
-        ``waits``: not before accumulated gradients have been stepped with.
-        """
+        ``waits``: not before accumulated gradients have been stepped with."""
         waits = waits and self.parts.trained.weight.pending > 0
         if self._left == 0 and not self.under_way and not waits:
             self.end()
@@ -328,10 +326,8 @@ class AdoptedPass(Iterator[Any]):
 
     def close(self, *, meant: bool = False, failed: bool = False) -> None:
         """The script left its loop; one that takes more batches of it goes through two at once.
-
         ``meant``: by ``break`` or ``return``; ``failed``: perhaps by an exception, of which the
-        others know nothing yet.
-        """
+        others know nothing yet."""
         if isinstance(self._drawn, PlainPass):
             self._drawn.left = True
         if not self._over:

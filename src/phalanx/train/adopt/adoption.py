@@ -321,11 +321,9 @@ class Adoption:
         return training.through(loader, drawn)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
-        """Those that can train something, in the order in which they were made.
-
-        Of two that have a parameter in common the newer one counts. Workers collect their garbage
-        at different times, and one that the script has dropped must be gone on all of them.
-        """
+        """Those that can train something, in the order in which they were made. Of two that have a
+        parameter in common the newer one counts. Workers collect their garbage at different times,
+        and one that the script has dropped must be gone on all of them."""
         if len(self._made) > self._settled:
             new = any(ref() is not None for ref in self._made[self._settled :])
             if new and self._made[1:]:

@@ -44,10 +44,8 @@ class UnknownError(Exception):
 
 
 def passes_of(frame: FrameType | None) -> int | None:
-    """The product of the loops around ``frame``'s line and around its callers' lines.
-
-    The innermost loop is the one over the batches themselves, if the line is its own head.
-    """
+    """The product of the loops around ``frame``'s line and around its callers' lines. The innermost
+    loop is the one over the batches themselves, if the line is its own head."""
     total, found = 1, False
     while frame is not None:
         loops = list(loops_around(frame))

@@ -172,10 +172,8 @@ class PrivateFiles(ScriptFiles):
     # -- reading -----------------------------------------------------------------------------
 
     def read(self, path: Any) -> Any:
-        """What to read in place of ``path``: our own, or what is really there.
-
-        Also what the first worker has made: losses may differ, and so may what is worth saving.
-        """
+        """What to read in place of ``path``: our own, or what is really there. Also what the first
+        worker has made: losses may differ, and so may what is worth saving."""
         name = self.name_of(path)
         if name is None:
             return path

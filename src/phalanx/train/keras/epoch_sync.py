@@ -48,9 +48,7 @@ class EpochSync:
     @contextmanager
     def in_common(self, rule: torch.optim.Optimizer | None = None) -> Iterator[None]:
         """Inside, Keras' model has what all workers have come to, and may be given other weights.
-
-        ``rule``: its optimizer too, with the state of that one, for callbacks that save.
-        """
+        ``rule``: its optimizer too, with the state of that one, for callbacks that save."""
         engine, mirror = self._engine, self._mirror
         engine.come_to_rest()
         mirror.read_buffers()

@@ -109,9 +109,7 @@ class TrainingLoop:
         self, reader: Reader, order: Tensor, batch: int, *, counted: bool = False
     ) -> Iterator[Any]:
         """This worker's batches of one epoch of an adopted script, in the script's own order.
-
-        ``counted``: the script takes as many as its loader has.
-        """
+        ``counted``: the script takes as many as its loader has."""
         epoch, skipped = self._passes, self._passes < self._schedule.start.pass_number
         if not skipped:
             self.epoch = epoch

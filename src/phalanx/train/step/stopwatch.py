@@ -140,10 +140,8 @@ class Stopwatch:
         self.bytes_sent += timing.bytes_sent
 
     def stepped(self, ready: float, timing: Timing, scale: float = 1.0) -> None:
-        """The exchange that began at ``ready`` (the gradient is there) is over.
-
-        ``scale`` is what the script has multiplied its losses by.
-        """
+        """The exchange that began at ``ready`` (the gradient is there) is over. ``scale`` is what
+        the script has multiplied its losses by."""
         losses, self._losses = self._losses, []
         if scale != 1.0:
             losses = [(value / scale, samples) for value, samples in losses]

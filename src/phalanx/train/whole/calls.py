@@ -167,9 +167,7 @@ class SharedCalls(CallState):
     @contextmanager
     def _numbers(self, rows: Rows) -> Iterator[None]:
         """Torch's random numbers inside a call: each worker's own, or those of a whole call.
-
-        Outside, they go on alike on all workers.
-        """
+        Outside, they go on alike on all workers."""
         if self._alone:
             with RowRandom(rows.mine, rows.start, rows.total):
                 yield

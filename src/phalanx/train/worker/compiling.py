@@ -45,7 +45,7 @@ class Compiled:
     """What a model's call goes through: eager first, compiled once its batches have one shape."""
 
     def __init__(self, model: nn.Module, mode: CompileMode, device: torch.device, say: Say) -> None:
-        self._model, self._device, self._say = model, device, say
+        self._model, self._say = model, say
         # What goes around this class; a function of ours, because torch's own is passed over.
         self._plain: Callable[..., Any] = lambda *args, **kwargs: model._call_impl(*args, **kwargs)
         fastest = "reduce-overhead" if device.type == "cuda" else "default"
