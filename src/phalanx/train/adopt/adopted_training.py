@@ -69,6 +69,8 @@ class AdoptedTraining:
         engine = parts.trained.engine
         self.own = OwnBatches(parts, loop) if engine.workers == 1 else None
         """Steps outside of any pass, where they can be counted."""
+        self.is_whole = engine.copies > 1
+        """Whether every worker sees whole batches."""
         self.order = OrderState(whole=self.is_whole)
         self.order.left.update(self._saved_order().get("left", {}))
         parts.trained.keepers.update(keepers_of(self.optimizers))
@@ -90,11 +92,6 @@ class AdoptedTraining:
         resumed = self.parts.resumed
         kept = {} if resumed is None else resumed.manifest.other.get("state", {})
         return {} if resumed is None else unpack(kept.get(ORDER, {}), resumed.shared)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every worker sees whole batches."""
-        return self.parts.trained.engine.copies > 1
 
     @property
     def can_fork(self) -> bool:

@@ -53,6 +53,8 @@ _DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
 class Adoption:
     def __init__(self, chosen: RunSettings, workers: int) -> None:
         self._chosen, self._workers = chosen, workers
+        self.profiles = chosen.profile is not None
+        """Whether the script is only measured."""
         self._made: list[weakref.ref[torch.optim.Optimizer]] = []
         self._training: AdoptedTraining | None = None
         self._joining = self._made_since = False
@@ -73,11 +75,6 @@ class Adoption:
     def _child(self) -> Checks | ViewTrial | None:
         """In a child of a worker: what it is there for."""
         return self._checks if self._checks.is_child else self._view.trial
-
-    @property
-    def profiles(self) -> bool:
-        """Whether the script is only measured."""
-        return self._chosen.profile is not None
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """The script has made an optimizer."""

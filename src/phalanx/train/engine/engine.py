@@ -141,9 +141,6 @@ class Engine:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Workers that train apart come together, to be evaluated as one. Collective."""
-
     def come_to_rest(self) -> None:
         """Return when no worker has anything under way: all then see the same. Collective."""
 

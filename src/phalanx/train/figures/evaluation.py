@@ -106,7 +106,8 @@ class Evaluator:
     def _together(self, asked: Question) -> list[float]:
         engine = self.engine
         engine.meet(EVALUATE)
-        engine.settle()
+        if engine.apart:
+            engine.come_to_rest()
         engine.model.share_buffers()
         ends = [0, *split(len(asked.reader), [1.0] * engine.workers)]
         start, end = ends[engine.rank], ends[engine.rank + 1]

@@ -23,10 +23,7 @@ class EpochSync:
         self._parts, self._mirror, self._model = parts, mirror, mirror.model
         self._engine = parts.trained.engine
         self.rank, self.workers = parts.environment.rank, parts.environment.workers
-
-    @property
-    def is_first(self) -> bool:
-        return self.rank == 0
+        self.is_first = self.rank == 0
 
     def gather(self, value: Any) -> list[Any]:
         if self.workers == 1:

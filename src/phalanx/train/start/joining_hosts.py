@@ -110,7 +110,7 @@ def take_seat(seat: Seat) -> RemoteArena:
     """Become a worker: once in a process, which may train several models, one after another."""
     ticket = ticket_of(seat, os.environ)
     os.environ.pop(KEY_VARIABLE, None)  # processes that this one starts have no use for it
-    keeper = _keep_coordinator(ticket) if seat.is_first else None
+    keeper = _keep_coordinator(ticket) if seat.process == 0 else None
     arena = become_worker(
         (ticket.meet_at, seat.port),
         ticket.key,
@@ -182,7 +182,7 @@ def serve(seat: Seat) -> NoReturn:
     if seat.launcher == "phalanx":
         # Asked to stop together with its workers, it is still needed: they save first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    keeper = _keep_coordinator(ticket) if seat.is_first else None
+    keeper = _keep_coordinator(ticket) if seat.process == 0 else None
     listener = Listener(ticket.address, ticket.key, tls=ticket.tls, members=ticket.members)
     hello = Hello(
         seat.process, seat.processes, ticket.machine, ticket.address, listener.port, host_id(),

@@ -48,10 +48,6 @@ class Seat:
     machine: str
     """The name of this machine."""
 
-    @property
-    def is_first(self) -> bool:
-        return self.process == 0
-
 
 def seat_of(variables: Mapping[str, str], hostname: str) -> Seat | None:
     """The seat that ``variables`` give; ``None`` alone, or where Phalanx's own launcher did."""

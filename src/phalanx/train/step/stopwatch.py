@@ -122,10 +122,6 @@ class Stopwatch:
             else:
                 sums.add_loss(value, samples)
 
-    def judge(self, outputs: Tensor, targets: Tensor) -> None:
-        if self.batch_samples:
-            self.sums.judge(outputs, targets)
-
     def worked(self) -> tuple[int, float]:
         """Samples of the step in hand, and the seconds since it began."""
         began = self._last if self._began is None else self._began
@@ -158,6 +154,3 @@ class Stopwatch:
         self.bytes_sent += timing.bytes_sent
         self._last = self.clock.now()
         self._began, self._input, self._samples, self._loss = None, 0.0, 0, None
-
-    def next_epoch(self, epoch: int) -> None:
-        self.epoch, self.sums = epoch, EpochSums()

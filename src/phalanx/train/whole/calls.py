@@ -175,7 +175,7 @@ class SharedCalls(CallState):
         generator = torch.default_generator
         outside = generator.get_state()
         if self.own_stream is None:
-            seed = meaning_of(outside.numpy().tobytes(), rows.rank)
+            seed = meaning_of(outside.numpy().tobytes(), rows.collective.rank)
             self.own_stream = torch.Generator().manual_seed(seed).get_state()
         generator.set_state(self.own_stream)
         try:

@@ -29,16 +29,12 @@ class Rows:
     sizes: tuple[int, ...]
 
     @property
-    def rank(self) -> int:
-        return self.collective.rank
-
-    @property
     def mine(self) -> int:
-        return self.sizes[self.rank]
+        return self.sizes[self.collective.rank]
 
     @property
     def start(self) -> int:
-        return sum(self.sizes[: self.rank])
+        return sum(self.sizes[: self.collective.rank])
 
     @property
     def total(self) -> int:
