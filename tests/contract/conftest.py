@@ -21,7 +21,7 @@ ONE_HOST = {
     "test_scripted_time.py": "time is scripted on one host only",
     "test_one_truth.py": "time is scripted on one host only",
     "test_what_was_sent_and_what_is_kept_add_up_to_all_gradients": "looks into one host's memory; "
-    "test_adding_up.py does so between hosts",
+    "test_between_hosts.py looks into that of two",
 }
 """Files and tests that do not run on several hosts, and why."""
 

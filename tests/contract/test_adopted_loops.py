@@ -209,7 +209,7 @@ LOOPS = EVERY.filter(_is_settled)
 WORKERS = st.sampled_from((1, 2, 3, 4))
 
 
-@examples(25)
+@examples(15)
 @example(loop=loop_of(20), workers=2)  # a weighted mean by hand
 @example(loop=loop_of(194), workers=3)  # the same where one worker has a single sample
 @example(loop=loop_of(9115800), workers=2)  # leaves a seeded loader right after its last batch
@@ -218,7 +218,7 @@ def test_adopted_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -
     _hold_against_plain_python(loop, workers, "parts", tmp_path_factory)
 
 
-@examples(25)
+@examples(15)
 @example(loop=loop_of(20), workers=2)
 @given(loop=EVERY, workers=st.sampled_from((2, 3)))
 def test_whole_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -> None:

@@ -14,15 +14,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import torch
-from devices import DEVICE
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from meeting_steps import Step, meeting_steps
-from scripted import scripted
-from torch import nn
+from scripted import scripted, strategy_on, zeros
 
-from phalanx.core.spec import STRATEGIES, parse_spec
+from phalanx.core.spec import parse_spec
 from phalanx.plan.timing.free import run_free, run_groups
 from phalanx.plan.timing.lockstep import run_lockstep
 from phalanx.plan.timing.work import FreeCluster
@@ -30,11 +27,6 @@ from phalanx.policies.admission import Dynamic, Free, Rule, Stale
 from phalanx.policies.grouping import by_size
 from phalanx.sync.arena import memory_arena
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.clock import MonotonicClock
-from phalanx.sync.arena.team import everyone, team_of
-from phalanx.sync.state.replica import Replica
-from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.strategy import StrategyContext
 
 SIZE = 40  # numbers: a few for the shard of each of eight workers
 
@@ -69,13 +61,8 @@ class Case:
             return sorted(s for own in scripted(self.workers, self._work, self.seed) for s in own)
 
     def _work(self, rank: int, arena: Arena) -> list[Step]:
-        parameter = nn.Parameter(torch.zeros(SIZE, device=DEVICE))
-        replica = Replica(torch.optim.SGD([parameter], lr=1.0), arena.workers)
-        shared, phase = SharedState(arena, replica, "o"), parse_spec(self.spec).phases[0]
-        teams = by_size(arena.workers, self.options["size"]) if phase.traits.grouped else None
-        team = team_of(arena, teams) if teams else everyone(arena)
-        context = StrategyContext(replica, shared, arena, MonotonicClock(), team, tag="s")
-        strategy = STRATEGIES.get(phase.name)(context, **self.options)
+        made = strategy_on(arena, self.spec, parameter := zeros(SIZE))
+        strategy, shared, phase = made.strategy, made.shared, made.phase
         strategy.begin()
         found: list[Step] = []
         for step, seconds in enumerate(self.seconds[rank]):

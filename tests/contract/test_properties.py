@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from devices import DEVICE
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from ranks import as_ranks
-from scripted import scripted
+from scripted import scripted, strategy_on, zeros
 from strategy_cases import EVERY, FREE, is_lockstep
 from torch import Tensor, nn
 from training import CLASSES, FEATURES, Training
@@ -22,15 +21,11 @@ from training import CLASSES, FEATURES, Training
 import phalanx
 from phalanx.core.errors import PeerLost
 from phalanx.core.settings import RunSettings
-from phalanx.core.spec import STRATEGIES, parse_spec
+from phalanx.core.spec import parse_spec
 from phalanx.policies.admission import AWAY
 from phalanx.policies.grouping import by_size
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.clock import MonotonicClock
-from phalanx.sync.arena.team import everyone, team_of
-from phalanx.sync.state.replica import Replica
-from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.strategy import Gates, Strategy, StrategyContext
+from phalanx.sync.strategy import Gates, Strategy
 
 SIZE = 150  # numbers: enough for a shard for each of eight workers
 TOLERANCE = 1e-5
@@ -63,29 +58,24 @@ class Pushing:
         return scripted(len(self.steps), self._work, self.seed)[0]  # type: ignore[no-any-return]
 
     def _work(self, rank: int, arena: Arena) -> tuple[Tensor, list[int]]:
-        parameter = nn.Parameter(torch.zeros(SIZE, device=DEVICE))
-        replica = Replica(torch.optim.SGD([parameter], lr=1.0), arena.workers)
-        shared, phase = SharedState(arena, replica, "o"), parse_spec(self.spec).phases[0]
-        size = int(phase.options.get("size", 2))
-        team = team_of(arena, by_size(arena.workers, size)) if self._grouped else everyone(arena)
-        context = StrategyContext(replica, shared, arena, MonotonicClock(), team, tag="s")
-        strategy = STRATEGIES.get(phase.name)(context, **phase.options)
+        made = strategy_on(arena, self.spec, parameter := zeros(SIZE))
+        strategy, first = made.strategy, made.team.members[0] if self._grouped else rank
         strategy.begin()
         rests = self.rests[rank] if self.rests else {}
-        for step in range(self.steps[team.members[0]] if self._grouped else self.steps[rank]):
+        for step in range(self.steps[first]):
             strategy.arrive()
             self.watch(strategy)
             known = -int(parameter.detach().max())
             arena.sleep(1.0 / self.speeds[rank])
             parameter.sum().backward()
-            self.late.append(int(shared.versions.max()) - known)
+            self.late.append(int(made.shared.versions.max()) - known)
             strategy.exchange(1.0)
             if step + 1 in rests:
                 strategy.rest()
                 arena.sleep(rests[step + 1])
         strategy.rest()
         strategy.drain()
-        return shared.parameters[0].clone(), shared.versions.tolist()
+        return made.shared.parameters[0].clone(), made.shared.versions.tolist()
 
     @property
     def _grouped(self) -> bool:
@@ -177,15 +167,9 @@ def test_workers_that_step_two_optimizers_unlike_do_not_block_each_other(
     phase, late = parse_spec(spec).phases[0], []
 
     def work(rank: int, arena: Arena) -> list[Tensor]:
-        parameters = [nn.Parameter(torch.zeros(SIZE, device=DEVICE)) for _ in range(2)]
-        gates, clock, made, shared = Gates(), MonotonicClock(), [], []
-        for i, parameter in enumerate(parameters):
-            replica = Replica(torch.optim.SGD([parameter], lr=1.0), arena.workers)
-            shared.append(SharedState(arena, replica, f"o{i}"))
-            context = StrategyContext(
-                replica, shared[i], arena, clock, everyone(arena), tag=f"s{i}", gates=gates
-            )
-            made.append(STRATEGIES.get(phase.name)(context, **phase.options))
+        parameters, gates = [zeros(SIZE), zeros(SIZE)], Gates()
+        begun = [strategy_on(arena, spec, p, tag=i, gates=gates) for i, p in enumerate(parameters)]
+        made, shared = [one.strategy for one in begun], [one.shared for one in begun]
         for strategy in made:
             strategy.begin()
         for turn in orders[rank]:
@@ -244,20 +228,15 @@ def test_nobody_waits_for_a_worker_that_has_left(spec: str) -> None:
     phase, left = parse_spec(spec).phases[0], []
 
     def work(rank: int, arena: Arena) -> None:
-        parameter = nn.Parameter(torch.zeros(SIZE, device=DEVICE))
-        replica = Replica(torch.optim.SGD([parameter], lr=1.0), arena.workers)
-        shared, team = SharedState(arena, replica, "o"), everyone(arena)
-        context = StrategyContext(
-            replica, shared, arena, MonotonicClock(), team, tag="s", gone=lambda: bool(left)
-        )
-        strategy = STRATEGIES.get(phase.name)(context, **phase.options)
+        made = strategy_on(arena, spec, parameter := zeros(SIZE), gone=lambda: bool(left))
+        strategy = made.strategy
         strategy.begin()
         strategy.arrive()
         arena.barrier()
         if rank == 1:
             if phase.traits.lockstep:
                 strategy.offers.offer(1.0)
-                team.meet()
+                made.team.meet()
             left.append(rank)
             return
         with pytest.raises(PeerLost, match="has left"):

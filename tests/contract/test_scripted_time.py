@@ -6,15 +6,12 @@ import dataclasses
 
 import pytest
 import torch
-from scripted import scripted
+from scripted import scripted, strategy_on
 from torch import nn
 
-from phalanx.core.spec import STRATEGIES, known_strategies
+from phalanx.core.spec import known_strategies
 from phalanx.sync.arena.arena import Arena
-from phalanx.sync.arena.team import everyone
-from phalanx.sync.state.replica import Replica
-from phalanx.sync.state.shared_state import SharedState
-from phalanx.sync.strategy import StrategyContext, Timing
+from phalanx.sync.strategy import Timing
 
 
 class ScriptedClock:
@@ -34,10 +31,7 @@ def test_timings_come_from_the_clock_alone(name: str) -> None:
 
     def work(rank: int, arena: Arena) -> list[Timing]:
         model = models[rank]
-        replica = Replica(torch.optim.SGD(model.parameters(), lr=0.5), 2)
-        shared = SharedState(arena, replica, "o")
-        context = StrategyContext(replica, shared, arena, ScriptedClock(), everyone(arena), tag="s")
-        strategy = STRATEGIES.get(name)(context)
+        strategy = strategy_on(arena, name, *model.parameters(), clock=ScriptedClock()).strategy
         strategy.begin()
         model(torch.full((1, 3), rank + 1.0)).sum().backward()
         timings = [strategy.exchange(1.0)]
@@ -57,10 +51,8 @@ def test_timings_come_from_the_clock_alone(name: str) -> None:
 def test_a_push_beside_the_next_step_is_told_with_that_step(name: str) -> None:
     def work(rank: int, arena: Arena) -> tuple[list[Timing], float]:
         model, clock = nn.Linear(3, 2), ScriptedClock()
-        replica = Replica(torch.optim.SGD(model.parameters(), lr=0.5), 2)
-        shared = SharedState(arena, replica, "o")
-        context = StrategyContext(replica, shared, arena, clock, everyone(arena), tag="s")
-        strategy = STRATEGIES.get(name)(context, overlap="yes")
+        spec = f"{name}:overlap=yes"
+        strategy = strategy_on(arena, spec, *model.parameters(), clock=clock).strategy
         strategy.begin()
         told = []
         for _ in range(4):

@@ -76,7 +76,7 @@ def hold(script: WholeScript, shares: Sequence[float], folder: Path) -> None:
     assert torch.is_grad_enabled()
 
 
-@examples(25)
+@examples(15)
 @given(script=SCRIPTS, shares=SHARES)
 def test_whole_features(
     tmp_path_factory: Folders, script: WholeScript, shares: Sequence[float]
@@ -94,29 +94,36 @@ def test_three_hundred_of_features(
     hold(script, shares, tmp_path_factory.mktemp("whole"))
 
 
-HEAD = text_of(script_of(0)).split("losses, rates")[0]
-SPARSE = """
-losses, rates = [], []
-bag, line = nn.Embedding(9, 4, sparse=True), nn.Linear(4, 1)
-optimizers = OPTIMIZERS
-for epoch in range(3):
-    for (x,) in DataLoader(TensorDataset(torch.arange(48).reshape(16, 3) % 9), batch_size=4):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        loss = line(bag(x).mean(1)).add(1.0).pow(2).mean()
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-        losses.append(float(loss))
-RESULT = {"losses": losses, "rates": [], "steps": len(losses),
-    "weights": {**dict(bag.state_dict()), "line": line.weight.detach()}}
+HEAD = text_of(script_of(0)).split("losses, rates")[0] + "losses, rates = [], []\n"
+STEP = """
+{0}optimizer.zero_grad()
+{0}loss = LOSS
+{0}loss.backward()
+{0}optimizer.step()
+{0}state["step"] += 1
+{0}losses.append(float(loss))
 """
-LOOP = """
-losses, rates = [], []
+END = """
+RESULT = {"weights": WEIGHTS, "losses": losses, "rates": rates, "steps": state["step"]}
+"""
+LOADER = "DataLoader(TensorDataset(x_all), batch_size=4)"
+
+
+def _script(folder: Path, text: str, loss: str, weights: str = "model.state_dict()") -> Path:
+    """``text`` goes through a loader; each ``STEP`` in it is a step, as deep as it stands."""
+    for pad in ("        ", "    "):
+        text = text.replace(f"{pad}STEP\n", STEP.format(pad).lstrip("\n"))
+    path = folder / "train.py"
+    whole = (HEAD + text + END).replace("LOSS", loss).replace("WEIGHTS", weights)
+    path.write_text(whole.replace("LOADER", LOADER), encoding="utf-8")
+    return path
+
+
+CALLS = """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.calls = nn.Linear(6, 3), 0
+        self.first, self.calls = nn.Linear(6, 3).double(), 0
 
     def forward(self, x):
         self.calls += 1
@@ -124,15 +131,9 @@ class Net(nn.Module):
 
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(TensorDataset(x_all.float()), batch_size=4)
 for epoch in range(8):
-    for (x,) in loader:
-        x = INPUT
-        optimizer.zero_grad()
-        loss = model(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-RESULT = {}
+    for (x,) in LOADER:
+        STEP
 """
 
 
@@ -145,34 +146,21 @@ RESULT = {}
     ],
 )  # fmt: skip
 def test_what_cannot_be_right_is_said(tmp_path: Path, forward: str, given: str, said: str) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(HEAD + LOOP.replace("FORWARD", forward).replace("INPUT", given))
+    text = CALLS.replace("FORWARD", forward)
+    script = _script(tmp_path, text, f"model({given}).pow(2).mean()")
     with pytest.raises(InputError, match=said):
         adopted(script, 2, tmp_path / "run", strategy="allreduce", view="whole")
 
 
 LATER = """
-losses, rates = [], []
-state = {"step": 0}
-loader = DataLoader(TensorDataset(x_all), batch_size=4)
 for number in range(2):  # the second one is made, and traced, while the first one trains
     made = nn.Sequential(nn.Linear(6, 3), nn.Tanh()).double()
     model = torch.jit.trace(made, torch.zeros(2, 6, dtype=torch.float64)) if number else made
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for (x,) in loader:
-        optimizer.zero_grad()
-        loss = model(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        state["step"] += 1
-        losses.append(float(loss))
-RESULT = {"weights": model.state_dict(), "losses": losses, "rates": rates, "steps": state["step"]}
+    for (x,) in LOADER:
+        STEP
 """
-
-
 SECOND_DIMENSION = """
-losses, rates = [], []
-state = {"step": 0}
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -181,59 +169,55 @@ class Net(nn.Module):
         return self.inner(x)[0]
 model = Net().double()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for (x,) in DataLoader(TensorDataset(x_all), batch_size=4):
-    optimizer.zero_grad()
-    loss = model(torch.stack([x, -x, x.flip(1)])).view(-1, 3).pow(2).mean()  # of contiguous outputs
-    loss.backward()
-    optimizer.step()
-    state["step"] += 1
-    losses.append(float(loss))
-RESULT = {"weights": model.state_dict(), "losses": losses, "rates": rates, "steps": state["step"]}
+for (x,) in LOADER:
+    STEP
 """
+STACKED = "model(torch.stack([x, -x, x.flip(1)])).view(-1, 3).pow(2).mean()"  # contiguous outputs
+SPARSE = """
+class Both:
+    def zero_grad(self): [one.zero_grad() for one in optimizers]
+    def step(self): [one.step() for one in optimizers]
+
+bag, line = nn.Embedding(9, 4, sparse=True).double(), nn.Linear(4, 1).double()
+optimizers, optimizer = OPTIMIZERS, Both()
+for epoch in range(3):
+    for (x,) in DataLoader(TensorDataset(torch.arange(48).reshape(16, 3) % 9), batch_size=4):
+        STEP
+"""
+ADAM = "[torch.optim.SparseAdam(bag.parameters(), 0.1), torch.optim.Adam(line.parameters())]"
+SGD = "[torch.optim.SGD([*bag.parameters(), *line.parameters()], lr=0.1)]"
+BAG = "line(bag(x).mean(1)).add(1.0).pow(2).mean()"
+TRAINED = "{**bag.state_dict(), 'line': line.weight.detach()}"
+SQUARES = "model(x).pow(2).mean()"
 
 
-@pytest.mark.parametrize("text", [LATER, SECOND_DIMENSION], ids=["traced", "viewed"])
-def test_as_alone(tmp_path: Path, text: str) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(HEAD + text)
+@pytest.mark.parametrize(
+    ("text", "loss", "weights"),
+    [
+        (LATER, SQUARES, "model.state_dict()"),
+        (SECOND_DIMENSION, STACKED, "model.state_dict()"),
+        (SPARSE.replace("OPTIMIZERS", ADAM), BAG, TRAINED),
+        (SPARSE.replace("OPTIMIZERS", SGD), BAG, TRAINED),
+    ],
+    ids=["traced", "viewed", "sparse adam", "sparse sgd"],
+)
+def test_as_alone(tmp_path: Path, text: str, loss: str, weights: str) -> None:
+    script = _script(tmp_path, text, loss, weights)
     wanted = alone(script)
     for ended in adopted(script, 2, tmp_path / "run", strategy="allreduce", view="whole"):
         _assert_same(ended.result, wanted, 1e-10)
 
 
-@pytest.mark.parametrize(
-    "optimizers",
-    [
-        "[torch.optim.SparseAdam(bag.parameters(), lr=0.1), torch.optim.Adam(line.parameters())]",
-        "[torch.optim.SGD([*bag.parameters(), *line.parameters()], lr=0.1)]",
-    ],
-)
-def test_sparse_gradients(tmp_path: Path, optimizers: str) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(HEAD + SPARSE.replace("OPTIMIZERS", optimizers), encoding="utf-8")
-    wanted = alone(path)
-    for ended in adopted(path, 2, tmp_path / "run", strategy="allreduce", view="whole"):
-        _assert_same(ended.result, wanted, 1e-6)
-
-
 FOLDS = """
-losses, rates = [], []
-state = {"step": 0}
 def fold(number):
     model = nn.Sequential(nn.Linear(6, 3), nn.Tanh()).double()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    for (x,) in DataLoader(TensorDataset(x_all), batch_size=4):
-        optimizer.zero_grad()
-        loss = model(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        state["step"] += 1
-        losses.append(float(loss))
+    for (x,) in LOADER:
+        STEP
     schedule.step()
     return {f"{number}.{name}": value for name, value in model.state_dict().items()}
 weights = {name: value for number in range(3) for name, value in fold(number).items()}
-RESULT = {"weights": weights, "losses": losses, "rates": rates, "steps": state["step"]}
 """
 
 
@@ -241,8 +225,7 @@ RESULT = {"weights": weights, "losses": losses, "rates": rates, "steps": state["
 def test_a_fold_knows_nothing_of_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view: str
 ) -> None:
-    script, trained = tmp_path / "train.py", list[int]()
-    script.write_text(HEAD + FOLDS)
+    script, trained = _script(tmp_path, FOLDS, SQUARES, "weights"), list[int]()
     wanted, plain = alone(script), AdoptedTraining.__init__
 
     def init(self: AdoptedTraining, *given: Any) -> None:

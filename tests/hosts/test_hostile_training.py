@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ import pytest
 from commands import until
 from hostile import attack
 from lab_machines import run_in
-from listening import Port, of_the_run
 from worker_runs import Workers, start_workers
 
 from phalanx.core.settings import RunSettings
@@ -19,6 +19,25 @@ from phalanx.lab.lab import Lab
 
 SCRIPT = str(Path(__file__).with_name("long_script.py"))
 FOR_EVER = "1000000"
+
+
+@dataclass(frozen=True)
+class Port:
+    address: str
+    number: int
+    owner: str
+    """The name of the process, as the kernel has it."""
+
+
+def of_the_run(lab: Lab, machine: str) -> list[Port]:
+    """Every TCP and UDP port that is open in a machine, but for its sshd's."""
+    found = []
+    for line in run_in(lab, machine, ["ss", "-ltunpH"]).splitlines():
+        local = line.split()[4]
+        address, _, number = local.rpartition(":")
+        owner = re.search(r'users:\(\("([^"]+)"', line)
+        found.append(Port(address.strip("[]"), int(number), owner.group(1) if owner else ""))
+    return [port for port in found if port.owner != "sshd"]
 
 
 @dataclass(frozen=True)

@@ -82,10 +82,6 @@ class Loop:
         return self.accumulate == 1 and self.skips == "none" and self.leaves_at == 99
 
     @property
-    def leaves_last_pass(self) -> bool:
-        return self.through in ("islice", "next")
-
-    @property
     def compares(self) -> bool:
         """Whether several workers can end where one does: dropout is each worker's own."""
         return not self.dropout

@@ -7,30 +7,19 @@ are written after its source (src/common/env.c), which sets SLURM_STEP_* for ste
 from __future__ import annotations
 
 TORCHRUN = {
-    "OMP_NUM_THREADS": "1",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     "RANK": "1",
-    "GROUP_RANK": "0",
-    "ROLE_RANK": "1",
-    "ROLE_NAME": "default",
     "LOCAL_WORLD_SIZE": "2",
     "WORLD_SIZE": "2",
-    "GROUP_WORLD_SIZE": "1",
-    "ROLE_WORLD_SIZE": "2",
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29511",
     "TORCHELASTIC_RESTART_COUNT": "0",
-    "TORCHELASTIC_MAX_RESTARTS": "0",
     "TORCHELASTIC_RUN_ID": "none",
-    "TORCHELASTIC_USE_AGENT_STORE": "True",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     "LOCAL_RANK": "1",
 }
 """torch 2.13: ``torchrun --nproc-per-node 2 --master-addr 127.0.0.1 --master-port 29511``."""
 
 STANDALONE = TORCHRUN | {
     "RANK": "0",
-    "ROLE_RANK": "0",
     "LOCAL_RANK": "0",
     "MASTER_ADDR": "localhost",
     "MASTER_PORT": "45841",
@@ -39,27 +28,13 @@ STANDALONE = TORCHRUN | {
 """``torchrun --standalone --nproc-per-node 2``."""
 
 MPIRUN = {
-    "OMPI_MCA_pmix": "^s1,s2,cray,isolated",
-    "OMPI_COMMAND": "python",
-    "OMPI_MCA_orte_hnp_uri": "855834624.0;tcp://192.0.2.2:58243;tcp6://[fd00::2]:51275",
-    "OMPI_UNIVERSE_SIZE": "2",
-    "OMPI_MCA_orte_num_nodes": "1",
-    "OMPI_MCA_orte_ess_num_procs": "2",
     "OMPI_COMM_WORLD_SIZE": "2",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-    "OMPI_NUM_APP_CTX": "1",
-    "OMPI_FIRST_RANKS": "0",
-    "OMPI_APP_CTX_NUM_PROCS": "2",
     "PMIX_NAMESPACE": "855834625",
     "PMIX_RANK": "1",
-    "PMIX_HOSTNAME": "alpha",
-    "PMIX_VERSION": "4.2.2rc2",
-    "OMPI_MCA_ess_base_jobid": "855834625",
-    "OMPI_MCA_ess_base_vpid": "1",
     "OMPI_COMM_WORLD_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "OMPI_COMM_WORLD_NODE_RANK": "1",
-    "PMIX_ID": "855834625.1",
 }
 """Open MPI 4.1.4: ``mpirun -np 2``."""
 

@@ -144,6 +144,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The script does not call Phalanx: what it trains is found while it runs."""
     private_weights: bool = False
     """The script may write into the weights itself: each worker trains a copy of them."""
+    explain: bool = False
+    """The script is adopted only to see what it trains, up to its first steps."""
     profile: float | None = None
     """The run only measures what the script costs, for so many seconds: it saves nothing."""
     view: View = "auto"

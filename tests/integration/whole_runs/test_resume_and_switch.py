@@ -99,17 +99,6 @@ def test_another_strategy_and_another_number_of_workers(short: Path) -> None:
     )
 
 
-@pytest.mark.slow
-def test_a_resumed_run_without_checkpoints_goes_on_from_where_it_began(short: Path) -> None:
-    words = ("--checkpoint", "1", "--checkpoint-every", "0", "--name", "bare")
-    bare = phalanx("resume", "short", *words, cwd=short)
-    assert bare.returncode == 0, bare.stderr
-    again = phalanx("resume", "bare", "--epochs", "4", "--dry-run", cwd=short)
-    assert again.returncode == 0, again.stderr
-    assert "has no checkpoint of its own" in again.stderr
-    assert "short-allreduce, checkpoint 1" in again.stderr
-
-
 def test_switched_by_hand_exported_interrupted_and_resumed(tmp_path: Path) -> None:
     words = ("--workers", "2", "--epochs", "100000")
     process = start("run", _script(tmp_path), *words, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""The whole way, with real processes: run, compare, report."""
+"""The whole way, with real processes: run, compare, report; and mistakes that end it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,9 @@ FIELDS = {
 }
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "train digits.py"  # a space: nothing may break on it
-    path.write_text(SCRIPT)
-    return path
-
-
-def test_compare_tells_who_won(tmp_path: Path, script: Path) -> None:
+def test_compare_tells_who_won(tmp_path: Path) -> None:
+    script = tmp_path / "train digits.py"  # a space: nothing may break on it
+    script.write_text(SCRIPT)
     ended = phalanx(
         "compare", str(script), "--strategies", "allreduce,switch:at=0.5", "--workers", "2",
         "--json", cwd=tmp_path,
@@ -63,3 +58,43 @@ def test_compare_tells_who_won(tmp_path: Path, script: Path) -> None:
     report = (tmp_path / "runs" / study["study"] / "report.html").read_text()
     assert "switch:at=0.5" in report
     assert "http://" not in report.replace("http://www.w3.org", "")
+
+
+IN_PROCESS = ["--workers", "3", "--launcher", "inprocess"]
+FIT = """
+import torch, phalanx
+m = torch.nn.Linear(2, 1)
+phalanx.fit(m, optimizer=torch.optim.SGD(m.parameters(), lr=0.1), loss=torch.nn.functional.mse_loss,
+            train=(torch.randn({samples}, 2), torch.randn({samples}, 1)), epochs=1, batch={batch})
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        (FIT.format(samples=2, batch=8), IN_PROCESS, "more than the 2 samples"),
+        pytest.param(
+            FIT.format(samples=20, batch=2),
+            IN_PROCESS,
+            "batch of 2 is smaller than the 3",
+            marks=pytest.mark.slow,
+        ),
+        (
+            "import phalanx\nif False: phalanx.fit()\n",
+            [],
+            "never called phalanx.fit or phalanx.join",
+        ),
+        ("print('hello')\n", [], "calls neither phalanx.fit nor phalanx.join"),
+    ],
+)
+def test_mistakes_that_only_the_script_shows(
+    tmp_path: Path, text: str, words: list[str], message: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    ended = phalanx("run", str(script), *words, cwd=tmp_path)
+    assert ended.returncode == 2, ended.stderr
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    lines = [n for n in ended.stderr.splitlines() if n.startswith("error:")]
+    assert len(lines) == 1

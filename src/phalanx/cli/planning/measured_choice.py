@@ -17,17 +17,16 @@ import msgspec
 
 from phalanx.cli.output import Output
 from phalanx.cli.planning.plan_words import show_choice
+from phalanx.cli.request.explain_run import explaining_observer
 from phalanx.cli.request.options import RunOptions
 from phalanx.cli.request.request import Request
 from phalanx.cli.request.systems import framework_job, ready
 from phalanx.core.errors import InputError, RunStopped
 from phalanx.core.files import read_bounded
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.terminal import printable
 from phalanx.core.words import seconds
 from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW, Framework
 from phalanx.launch.run.controller import execute
-from phalanx.launch.run.observer import Observer
 from phalanx.launch.worker.keras_figures import MEASURE, MEASURED, PATIENCE
 from phalanx.plan.choice.decide import Choice, decide
 from phalanx.plan.choice.objectives import Objectives
@@ -89,19 +88,6 @@ def choose_by_runs(
     return choice
 
 
-class _Quiet(Observer):
-    """The script's own output is not shown, but what it failed with is."""
-
-    def __init__(self, out: Output) -> None:
-        self._out = out
-
-    def note(self, text: str) -> None:
-        self._out.note(text)
-
-    def failure(self, rank: int, line: str) -> None:
-        self._out.errors.print(printable(line))
-
-
 def _measured(request: Request, framework: Framework, out: Output) -> MeasuredSteps:
     """By a run that ends after some steps; its folder is temporary."""
     out.note(f"measuring steps on {', '.join(m.name for m in request.machines)}")
@@ -111,7 +97,8 @@ def _measured(request: Request, framework: Framework, out: Output) -> MeasuredSt
     folder = Path(mkdtemp(prefix="phalanx-measure-"))
     try:
         paths = RunPaths(folder / f"measure-{secrets.token_hex(4)}").make()
-        outcome = execute(replace(job, fleet=replace(job.fleet, detach=False)), paths, _Quiet(out))
+        outcome = execute(replace(job, fleet=replace(job.fleet, detach=False)), paths,
+                          explaining_observer(out))  # fmt: skip
         if outcome.summary.status == "stopped":
             raise RunStopped
         if outcome.error is not None:

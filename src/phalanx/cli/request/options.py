@@ -196,6 +196,12 @@ Systems = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print exactly what would be started; start nothing.")
 ]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain", help="Print what is found in a script without Phalanx; train only one step."
+    ),
+]
 
 
 @dataclass(frozen=True)

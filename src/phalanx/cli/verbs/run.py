@@ -8,6 +8,7 @@ import typer
 
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
+from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
@@ -23,6 +24,7 @@ def run(
     module: o.Module = False,
     strategy: o.Strategy = "allreduce",
     framework: o.FrameworkName = None,
+    explain: o.Explain = False,
     *,
     options: o.RunOptions,
 ) -> int:
@@ -34,13 +36,18 @@ def run(
     With --machines auto --strategy auto it runs what 'phalanx plan' would choose.
     """
     from phalanx.cli.planning.follow_plan import follow_plan, is_auto
+    from phalanx.cli.request.explain_run import refuse_beside_explain
     from phalanx.cli.request.request import check
     from phalanx.cli.request.systems import framework_job, read_framework, ready
     from phalanx.cli.request.values import check_at_least
     from phalanx.core.spec import AUTO_SWITCH, parse_spec
 
     planned = is_auto(strategy, options)
+    if explain and planned:
+        raise InputError("--strategy auto does not go with --explain", "Name a strategy.")
     spec = parse_spec("allreduce" if planned else strategy)
+    if explain:
+        refuse_beside_explain(framework, options)
     foreign = read_framework(ctx, framework, script)
     check_at_least("--batch", options.batch, 1)
     out = Output(options.json)
@@ -54,6 +61,8 @@ def run(
     request = checked(options)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
+    if explain:
+        return _explain(request, out)
     if foreign is None:
         job, title = request.job(spec.text, options.batch), f"{request.name}-{spec.text}"
     else:
@@ -66,6 +75,19 @@ def run(
     if AUTO_SWITCH in strategy:
         out.note(f"note: {job.plan.reasons[-1]}")
     return execute_and_tell(title, ready(job, out), out)
+
+
+def _explain(request: Request, out: Output) -> int:
+    import msgspec
+
+    from phalanx.cli.request.explain_run import explain
+    from phalanx.cli.show.explanation_lines import lines
+
+    found = explain(request, out)
+    for line in lines(found, request.script):
+        out.say(line)
+    out.result({"explain": True, **msgspec.to_builtins(found)})
+    return 0
 
 
 def execute_and_tell(title: str, job: Job, out: Output) -> int:

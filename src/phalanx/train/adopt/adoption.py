@@ -61,7 +61,7 @@ class Adoption:
         self._settled = 0
         self._draws = LoaderDraws()
         self._view = ViewChoice(chosen, workers)
-        self._alone = workers == 1 and chosen.virtual is None
+        self._alone = workers == 1 and chosen.virtual is None and not chosen.explain
         self._stand_in: torch.optim.Optimizer | None = None
         self._checks = Checks(chosen)
         self.streams = Streams()

@@ -26,10 +26,12 @@ from phalanx.sync.state.gradients import set_grad
 
 if TYPE_CHECKING:
     from phalanx.train.adopt.adoption import Adoption
+    from phalanx.train.adopt.explaining import Explaining
 
 
 class _Current(threading.local):
     adoption: Adoption | None = None
+    explanation: Explaining | None = None
 
 
 _current = _Current()
@@ -53,7 +55,14 @@ def adopt_this_worker() -> None:
     from phalanx.train.step.stepper import watch_backward
 
     workers = int(variables.get(settings.WORKERS, "1"))
-    _current.adoption = Adoption(chosen, workers)
+    if chosen.explain:
+        from phalanx.train.adopt.explaining import Explaining
+
+        _current.adoption = _current.explanation = Explaining(
+            chosen, Path(variables[settings.RUN_FOLDER])
+        )
+    else:
+        _current.adoption = Adoption(chosen, workers)
     if _plain_group is not None:
         torch.distributed.init_process_group = _refuse_group
     setattr(torch.optim.Optimizer, "__init__", _init)  # noqa: B010
@@ -66,7 +75,7 @@ def adopt_this_worker() -> None:
     note_what_is_made()
     from phalanx.train.keras.adoption import adopt_keras
 
-    adopt_keras(hand_over)
+    adopt_keras(lambda: hand_over("model.fit of Keras"))
     if workers > 1:
         from phalanx.train.files.side_effects import keep_files_apart
 
@@ -81,13 +90,20 @@ def end_adoption() -> None:
 
         stop_keeping()
     _current.adoption = None
+    if _current.explanation is not None:
+        _current.explanation.joins_itself()
 
 
-def hand_over() -> None:
+def hand_over(what: str) -> None:
     """The script trains with a library that is taken hold of elsewhere: torch is left alone, and
     files stay apart."""
     from phalanx.train.step.stepper import watch_backward
 
+    if _current.explanation is not None:
+        raise InputError(
+            f"the script trains with {what}, which --explain does not cover",
+            "Run it as it is: phalanx run SCRIPT --workers 2",
+        )
     if _current.adoption is not None:
         watch_backward(None)
     _current.adoption = None

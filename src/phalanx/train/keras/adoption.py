@@ -43,6 +43,10 @@ def adopt_fit(hand_over: Callable[[], None], keras: ModuleType) -> None:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         from phalanx.train.keras.fitting import shared_fit
 
+        if RunSettings.from_json(os.environ.get(settings.SETTINGS, "{}")).explain:
+            from phalanx.train.keras.explaining import explain_fit
+
+            explain_fit(self, plain.__get__(self), *args, **kwargs)
         hand_over()
         return shared_fit(self, plain.__get__(self), *args, **kwargs)
 

@@ -49,7 +49,7 @@ def _steps_together(chosen: RunSettings) -> bool:
 
 
 def _is_trial(chosen: RunSettings) -> bool:
-    return chosen.virtual is not None or chosen.profile is not None
+    return chosen.virtual is not None or chosen.profile is not None or chosen.explain
 
 
 class Forked(Protocol):

@@ -14,7 +14,6 @@ from phalanx.core.errors import ScriptError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.frameworks.framework import Framework
 from phalanx.launch.frameworks.seating import seat
-from phalanx.launch.launchers.local import free_ports
 from phalanx.launch.run import controller
 from phalanx.launch.run.controller import RunOutcome, execute
 
@@ -163,7 +162,3 @@ sys.exit(3 if index == {failing} else 0)
     )
     assert outcome.summary.status == status
     assert outcome.summary.exit_codes[failing] == 3
-
-
-def test_ports_differ() -> None:
-    assert len(set(free_ports(20))) == 20

@@ -1,4 +1,4 @@
-"""What ``model.fit`` of an unmodified script reports, with the real Keras."""
+"""What ``model.fit`` of an unmodified script reports, and its steps, with the real Keras."""
 
 from __future__ import annotations
 
@@ -66,3 +66,22 @@ def test_a_script_that_tells_its_own_figures_is_left_alone(tmp_path: Path) -> No
 def test_a_model_that_its_first_batch_builds(tmp_path: Path) -> None:
     found, _ = figures_of(tmp_path, SCRIPT.replace("keras.layers.Input((4,)), ", ""))
     assert [f["parameters"] for f in found if "parameters" in f] == [10, 10]
+
+
+ENDLESS = (
+    SCRIPT.replace("x, y, 4, 2,", "x, y, 2, 1000,") + "\nopen('end.txt', 'w').write('the end')"
+)
+
+
+@pytest.mark.runs
+def test_measured_steps_are_written_down_and_the_script_ends(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ENDLESS)
+    (tmp_path / "beside.py").write_text("RATE = 0.1")
+    given = {"PHALANX_MEASURE": "0.5", "PHALANX_RUN": str(tmp_path), "KERAS_BACKEND": "torch"}
+    words = [sys.executable, str(keras_figures.__file__), "train.py"]
+    ended = subprocess.run(words, cwd=tmp_path, env={**given, "PATH": ""}, timeout=100, check=False)
+    assert ended.returncode == 0
+    assert not (tmp_path / "end.txt").exists()
+    found = json.loads((tmp_path / "files" / keras_figures.MEASURED).read_text())
+    assert (found["steps"], found["epochs"], found["samples"]) == (5, 1000, 2.0)
+    assert found["step"] > 0 and found["start"] > 0 and found["counted"] >= 3

@@ -13,7 +13,6 @@ from launch_support import Recorder, make_job, run, wait_until, write_script
 
 from phalanx.core import settings
 from phalanx.core.context import current
-from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
 from phalanx.launch.run.controller import execute
@@ -67,17 +66,6 @@ current().hub.arena(rank).barrier()
     assert "worker 1 failed: KeyError: 'lost'" in outcome.error.cause
     assert outcome.summary.exit_codes == [75, 1]
     assert [line for _, line in seen.failures].count("KeyError: 'lost'") == 1
-
-
-def test_wrong_input_exits_2(tmp_path: Path) -> None:
-    outcome, seen, _ = run(
-        tmp_path,
-        "from phalanx.core.errors import InputError\nraise InputError('what', 'do this')",
-        launcher="inprocess",
-    )
-    assert outcome.exit_code == 2 and isinstance(outcome.error, InputError)
-    assert (outcome.error.cause, outcome.error.remedy) == ("what", "do this")
-    assert seen.lines == [] and seen.failures == []
 
 
 def test_ctrl_c_interrupts_threads_that_wait_and_threads_that_work(tmp_path: Path) -> None:

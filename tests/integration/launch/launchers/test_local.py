@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
-from launch_support import make_job, run
+from launch_support import make_job, run, start_without_torch
 
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
@@ -89,3 +90,35 @@ def test_stop_before_start_is_harmless() -> None:
     launcher = LocalLauncher()
     launcher.stop(1.0)
     assert launcher.poll() == {} and launcher.processes() == []
+
+
+PLUGIN = """
+import msgspec
+from phalanx.launch.launcher import LAUNCHERS
+from phalanx.launch.launchers.local import LocalLauncher
+
+class NiceLauncher(LocalLauncher):
+    def prepare(self, job, paths):
+        launch = super().prepare(job, paths)
+        replace = msgspec.structs.replace
+        nice = [replace(w, argv=["nice", "-n", "5", *w.argv]) for w in launch.workers]
+        return msgspec.structs.replace(launch, workers=nice)
+
+LAUNCHERS.add("nice", "nice_launcher:NiceLauncher")
+"""
+
+
+def test_a_launcher_from_outside_runs_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is one new file and one registry line."""
+    (tmp_path / "nice_launcher.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    start_without_torch(monkeypatch, "nice_launcher")
+    body = "join(); print('niceness', os.nice(0)); finish()"
+    outcome, seen, _ = run(tmp_path, body, workers=1, launcher="nice")
+    assert outcome.exit_code == 0, outcome.error
+    assert seen.launches[0].launcher == "nice"
+    niceness = int(seen.lines[0][1].split()[1])
+    assert niceness >= 5

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_process import is_alive
 from shipping_support import Hearing
 
 from phalanx.core.errors import MachineError
@@ -46,13 +47,6 @@ def with_python(tmp_path: Path, script: str) -> Machine:
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
     return Machine(name="mine", host="here", python=str(file))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_asks_are_answered_and_what_is_told_is_heard(machine: Machine) -> None:

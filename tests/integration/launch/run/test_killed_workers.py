@@ -94,13 +94,6 @@ def test_where_they_cannot_the_killed_worker_is_the_cause(tmp_path: Path) -> Non
     assert "worker 2 on m2 was killed by SIGKILL" in outcome.error.cause
 
 
-def test_on_one_machine_the_run_ends(tmp_path: Path) -> None:
-    outcome, said = _run(tmp_path, GO_ON, ["m1"] * 4)
-    assert outcome.exit_code == 1 and outcome.error is not None
-    assert "worker 2 was killed by SIGKILL" in outcome.error.cause
-    assert "continue if they can" not in said
-
-
 def test_a_worker_that_is_killed_after_the_others_have_finished_is_a_failure(
     tmp_path: Path,
 ) -> None:

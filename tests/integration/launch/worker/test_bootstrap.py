@@ -70,21 +70,6 @@ def test_a_core_that_does_not_exist_is_not_fatal(tmp_path: Path) -> None:
     assert "cannot pin" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("pass", 0),
-        ("raise SystemExit", 0),
-        ("raise SystemExit(7)", 7),
-        ("raise SystemExit(-1)", 255),
-    ],
-)
-def test_exit_codes_pass_through(tmp_path: Path, text: str, code: int) -> None:
-    done, paths = bootstrap(tmp_path, text)
-    assert done.returncode == code
-    assert not paths.traceback_of(0).exists()
-
-
 def test_a_stop_is_143_without_traceback(tmp_path: Path) -> None:
     text = "from phalanx.core.errors import RunStopped\nraise RunStopped"
     done, paths = bootstrap(tmp_path, text)
@@ -178,3 +163,22 @@ def test_a_process_sends_back_what_the_script_defines(tmp_path: Path, method: st
     """Also where ``multiprocessing`` was imported before the script, as adoption does it."""
     done, _ = bootstrap(tmp_path, RETURNS.format(method), PHALANX_SETTINGS='{"adopt": true}')
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+TERMINAL = """
+import os, subprocess, sys
+from phalanx.launch.worker.bootstrap import give_terminal
+give_terminal()
+print(subprocess.run(["stty", "size"], capture_output=True, text=True, timeout=10).stdout.strip())
+print([sys.stdin.read(), sys.stdin.read()], os.get_terminal_size(0).columns > 0)
+"""
+
+
+def test_a_worker_has_a_terminal_of_some_size_and_no_input() -> None:
+    words = [sys.executable, "-c", TERMINAL]
+    ended = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True
+    )
+    size, read = ended.stdout.splitlines()
+    assert all(int(number) > 0 for number in size.split())
+    assert read == "['', ''] True"
