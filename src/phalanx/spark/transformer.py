@@ -146,9 +146,7 @@ def predict(
     trained: list[int] | None,
 ) -> Iterator[Any]:  # fmt: skip
     """The function for ``mapInArrow``: each batch with its predictions, or why there are none.
-
-    ``names``: of features and predictions. ``trained``: the shape of the features in training.
-    """
+    ``names``: of features and predictions. ``trained``: the shape of the features in training."""
     import pyarrow as pa
 
     about, (features, name) = msgspec.json.decode(source, type=ModelSource), names

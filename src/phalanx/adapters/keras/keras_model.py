@@ -255,10 +255,8 @@ def _free_name(module: nn.Module, path: str) -> str:
 
 
 def _states_and_frozen(model: Any) -> tuple[list[Any], list[Any]]:
-    """Variables that training changes beside the optimizer, and those that nothing changes.
-
-    Seeds are neither: each worker has its own.
-    """
+    """Variables that training changes beside the optimizer, and those that nothing changes. Seeds
+    are neither: each worker has its own."""
     kept = {
         id(v)
         for layer in model._flatten_layers(include_self=True, recursive=True)

@@ -69,6 +69,8 @@ class AdoptedTraining:
         engine = parts.trained.engine
         self.own = OwnBatches(parts, loop) if engine.workers == 1 else None
         """Steps outside of any pass, where they can be counted."""
+        self.is_whole = engine.copies > 1
+        """Whether every worker sees whole batches."""
         self.order = OrderState(whole=self.is_whole)
         self.order.left.update(self._saved_order().get("left", {}))
         parts.trained.keepers.update(keepers_of(self.optimizers))
@@ -90,11 +92,6 @@ class AdoptedTraining:
         resumed = self.parts.resumed
         kept = {} if resumed is None else resumed.manifest.other.get("state", {})
         return {} if resumed is None else unpack(kept.get(ORDER, {}), resumed.shared)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every worker sees whole batches."""
-        return self.parts.trained.engine.copies > 1
 
     @property
     def can_fork(self) -> bool:
@@ -231,9 +228,7 @@ class AdoptedTraining:
 
     def end_if_done(self, *, waits: bool = True) -> None:
         """After the last pass: the models get their final weights, to be evaluated and saved.
-
-        ``waits``: not before accumulated gradients have been stepped with.
-        """
+        ``waits``: not before accumulated gradients have been stepped with."""
         waits = waits and self.parts.trained.weight.pending > 0
         if self._left == 0 and not self.under_way and not waits:
             self.end()
@@ -328,10 +323,8 @@ class AdoptedPass(Iterator[Any]):
 
     def close(self, *, meant: bool = False, failed: bool = False) -> None:
         """The script left its loop; one that takes more batches of it goes through two at once.
-
         ``meant``: by ``break`` or ``return``; ``failed``: perhaps by an exception, of which the
-        others know nothing yet.
-        """
+        others know nothing yet."""
         if isinstance(self._drawn, PlainPass):
             self._drawn.left = True
         if not self._over:

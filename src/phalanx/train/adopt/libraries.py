@@ -51,9 +51,8 @@ def _batch_by_batch(shard: Any, batches: Iterator[Any], adoption: Any) -> Iterat
 def library_trains(frame: FrameType | None) -> bool | None:
     """Whether the library around ``frame`` trains on what it reads; ``None`` if there is none."""
     while frame is not None:
-        module: str = frame.f_globals.get("__name__", "")
-        if module.startswith("transformers.trainer"):
-            name = frame.f_code.co_name
+        name = frame.f_code.co_name
+        if frame.f_globals.get("__name__", "").startswith("transformers.trainer"):
             if name in _EVALUATES:
                 return False
             if name.startswith(("_inner_training_loop", "_run_epoch")):

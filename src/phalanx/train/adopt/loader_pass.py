@@ -50,10 +50,8 @@ def is_ours(loader: DataLoader[Any]) -> bool:
 
 def order_of(loader: DataLoader[Any], *, again: bool = False) -> LoaderPass:
     """Draws as ``iter(loader)`` does alone: a sampler that draws when it is asked to begin, then a
-    seed for loader processes, then a sampler that draws as it goes.
-
-    ``again``: its processes are there already, so they need no seed.
-    """
+    seed for loader processes, then a sampler that draws as it goes. ``again``: its processes are
+    there already, so they need no seed."""
     sampler = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset):
         raise InputError(
@@ -180,10 +178,8 @@ def alone_pass(
 
 
 class OwnGenerators:
-    """torch's common one is not among them: it has streams of its own.
-
-    ``begin``: what the loader draws when it is asked for an iterator; gives the batches' numbers.
-    """
+    """torch's common one is not among them: it has streams of its own. ``begin``: what the loader
+    draws when it is asked for an iterator; gives the batches' numbers."""
 
     def __init__(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> None:
         sampler: Any = loader.batch_sampler

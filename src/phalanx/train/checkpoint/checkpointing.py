@@ -223,9 +223,7 @@ class Checkpointer:
 
     def _tell(self) -> None:
         """A checkpoint that cannot be written is no reason to end a training; silence would be.
-
-        Reported ever more rarely: the 1st, the 2nd, the 4th, the 8th.
-        """
+        Reported ever more rarely: the 1st, the 2nd, the 4th, the 8th."""
         assert self._writer is not None
         problem = self._writer.problem
         if problem is None or problem == self._told:

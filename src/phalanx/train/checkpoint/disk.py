@@ -24,10 +24,8 @@ def scratch_of(path: Path) -> Path:
 
 @contextmanager
 def durable(path: Path, steps: Steps = unwatched) -> Iterator[BinaryIO]:
-    """A new file that appears as ``path`` once it is whole and on the disk.
-
-    A link in its place is replaced, never followed.
-    """
+    """A new file that appears as ``path`` once it is whole and on the disk. A link in its place is
+    replaced, never followed."""
     scratch = scratch_of(path)
     steps(f"write {path.name}")
     scratch.unlink(missing_ok=True)

@@ -62,10 +62,8 @@ class _Job:
 
 
 class Writer:
-    """One per worker. All are made before any of them writes: the first one tidies up.
-
-    ``problem`` is the last failure, in words; a failure never reaches the training thread.
-    """
+    """One per worker. All are made before any of them writes: the first one tidies up. ``problem``
+    is the last failure, in words; a failure never reaches the training thread."""
 
     def __init__(
         self,
@@ -113,10 +111,8 @@ class Writer:
         manifest: CheckpointManifest | None = None,
         shared: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Write this worker's part in the background. The tensors must not change meanwhile.
-
-        The first worker also gives the manifest (without files) and what is common to all.
-        """
+        """Write this worker's part in the background. The tensors must not change meanwhile. The
+        first worker also gives the manifest (without files) and what is common to all."""
         if not ((manifest is not None) == (shared is not None) == (self._rank == 0)):
             raise ValueError("the first worker, and no other, gives manifest and shared tensors")
         if not self.begin(number):
@@ -131,11 +127,9 @@ class Writer:
         return not futures.wait(self._under_way, timeout).not_done
 
     def mark_best(self, number: int, name: str, value: float) -> None:
-        """Keep checkpoint ``number``, there or under way, until another one is marked.
-
-        If it is never there, the one that was marked before it stays. To be called before the next
-        one is written, which may be the end of this one.
-        """
+        """Keep checkpoint ``number``, there or under way, until another one is marked. If it is
+        never there, the one that was marked before it stays. To be called before the next one is
+        written, which may be the end of this one."""
         best = BestRecord(number, name, value)
         self._under_way = [self._thread.submit(self._mark, best)]
 

@@ -51,10 +51,8 @@ class ActivePhase:
 
 
 class PhaseSet:
-    """The phase under way, and those made before: training may come back to them.
-
-    All are of the same memory: that of the parameters and the optimizers' state.
-    """
+    """The phase under way, and those made before: training may come back to them. All are of the
+    same memory: that of the parameters and the optimizers' state."""
 
     current: ActivePhase
 

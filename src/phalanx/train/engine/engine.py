@@ -50,11 +50,9 @@ class Script:
 
 class Engine:
     """A worker alone: the user's optimizer, nothing shared, no other worker to wait for.
-
-    ``SharedEngine`` is the same for several workers; the loop knows only this. ``leases`` gives
-    out samples, ``exchange`` steps, ``directives`` says what to do between two batches,
-    ``optimizers`` keeps those of the script true, ``model`` reads and restores the model's state.
-    """
+    ``SharedEngine`` is the same for several workers; the loop knows only this. ``leases`` gives out
+    samples, ``exchange`` steps, ``directives`` says what to do between two batches, ``optimizers``
+    keeps those of the script true, ``model`` reads and restores the model's state."""
 
     rank = 0
     workers = 1
@@ -143,9 +141,6 @@ class Engine:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Workers that train apart come together, to be evaluated as one. Collective."""
-
     def come_to_rest(self) -> None:
         """Return when no worker has anything under way: all then see the same. Collective."""
 
@@ -166,10 +161,8 @@ class Engine:
         """Of an adopted script: no worker trains before all have done what came before."""
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
-        """Be in ``phase``; when that is a switch, returns when the last worker came to it.
-
-        By then its last update is applied, and what it evaluated before the switch is done.
-        """
+        """Be in ``phase``; when that is a switch, returns when the last worker came to it. By then
+        its last update is applied, and what it evaluated before the switch is done."""
         return None
 
     def capture(self) -> Captured:

@@ -64,10 +64,8 @@ class ModelState:
         yield
 
     def capture(self) -> Captured:
-        """The state now, in memory of its own: a GPU's on that GPU, where there is room for it.
-
-        All workers stand still meanwhile.
-        """
+        """The state now, in memory of its own: a GPU's on that GPU, where there is room for it. All
+        workers stand still meanwhile."""
         _refresh(self._models)
         replicas = self.replicas
         try:

@@ -38,11 +38,9 @@ class SampleLeases:
     def of(
         self, ticket: int, segment: Segment, batch: int, *, fixed: bool, counted: bool
     ) -> Iterator[Lease]:
-        """What this worker reads of ``segment``: its shares, or what it can claim.
-
-        ``fixed``: always the same columns of each global batch. ``counted``: an equal part of each,
-        also where workers run freely.
-        """
+        """What this worker reads of ``segment``: its shares, or what it can claim. ``fixed``:
+        always the same columns of each global batch. ``counted``: an equal part of each, also where
+        workers run freely."""
         return lockstep(segment, batch, 0, [1.0])
 
     def use_lanes(self, lanes: PassLanes | None) -> None:
@@ -52,10 +50,8 @@ class SampleLeases:
         """A segment is over."""
 
     def complete(self, ticket: int) -> bool:
-        """After all leases of a segment, whether it is over: no worker has any of it in hand.
-
-        If not, there are samples of a worker that was lost meanwhile: ask for leases again.
-        """
+        """After all leases of a segment, whether it is over: no worker has any of it in hand. If
+        not, there are samples of a worker that was lost meanwhile: ask for leases again."""
         return True
 
     def let_go(self) -> None:
@@ -192,11 +188,9 @@ class SharedSampleLeases(SampleLeases):
 
 
 def _emphasised(lease: Lease, size: int, batch: int, teams: int) -> Lease:
-    """Chunks of another ``size`` than an equal share of ``batch`` count by their samples.
-
-    Where claimed chunks end depends on speeds, on what was lost, and on where a run was resumed:
-    were the mean of a short one a whole step, its samples would count several times.
-    """
+    """Chunks of another ``size`` than an equal share of ``batch`` count by their samples. Where
+    claimed chunks end depends on speeds, on what was lost, and on where a run was resumed: were the
+    mean of a short one a whole step, its samples would count several times."""
     if size == round(batch / teams):  # which may not divide evenly
         return lease
     return replace(lease, emphasis=lease.whole * teams / batch)

@@ -25,10 +25,8 @@ _Seen = tuple[Replica, int, _Values]
 
 
 class Inside:
-    """Whether a block of code is being executed: ``with inside:``, also one in another.
-
-    Cheaper than a generator, once in every step.
-    """
+    """Whether a block of code is being executed: ``with inside:``, also one in another. Cheaper
+    than a generator, once in every step."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -51,10 +49,8 @@ class ScriptOptimizers:
         return False
 
     def follow_parameters(self) -> bool:
-        """Train what they train now: parameters may have been unfrozen or added.
-
-        Collective where there are any; returns whether there were.
-        """
+        """Train what they train now: parameters may have been unfrozen or added. Collective where
+        there are any; returns whether there were."""
         return False
 
     def write(self, index: int) -> None:

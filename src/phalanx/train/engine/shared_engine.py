@@ -136,10 +136,6 @@ class SharedEngine(ArenaEngine):
 
     # -- steps -------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        if self.apart:
-            self._phases.drain()
-
     def come_to_rest(self) -> None:
         self._phases.drain()
 

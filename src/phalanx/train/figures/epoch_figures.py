@@ -75,7 +75,7 @@ class Figures:
         else:
             values = self._evaluator.run(self.epoch, asked, wait=wait)
         self._take_time()
-        self._lifecycle.evaluated(clock.now() - began)
+        self._lifecycle.evaluated += clock.now() - began
         return values
 
     def _take_time(self) -> None:
@@ -90,8 +90,8 @@ class Figures:
             virtual.sleep(seconds / engine.workers if engine.lockstep else seconds)
 
     def judge(self, outputs: Any, targets: Any) -> None:
-        if is_classification(outputs, targets):
-            self._stopwatch.judge(logits_of(outputs), targets)
+        if is_classification(outputs, targets) and self._stopwatch.batch_samples:
+            self._stopwatch.sums.judge(logits_of(outputs), targets)
 
     def of_training(self) -> dict[str, float]:
         """What this worker saw of the epoch so far."""

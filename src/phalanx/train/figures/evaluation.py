@@ -68,10 +68,8 @@ class Evaluator:
         self._ring = ring.view(RING, width).numpy()  # [number + 1, how many, averages …]
 
     def mine(self, epoch: int) -> bool:
-        """Whether this worker reports on ``epoch``: in a free run, if it came first.
-
-        Of several machines the first: what is the best so far is kept there.
-        """
+        """Whether this worker reports on ``epoch``: in a free run, if it came first. Of several
+        machines the first: what is the best so far is kept there."""
         if self.engine.lockstep:
             return self.engine.rank == 0
         return self._owns(epoch, claims=self.engine.near_first)
@@ -108,7 +106,8 @@ class Evaluator:
     def _together(self, asked: Question) -> list[float]:
         engine = self.engine
         engine.meet(EVALUATE)
-        engine.settle()
+        if engine.apart:
+            engine.come_to_rest()
         engine.model.share_buffers()
         ends = [0, *split(len(asked.reader), [1.0] * engine.workers)]
         start, end = ends[engine.rank], ends[engine.rank + 1]

@@ -84,7 +84,7 @@ def announce(act: Act, call: Call[FirstFiles]) -> None:
         return
     if call.is_of_script(path, always=act.always):
         if act is makes_folder:
-            call.files.folder_made(name)
+            call.files.folders.add(name)
         if not exists(name):
             call.files.makes(name)
 
@@ -149,7 +149,7 @@ def _makes_folder(call: Private) -> Any:
     path = call.argument(0, "path")
     if not _kept(call, path):
         return call.as_it_is()
-    call.files.folder_made(str(call.files.name_of(path)))
+    call.files.folders.add(str(call.files.name_of(path)))
     return call.with_argument(0, "path", call.files.written(path))
 
 

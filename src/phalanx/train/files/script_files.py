@@ -25,7 +25,8 @@ class ScriptFiles:
 
     def __init__(self) -> None:
         self._own: set[str] = set()
-        self._folders: set[str] = set()
+        self.folders: set[str] = set()
+        """That the script has made."""
 
     def leave_alone(self, path: str) -> None:
         """No other worker has this one: the name of a temporary file, or folder."""
@@ -40,13 +41,9 @@ class ScriptFiles:
             return None
         return name
 
-    def folder_made(self, name: str) -> None:
-        """By the script."""
-        self._folders.add(name)
-
     def belongs(self, name: str) -> bool:
         """Whether it is in a folder that the script has made: the script's, whatever writes it."""
-        return is_below(name, self._folders)
+        return is_below(name, self.folders)
 
 
 class FirstFiles(ScriptFiles):
@@ -172,10 +169,8 @@ class PrivateFiles(ScriptFiles):
     # -- reading -----------------------------------------------------------------------------
 
     def read(self, path: Any) -> Any:
-        """What to read in place of ``path``: our own, or what is really there.
-
-        Also what the first worker has made: losses may differ, and so may what is worth saving.
-        """
+        """What to read in place of ``path``: our own, or what is really there. Also what the first
+        worker has made: losses may differ, and so may what is worth saving."""
         name = self.name_of(path)
         if name is None:
             return path

@@ -59,10 +59,8 @@ class ArrayReader(Reader):
 
 
 class ArraySource:
-    """In each epoch all samples, in an order that Keras' own iterator draws, over numbers.
-
-    It takes the same random numbers at the same times as that of the data would.
-    """
+    """In each epoch all samples, in an order that Keras' own iterator draws, over numbers. It takes
+    the same random numbers at the same times as that of the data would."""
 
     weighs = False
 
@@ -127,11 +125,9 @@ class BatchPart:
 
 
 class StreamReader(Reader):
-    """A :class:`~phalanx.data.reader.Reader` whose numbers are columns of global batches.
-
-    Number ``i`` is column ``i % batch`` of batch ``i // batch``. A batch that is shorter than the
-    first one is divided in the same proportions.
-    """
+    """A :class:`~phalanx.data.reader.Reader` whose numbers are columns of global batches. Number
+    ``i`` is column ``i % batch`` of batch ``i // batch``. A batch that is shorter than the first
+    one is divided in the same proportions."""
 
     background, shuffle, drop_last = False, False, False
 
@@ -368,10 +364,8 @@ def batches_of(epochs: Any) -> Iterator[Any]:
 
 
 def build_as_keras(model: Any, epochs: Any, batch_of: Callable[[Any], Any]) -> None:
-    """Look at a first batch where Keras itself would, so that the data go on from there.
-
-    On TensorFlow it does not: the model is built by the first step.
-    """
+    """Look at a first batch where Keras itself would, so that the data go on from there. On
+    TensorFlow it does not: the model is built by the first step."""
     from keras import backend
 
     def look() -> Iterator[Any]:

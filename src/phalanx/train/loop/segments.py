@@ -59,10 +59,6 @@ class WorkerParts:
     """Puts TF32 back as the script had it, at the end."""
     readers: CheckedReaders
 
-    @property
-    def channels_last(self) -> bool:
-        return self.precision in AUTOCASTS
-
 
 class Segments:
     def __init__(self, parts: WorkerParts) -> None:
@@ -110,7 +106,7 @@ class Segments:
         # What is claimed ahead, others wait for; scripted time has no threads beside it.
         ahead = (2 if self._engine.lockstep else 1) if self._engine.background else 0
         device = torch.device("cpu") if current.adopted else self._parts.environment.device
-        channels_last = self._parts.channels_last
+        channels_last = self._parts.precision in AUTOCASTS
         return loaded(current, found, device, ahead=ahead, channels_last=channels_last)
 
     # -- what all workers carry out together -------------------------------------------------

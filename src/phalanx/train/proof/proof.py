@@ -210,12 +210,10 @@ class Proof:
     def _distance(
         self, here: np.ndarray, alone: np.ndarray, before: np.ndarray
     ) -> tuple[float, float]:
-        """Of two results, as a share of how far the second one has moved; and what of it may be
-        the rounding of weights that hardly move.
-
-        Of all parameters together: one whose gradient is zero but for rounding, as that of a bias
-        before batch norm, is moved by Adam as far as any other, in any direction.
-        """
+        """Of two results, as a share of how far the second one has moved; and what of it may be the
+        rounding of weights that hardly move. Of all parameters together: one whose gradient is zero
+        but for rounding, as that of a bias before batch norm, is moved by Adam as far as any other,
+        in any direction."""
         moved, size = (float(np.linalg.norm(v * self._sizes)) for v in (alone - before, alone))
         off = float(np.linalg.norm((here - alone) * self._sizes))
         if moved <= _STILL * size:

@@ -119,12 +119,10 @@ def check_sizes(samples: int, batch: int, workers: int) -> None:
 def loaded(
     current: Pass, found: Iterator[Lease], device: torch.device, *, ahead: int, channels_last: bool
 ) -> Iterator[tuple[Lease, Any]]:
-    """Each lease with its batch, ``ahead`` of time where that pays.
-
-    With ``ahead`` 0 there is no thread beside this one. A plain gather from memory is done in the
-    training thread anyway: a thread beside it would only take turns with it, on a pinned core or on
-    the GPU that has the data.
-    """
+    """Each lease with its batch, ``ahead`` of time where that pays. With ``ahead`` 0 there is no
+    thread beside this one. A plain gather from memory is done in the training thread anyway: a
+    thread beside it would only take turns with it, on a pinned core or on the GPU that has the
+    data."""
     reader, cuda = current.reader, device.type == "cuda"
     tensors = reader if isinstance(reader, TensorReader) else None
     plain = tensors is not None and not tensors.augmented

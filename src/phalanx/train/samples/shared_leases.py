@@ -73,11 +73,9 @@ class SharedLeases:
             return self._claim(ticket, segment, want)
 
     def next_few(self, ticket: int, segment: Segment, want: int) -> list[Lease]:
-        """Several chunks for one way to the counter; none when all are given out.
-
-        Between machines that way takes a good part of a step. Towards the end of the segment it
-        is one at a time, so that no worker has several left while the others wait.
-        """
+        """Several chunks for one way to the counter; none when all are given out. Between machines
+        that way takes a good part of a step. Towards the end of the segment it is one at a time, so
+        that no worker has several left while the others wait."""
         found: list[Lease] = []
         assert self.given is not None
         with self._arena.lock(Locks.CLAIMS):
@@ -162,10 +160,8 @@ class SharedLeases:
         shares: Sequence[float],
         gone: Callable[[], bool] | None = None,
     ) -> Lease | None:
-        """This member's part of the team's next chunk, which the first member to come claims.
-
-        What the others make of it is what that one has written down.
-        """
+        """This member's part of the team's next chunk, which the first member to come claims. What
+        the others make of it is what that one has written down."""
         rank, first = self._arena.rank, members[0]
         if self._taken[rank] // _NUMBERS != ticket:
             self._taken[rank] = ticket * _NUMBERS

@@ -68,12 +68,10 @@ _MOST_KEPT = 512 << 20
 
 @cache
 def keep_freed_memory() -> None:
-    """Let the C library keep what a step frees, for the next step.
-
-    As it is, it gives blocks of some megabytes back to the system, which hands out zeroed pages
-    again one by one: a fifth of the step of a small CNN. Blocks above 32 MB it gives back all the
-    same. What a user has set, or another library than glibc, stays as it is.
-    """
+    """Let the C library keep what a step frees, for the next step. As it is, it gives blocks of
+    some megabytes back to the system, which hands out zeroed pages again one by one: a fifth of the
+    step of a small CNN. Blocks above 32 MB it gives back all the same. What a user has set, or
+    another library than glibc, stays as it is."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if mallopt is None or tuned or any(name.startswith("MALLOC_") for name in os.environ):

@@ -42,7 +42,8 @@ class Lifecycle:
         self._environment, self._writer, self._clock = environment, writer, environment.clock
         self._rank = environment.rank
         self._began, self._script = self._clock.now(), script_seconds()
-        self._train = self._evaluate = 0.0
+        self.trained = self.evaluated = 0.0
+        """Seconds of both."""
         self._stops_in_order = False
         """Whether others have to be informed, or something saved, before this worker ends."""
         self.stopped = False
@@ -106,12 +107,6 @@ class Lifecycle:
         )
         self._writer.flush()  # at once: that this worker joined must never be lost
 
-    def trained(self, seconds: float) -> None:
-        self._train += seconds
-
-    def evaluated(self, seconds: float) -> None:
-        self._evaluate += seconds
-
     def _phase(self, name: str, seconds: float) -> None:
         now = self._clock.now()
         self._writer.emit(PhaseDone(time=now, rank=self._rank, phase=name, seconds=seconds))
@@ -122,8 +117,8 @@ class Lifecycle:
             return
         self.over = True
         _told.epochs = self.epochs_before + epochs
-        self._phase("train", self._train)
-        self._phase("evaluate", self._evaluate)
+        self._phase("train", self.trained)
+        self._phase("evaluate", self.evaluated)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._writer.emit(
             Finished(

@@ -138,11 +138,9 @@ def _tell(scaler: GradScaler, optimizer: torch.optim.Optimizer, refused: bool) -
 
 
 class LossScale:
-    """What ``--precision float16`` multiplies losses by, so that small gradients do not vanish.
-
-    Of a run with one optimizer; without a ``scaler`` it is 1. Micikevicius et al., "Mixed precision
-    training" (2018).
-    """
+    """What ``--precision float16`` multiplies losses by, so that small gradients do not vanish. Of
+    a run with one optimizer; without a ``scaler`` it is 1. Micikevicius et al., "Mixed precision
+    training" (2018)."""
 
     def __init__(
         self,

@@ -123,10 +123,8 @@ class GradientWeight:
         return scale
 
     def count_as(self, counted: Counted | None) -> bool:
-        """A loss of the batch in hand counts for this; ``None`` is its samples.
-
-        Returns whether the scales are others now.
-        """
+        """A loss of the batch in hand counts for this; ``None`` is its samples. Returns whether the
+        scales are others now."""
         if counted is self._counted is None and self.pending == 1 and not self._looks:
             self._looks = 1  # the first loss of a step, which counts for its samples as expected
             return False

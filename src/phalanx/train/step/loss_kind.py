@@ -283,10 +283,8 @@ class LossWatch:
 
 class AdoptedLoss(LossWatch):
     """Whether the losses of an adopted script are means or sums over the batch: as the first looks.
-
     An explicit script declares it. Here every loss has to be of the kind of the first one, and all
-    workers have to have found the same kind: one with a single sample may not be able to tell.
-    """
+    workers have to have found the same kind: one with a single sample may not be able to tell."""
 
     def __init__(self, engine: Engine, kinds: Tensor) -> None:
         """``kinds``: what each worker has found, in memory that all see."""

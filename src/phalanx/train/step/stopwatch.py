@@ -122,10 +122,6 @@ class Stopwatch:
             else:
                 sums.add_loss(value, samples)
 
-    def judge(self, outputs: Tensor, targets: Tensor) -> None:
-        if self.batch_samples:
-            self.sums.judge(outputs, targets)
-
     def worked(self) -> tuple[int, float]:
         """Samples of the step in hand, and the seconds since it began."""
         began = self._last if self._began is None else self._began
@@ -140,10 +136,8 @@ class Stopwatch:
         self.bytes_sent += timing.bytes_sent
 
     def stepped(self, ready: float, timing: Timing, scale: float = 1.0) -> None:
-        """The exchange that began at ``ready`` (the gradient is there) is over.
-
-        ``scale`` is what the script has multiplied its losses by.
-        """
+        """The exchange that began at ``ready`` (the gradient is there) is over. ``scale`` is what
+        the script has multiplied its losses by."""
         losses, self._losses = self._losses, []
         if scale != 1.0:
             losses = [(value / scale, samples) for value, samples in losses]
@@ -160,6 +154,3 @@ class Stopwatch:
         self.bytes_sent += timing.bytes_sent
         self._last = self.clock.now()
         self._began, self._input, self._samples, self._loss = None, 0.0, 0, None
-
-    def next_epoch(self, epoch: int) -> None:
-        self.epoch, self.sums = epoch, EpochSums()

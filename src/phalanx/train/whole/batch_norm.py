@@ -46,7 +46,7 @@ def _statistics(rows: Rows, x: Tensor) -> tuple[float, Tensor, Tensor]:
     centred = values - _by_channel(mean, x)
     spread = centred.mul_(centred).sum(dims) / counted  # torch.var_mean takes four times as long
     mine = torch.zeros(len(rows.sizes), 2 * x.shape[1] + 1, dtype=number, device="cpu")
-    mine[rows.rank] = torch.cat([mean.new_tensor([counted]), mean, spread]).cpu()
+    mine[rows.collective.rank] = torch.cat([mean.new_tensor([counted]), mean, spread]).cpu()
     told = rows.collective.sum(mine)
     counts = told[:, 0].to(torch.float64)
     means, spreads = told[:, 1:].to(torch.float64).chunk(2, dim=1)

@@ -167,9 +167,7 @@ class SharedCalls(CallState):
     @contextmanager
     def _numbers(self, rows: Rows) -> Iterator[None]:
         """Torch's random numbers inside a call: each worker's own, or those of a whole call.
-
-        Outside, they go on alike on all workers.
-        """
+        Outside, they go on alike on all workers."""
         if self._alone:
             with RowRandom(rows.mine, rows.start, rows.total):
                 yield
@@ -177,7 +175,7 @@ class SharedCalls(CallState):
         generator = torch.default_generator
         outside = generator.get_state()
         if self.own_stream is None:
-            seed = meaning_of(outside.numpy().tobytes(), rows.rank)
+            seed = meaning_of(outside.numpy().tobytes(), rows.collective.rank)
             self.own_stream = torch.Generator().manual_seed(seed).get_state()
         generator.set_state(self.own_stream)
         try:

@@ -181,10 +181,8 @@ def _outer_names(module: nn.Module) -> list[tuple[Callable[[], Any], Callable[[A
 
 
 def survey(module: nn.Module) -> tuple[list[Any], list[Slot], bool]:
-    """How it is set; where parameters that want gradients are; whether it can be shared out.
-
-    It is looked at before every call, so this does no more than it has to.
-    """
+    """How it is set; where parameters that want gradients are; whether it can be shared out. It is
+    looked at before every call, so this does no more than it has to."""
     mode: list[Any] = []
     slots: list[Slot] = []
     stack, seen, whole = [module], set(), True

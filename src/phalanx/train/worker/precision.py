@@ -53,10 +53,8 @@ def _is_nvidia(device: torch.device, least: tuple[int, int]) -> bool:
 
 
 def candidates(device: torch.device) -> list[str]:
-    """What may be faster than float32 there, and float32.
-
-    float16 only where there is nothing better: its numbers end at 65504, and steps are skipped.
-    """
+    """What may be faster than float32 there, and float32. float16 only where there is nothing
+    better: its numbers end at 65504, and steps are skipped."""
     found = ["float32", *(["tf32"] if supports_tf32(device) else [])]
     if supports_bfloat16(device):
         return [*found, "bfloat16"]
