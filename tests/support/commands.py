@@ -33,6 +33,15 @@ def phalanx(
     )
 
 
+def succeeds(
+    *words: str, cwd: Path, limit: float = LIMIT, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """``phalanx WORDS`` to its end, which is a good one."""
+    ended = phalanx(*words, cwd=cwd, limit=limit, **variables)
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
 def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
     """``phalanx WORDS``, going on in the background."""
     return subprocess.Popen(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import phalanx
+from commands import phalanx, succeeds
 
 SCRIPT = """
 import gc, os
@@ -48,11 +48,9 @@ torch.save(kept, "kept.pt")
 def test_two_of_a_kind_are_not_mixed_up(tmp_path: Path, again: str) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ("--workers", "2", "--checkpoint-every", "1", "--name", "first")
-    ended = phalanx("run", "train.py", *words, cwd=tmp_path, COLLECT="" if again else "1")
-    assert ended.returncode == 0, ended.stderr
+    succeeds("run", "train.py", *words, cwd=tmp_path, COLLECT="" if again else "1")
     wanted = torch.load(tmp_path / "kept.pt")
-    ended = phalanx("resume", "first", "--checkpoint", "1", cwd=tmp_path, COLLECT=again)
-    assert ended.returncode == 0, ended.stderr
+    succeeds("resume", "first", "--checkpoint", "1", cwd=tmp_path, COLLECT=again)
     found = torch.load(tmp_path / "kept.pt")
     assert found["schedulers"] == wanted["schedulers"]
     for mine, other in zip(found["averages"], wanted["averages"], strict=True):
@@ -110,8 +108,7 @@ def test_a_variable_of_a_skipped_loop_is_explained(tmp_path: Path) -> None:
     text = SCRIPT.replace("    for scheduler in", "    print(a.sum())\n    for scheduler in")
     (tmp_path / "train.py").write_text(text)
     words = ("--workers", "1", "--checkpoint-every", "1", "--name", "first")
-    ended = phalanx("run", "train.py", *words, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    ended = succeeds("run", "train.py", *words, cwd=tmp_path)
     ended = phalanx("resume", "first", "--checkpoint", "1", cwd=tmp_path)
     assert ended.returncode == 1
     assert "error: worker 0 failed: NameError: name 'a' is not defined (log: " in ended.stderr

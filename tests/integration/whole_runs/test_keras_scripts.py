@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import phalanx
+from commands import succeeds
 
 LIMIT, NEAR = 300.0, 1e-4
 OTHERWISE = {"augmentation layers", "transfer learning", "variational autoencoder"}
@@ -316,8 +316,7 @@ def test_a_script_as_others_write_it(tmp_path: Path, name: str) -> None:
     script, plain = tmp_path / "train.py", tmp_path / "plain"
     script.write_text(HEAD + SCRIPTS[name] + TAIL)
     words = ("run", "train.py", "--workers", "2", "--strategy", "allreduce")
-    ended = phalanx(*words, cwd=tmp_path, limit=LIMIT, **VARIABLES)
-    assert ended.returncode == 0, ended.stderr
+    ended = succeeds(*words, cwd=tmp_path, limit=LIMIT, **VARIABLES)
     files = sorted(
         path.name for path in tmp_path.iterdir() if path.name not in ("runs", "train.py")
     )

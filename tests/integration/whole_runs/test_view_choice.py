@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import phalanx
+from commands import phalanx, succeeds
 
 TWO = ("--workers", "2", "--strategy", "allreduce:shares=equal")
 SCRIPT = """
@@ -55,8 +55,7 @@ def test_the_view_that_pays_is_chosen(tmp_path: Path, busy: str, parts: bool) ->
     script.write_text(SCRIPT)
     alone.mkdir()
     subprocess.run([sys.executable, str(script), busy], cwd=alone, check=True, timeout=60)
-    ended = phalanx("run", str(script), *TWO, "--", busy, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    ended = succeeds("run", str(script), *TWO, "--", busy, cwd=tmp_path)
     assert ("view parts: " in ended.stdout + ended.stderr) is parts
     found, wanted = (torch.load(f / "weights.pt") for f in (tmp_path, alone))
     for name, value in wanted.items():
@@ -73,6 +72,5 @@ def test_a_resumed_run_keeps_its_view(tmp_path: Path) -> None:
     failed = phalanx(*run, "--", "fails", cwd=tmp_path)
     assert failed.returncode != 0
     assert "view parts: " in failed.stdout + failed.stderr
-    ended = phalanx("resume", str(next(tmp_path.glob("runs/*"))), cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    succeeds("resume", str(next(tmp_path.glob("runs/*"))), cwd=tmp_path)
     assert set((tmp_path / "steps").read_text().split()) == {"10"}

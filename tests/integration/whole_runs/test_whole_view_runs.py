@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import phalanx
+from commands import phalanx, succeeds
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.summary.summary import summarise
@@ -130,8 +130,7 @@ def test_it_ends_as_plain_python_does(tmp_path: Path, body: str, checked: int, s
     alone = subprocess.run(
         [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
     )
-    ended = phalanx("run", "train.py", "--workers", "2", cwd=tmp_path)
-    assert ended.returncode == 0, ended.stdout
+    ended = succeeds("run", "train.py", "--workers", "2", cwd=tmp_path)
     assert _weights(ended.stdout) == pytest.approx(_weights(alone.stdout), rel=1e-9)
     said = re.findall(r"one process: (\d+) steps, worst difference \de-\d+", ended.stdout)
     assert said == [str(checked)] * bool(checked), ended.stdout
