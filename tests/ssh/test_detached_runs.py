@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from commands import until
 from lab_machines import lab, run_in
-from ssh_runs import Bench, holds, nothing_left, processes, told
+from ssh_runs import Bench, nothing_left, processes
 
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
@@ -33,10 +34,10 @@ def at_home(bench: Bench, machine: str) -> list[float]:
 def test_a_run_that_ended_alone_has_all_its_samples(bench: Bench) -> None:
     ended = bench.train("--detach", epochs=30).end(90)
     assert ended.code == 0, ended.text
-    holds(lambda: not any("train.py" in args for args in _all_processes(bench)), 120)
+    until(lambda: not any("train.py" in args for args in _all_processes(bench)), 120)
     left = {machine: _settled(bench, machine) for machine in MACHINES}
     ended = bench.do("attach")
-    told(ended, nothing_left(bench.lab, *MACHINES))
+    nothing_left(bench.lab, *MACHINES)
     assert ended.code == 0 and bench.summary()["status"] == "done"
     assert {machine: at_home(bench, machine) for machine in MACHINES} == left
 
@@ -54,5 +55,5 @@ def _settled(bench: Bench, machine: str) -> list[float]:
         seen.append(kept(bench, machine))
         return seen[-1] == seen[-2] and bool(seen[-1])
 
-    holds(is_settled, 60)
+    until(is_settled, 60)
     return seen[-1]

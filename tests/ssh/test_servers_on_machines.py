@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from lab_machines import MakeLab, lab
-from ssh_runs import Bench, nothing_left, told
+from ssh_runs import Bench, nothing_left
 
 from phalanx.lab.lab import Lab
 
@@ -23,7 +23,7 @@ def machines(lab: MakeLab) -> Iterator[Lab]:
 def test_servers_alone_hold_the_parameters(bench: Bench) -> None:
     machines = "all,server:m3,server:m4"
     ended = bench.train("--strategy", "async", machines=machines, epochs=3).end(300.0)
-    told(ended, nothing_left(bench.lab, "m1", "m2", "m3", "m4"))
+    nothing_left(bench.lab, "m1", "m2", "m3", "m4")
     assert ended.code == 0
     summary = bench.summary()
     assert (summary["workers"], summary["exit_codes"]) == (2, [0, 0, 0, 0])
