@@ -11,15 +11,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from commands import succeeds
+from commands import TORCH, succeeds
 
 SCRIPT = """
-import json, os, sys
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.manual_seed(0)
 data = TensorDataset(torch.randn(8192, 20), torch.randint(0, 4, (8192,)))
 model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -53,7 +47,7 @@ def test_a_step_enters_few_files_and_makes_few_calls(
     tmp_path: Path, strategy: str, most_files: int, most_calls: int
 ) -> None:
     script, counted = tmp_path / "train.py", tmp_path / "counted.json"
-    script.write_text(SCRIPT)
+    script.write_text(TORCH + SCRIPT)
     succeeds(
         "run", str(script), "--workers", "2", "--strategy", strategy, "--view", "parts",
         "--", str(counted), cwd=tmp_path,
