@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ import pytest
 import ranks
 import torch
 from devices import AWAY
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from on_hosts import Killed
 from scripted import scripted
+from strategy_cases import examples
 from torch import nn
 
 import phalanx
@@ -40,11 +40,6 @@ SPECS = ["async", "ssp:bound=2", "dssp", "async:overlap=yes"]
 pytestmark = pytest.mark.skipif(
     AWAY or ranks.HOSTS > 1, reason="brings hosts of its own, and loses one of them"
 )
-
-
-def examples(count: int) -> Callable[[Any], Any]:
-    found = (Phase.explicit, Phase.generate)
-    return settings(max_examples=count, deadline=None, derandomize=True, phases=found)
 
 
 # -- the ledger, in scripted time ------------------------------------------------------------
