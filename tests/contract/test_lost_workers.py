@@ -65,6 +65,14 @@ class _Store:
         return Applied(self.applied.get(rank, 0), self.applied.get(rank, 0))
 
 
+def _ledger(arena: ThreadArena) -> tuple[SharedLeases, OutstandingLeases]:
+    """What all workers have made before any of them goes on."""
+    claims = SharedLeases(arena)
+    claims.given = OutstandingLeases(arena)
+    arena.barrier()
+    return claims, claims.given
+
+
 @examples(150)
 @given(st.data())
 def test_what_a_lost_worker_had_in_hand_is_trained_by_the_others(data: st.DataObject) -> None:
@@ -80,9 +88,7 @@ def test_what_a_lost_worker_had_in_hand_is_trained_by_the_others(data: st.DataOb
 
     def work(rank: int, arena: ThreadArena) -> None:
         arena.lost = lost  # type: ignore[misc,assignment]
-        claims = SharedLeases(arena)
-        claims.given = handed = OutstandingLeases(arena)
-        arena.barrier()
+        claims, handed = _ledger(arena)
         left, late = deaths.get(rank, (1 << 30, False))
         had = stepped = 0
         for ticket in range(passes):
@@ -121,9 +127,7 @@ def _die(rank: int, arena: ThreadArena, lost: set[int]) -> None:
 def test_what_the_store_has_in_part_is_counted_and_not_given_back() -> None:
     def work(rank: int, arena: ThreadArena) -> Any:
         arena.lost = {1}  # type: ignore[misc,assignment]
-        claims = SharedLeases(arena)
-        claims.given = handed = OutstandingLeases(arena)
-        arena.barrier()
+        claims, handed = _ledger(arena)
         if rank == 1:
             taken = [claims.next_few(0, Segment(0, 40, 0), 10) for _ in range(4)]
             assert [one[0].total for one in taken] == [10, 20, 30, 40]
@@ -145,9 +149,7 @@ def test_what_an_earlier_store_has_is_not_given_back() -> None:
 
     def work(rank: int, arena: ThreadArena) -> Any:
         arena.lost = {1}  # type: ignore[misc,assignment]
-        claims = SharedLeases(arena)
-        claims.given = handed = OutstandingLeases(arena)
-        arena.barrier()
+        claims, handed = _ledger(arena)
         if rank == 1:
             for _ in range(4):
                 claims.next_few(0, Segment(0, 40, 0), 10)
@@ -165,9 +167,7 @@ def test_what_an_earlier_store_has_is_not_given_back() -> None:
 
 def test_who_has_no_more_batches_does_not_wait_for_one_who_waits_for_it() -> None:
     def work(rank: int, arena: ThreadArena) -> None:
-        claims = SharedLeases(arena)
-        claims.given = handed = OutstandingLeases(arena)
-        arena.barrier()
+        claims, handed = _ledger(arena)
         if rank == 1:
             claims.next_few(0, Segment(0, 10, 0), 10)
             handed.meet(0)
