@@ -1,4 +1,4 @@
-"""The torch optimizer that updates as a Keras optimizer does, and their common state."""
+"""Torch optimizers that update as a Keras optimizer does, and the transfer of their state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SLOTS = {
     "accumulated_grad": ("_accumulated_grads",),
     "accumulated_delta_var": ("_accumulated_delta_vars",),
 }
-"""Where Keras' optimizers keep the variables of each slot."""
+"""The attributes in which Keras' optimizers keep the variables of each slot."""
 _ABSENT = {
     "use_ema": "keeps an average of the weights (use_ema)",
     "gradient_accumulation_steps": "accumulates gradients (gradient_accumulation_steps)",
@@ -69,7 +69,7 @@ def _of_backend() -> dict[str, bool]:
 
 
 def rate_of(optimizer: Any, step: int | None = None) -> float:
-    """A schedule's of ``step``; a function without arguments is asked anew each time."""
+    """The learning rate: a schedule's at ``step``, or the current value of a function."""
     from keras.optimizers import schedules
 
     rate = optimizer._learning_rate
@@ -111,7 +111,7 @@ def read_state(
     mirror: Sequence[nn.Parameter],
     target: torch.optim.Optimizer,
 ) -> None:
-    """What Keras' optimizer has learnt so far becomes the state of ``target``."""
+    """Copy the state of a Keras optimizer to the torch optimizer ``target``."""
     from keras import ops
 
     steps = int(source.iterations)
@@ -129,8 +129,8 @@ def write_state(
     variables: Sequence[Any],
     target: Any,
 ) -> None:
-    """The other way."""
-    if (product := getattr(target, "_u_product", None)) is not None:  # of Nadam
+    """Copy the state of a torch optimizer to the Keras optimizer ``target``."""
+    if (product := getattr(target, "_u_product", None)) is not None:  # Nadam has one
         steps = int(source.state[mirror[0]].get("step", 0))
         product.assign(rules.nadam_product(target.beta_1, steps))
     for variable, parameter in zip(variables, mirror, strict=True):
@@ -142,7 +142,7 @@ def write_state(
 
 
 def _place(optimizer: Any, variable: Any) -> int:
-    """Layers may have been frozen since it was built."""
+    """The variable's index; an error if it was frozen when the optimizer was built."""
     try:
         return int(optimizer._get_variable_index(variable))
     except KeyError:

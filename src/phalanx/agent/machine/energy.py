@@ -1,4 +1,4 @@
-"""Energy that the processors count themselves (RAPL), where this user may read it."""
+"""Energy as counted by the processors themselves (RAPL), where this user may read it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ POWERCAP = "/sys/class/powercap"
 
 
 def zones(root: str = POWERCAP) -> list[str]:
-    """Packages, and the memory beside them: what does not contain one another."""
+    """The folders of all packages and of the memory, none of which contains another."""
     try:
         names = sorted(entry.name for entry in Path(root).iterdir())
     except OSError:
@@ -24,7 +24,7 @@ def zones(root: str = POWERCAP) -> list[str]:
 
 
 class Joules:
-    """Joules since it was made; counters that begin anew are put together."""
+    """Joules used since this object was made; a counter that wraps around goes on."""
 
     def __init__(self, root: str = POWERCAP) -> None:
         self._zones = zones(root)
@@ -33,7 +33,7 @@ class Joules:
         self.read()
 
     def read(self) -> float | None:
-        """``None`` where nothing counts."""
+        """The joules so far; ``None`` where nothing counts them."""
         for zone in self._zones:
             now = read_number(f"{zone}/energy_uj")
             if now is None:

@@ -1,4 +1,4 @@
-"""``--dry-run``: exactly what would be started."""
+"""``--dry-run``: show exactly what would be started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def show(jobs: list[tuple[str, Job]], out: Output) -> int:
-    """Print every job of ``(name, job)``; nothing is written and nothing starts."""
+    """Print every ``(name, job)``; nothing is written and nothing starts."""
     import msgspec
 
     launches = []

@@ -1,7 +1,7 @@
-"""What an adopted script has made beside its models and optimizers: saved and resumed with them.
+"""Schedulers, scalers and averaged models that an adopted script makes: saved and restored, too.
 
 A resumed script runs from its start, and goes through the epochs before the checkpoint without a
-batch. Its schedulers advance meanwhile; what they are then is replaced by what they were.
+batch. Its schedulers advance meanwhile; then their state is replaced by that of the checkpoint.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ _made = threading.local()
 
 
 def note_what_is_made() -> None:
-    """The script begins; two of a kind differ by the order in which it makes them."""
+    """Record such objects from now on; those of one kind are told apart by order of creation."""
     _made.things = []
     for kind in _KINDS:
         setattr(kind, "__new__", staticmethod(_new))  # noqa: B010
 
 
 def _new(kind: type, *_args: Any, **_kwargs: Any) -> Any:
-    """Not in ``__init__``: copies are made without it, and a class of the script's may be too."""
+    """Make and record an object. Not in ``__init__``, which copies and subclasses may not call."""
     made: Any = object.__new__(kind)
     _made.__dict__.setdefault("things", []).append((weakref.ref(made), kind.__name__))
     return made
 
 
 class OrderState:
-    """Torch's numbers at the moment when the order of the pass in hand was drawn, the passes that
-    the script left early, and which view of a batch it has."""
+    """The state of torch's random numbers when the current pass's order was drawn, the passes that
+    the script left early, and whether the script sees whole batches."""
 
     def __init__(self, *, whole: bool) -> None:
         self._whole = whole
         self.drawn_from = torch.get_rng_state()
         self.left: dict[int, int] = {}
-        """By the number of the pass: after how many batches."""
+        """After how many batches the script left a pass, by the number of the pass."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"drawn_from": self.drawn_from, "left": self.left, WHOLE: self._whole}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Too late here: it is needed before the order is drawn."""
+        """Do nothing: the state is needed before the order is drawn, and is read there."""
 
 
 def advice_on_skipped(error: BaseException) -> str:
-    """What may be said beside an error of a resumed script that has not had a batch yet."""
+    """A hint to print after an error of a resumed script that has had no batch yet, or ``""``."""
     if not isinstance(error, NameError):
         return ""
     return (
@@ -78,7 +78,7 @@ def keepers_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Keeper]
         owner = getattr(thing, "optimizer", None)
         others = isinstance(thing, LRScheduler) and all(owner is not one for one in optimizers)
         if thing is not None and not others:
-            with suppress(InputError):  # what a checkpoint cannot hold begins anew
+            with suppress(InputError):  # an object that a checkpoint cannot hold begins anew
                 pack(name, thing.state_dict(), {})
                 found[name] = thing
     return found
