@@ -68,7 +68,7 @@ class LogForwarder:
 
     def __init__(self) -> None:
         self.going = True
-        """Not while a controller that has come back has yet to say what it has."""
+        """Whether to send; false until a controller that has come back says what it has already."""
         self._tails: dict[str, _Tail] = {}
         self._of_rank: dict[int, list[str]] = {}
         self._others_lost = False

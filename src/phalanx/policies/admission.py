@@ -146,7 +146,7 @@ class Dynamic:
 
 
 def rule_of(name: str, options: Mapping[str, object]) -> Rule:
-    """That of a strategy whose workers push to a store."""
+    """The admission rule of a strategy whose workers push to a store."""
     if name in ("bsp", "ssp"):
         return Stale(int(str(options.get("bound", 3))) if name == "ssp" else 0)
     if name == "dssp":
@@ -155,7 +155,7 @@ def rule_of(name: str, options: Mapping[str, object]) -> Rule:
 
 
 def _predict(rank: int, clocks: Clocks, now: float) -> Iterator[tuple[int, float]]:
-    """At its coming pushes if it never waited: its lead, and the time until that shrinks."""
+    """A rank's lead at each coming push if it never waited, and the time until the lead shrinks."""
     moments = _moments_of_few if len(clocks.steps) <= FEW else _moments_of_many
     own, moment = float(clocks.intervals[rank]), moments(rank, clocks, now)
     if own <= 0.0 or moment is None:

@@ -86,7 +86,7 @@ class ShareTrial:
 
     @property
     def shares(self) -> list[float]:
-        """To be used now."""
+        """The shares to use now, in the block under way."""
         return self.proposal.shares if self.on_new else self.old
 
     def add(self, tick: Tick) -> bool:

@@ -10,7 +10,7 @@ from phalanx.report.load import RunGroup
 from phalanx.report.quality import Quality
 
 LOSS_BAND = 0.25
-"""Of the reference's loss."""
+"""How far a loss may be from the reference's, as a share of that."""
 ACCURACY_BAND = 0.01
 _PARTS = ("test", "validation", "train")
 

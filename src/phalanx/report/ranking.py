@@ -22,7 +22,7 @@ class Competitor:
     quality: Spread | None = None
     workers: int | None = None
     threads: int | None = None
-    """Of all workers together."""
+    """Threads of all workers together."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def _agreed(agreement: Agreement) -> str:
 def _ratios_of_systems(
     groups: Sequence[RunGroup], found: Sequence[Agreement]
 ) -> Iterator[TableRow]:
-    """To the first of ours with the same batch; a row that trained to another loss has none."""
+    """Time ratios to the first of our runs with the same batch; none if the losses differ."""
     cells, bases = [], set[str]()
     for group, agreement in zip(groups, found, strict=True):
         base = reference_for(group, groups)

@@ -38,8 +38,8 @@ class Timing:
     staleness: int = 0
     bytes_sent: int = 0
     refused: tuple[int, ...] | None = None
-    """Not ``None``: the step was not taken, because the gradients of these workers (if of none, the
-    sum of all) were not finite. The same for all that step together."""
+    """Workers whose gradients were not finite (none: only their sum), so that the step was not
+    taken; ``None`` if it was. The same for all that step together."""
     before: float = 0.0
     """The part of ``wait`` before the gradient was there."""
     judged: bool = True

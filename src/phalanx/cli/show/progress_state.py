@@ -89,7 +89,7 @@ class EpochLine:
     trained: bool = True
     """``False``: the run went on from a checkpoint after this epoch, and only evaluated it."""
     step: int | None = None
-    """Of a training without epochs: its steps so far."""
+    """Steps so far of a training without epochs."""
 
 
 class ProgressState:

@@ -43,7 +43,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _widths(table: Sequence[tuple[str, ...]], room: int) -> list[int]:
-    """Of the columns; ids and strategies share what the others leave, so that most lines fit."""
+    """Widths of the columns; ids and strategies share what the others leave, so that most fit."""
     widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
     others = sum(widths) - widths[RUN] - widths[STRATEGY] + len(widths) - 1
     if widths[RUN] + widths[STRATEGY] <= room - others:

@@ -18,7 +18,7 @@ class AgentRefused(MachineError):  # noqa: N818  (what was answered)
 
 
 def fail(waiting: asyncio.Future[Reply] | None, error: MachineError) -> None:
-    """Of an answer that came too late nobody waits any more."""
+    """Fail a request with ``error``, unless nobody waits for its answer any more."""
     if waiting is not None and not waiting.done():
         waiting.set_exception(error)
 

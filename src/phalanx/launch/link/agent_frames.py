@@ -14,7 +14,7 @@ _headers = msgspec.json.Decoder(dict[str, Any])
 
 
 class WrongAgentFrame(Exception):  # noqa: N818  (what came)
-    """Not what an agent says."""
+    """Bytes came that are not a frame of an agent."""
 
 
 class AgentFrame(msgspec.Struct, frozen=True):

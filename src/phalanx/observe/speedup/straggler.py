@@ -43,9 +43,9 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     """How many meetings there were."""
     seconds: float
-    """What the other workers together waited for it."""
+    """Seconds that the other workers together waited for this one."""
     cost: float = 0.0
-    """That time as a share of those workers' time."""
+    """Those seconds as a share of the other workers' time."""
     slower: float | None = None
     """Its time per sample (input and compute) as a multiple of the others' median."""
     waiting: str = "lockstep"

@@ -95,7 +95,7 @@ def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -
 
 
 def outcomes_of(runs: Sequence[PastRun]) -> Iterator[tuple[list[str], str, float]]:
-    """Of each predicted run: its machines, its strategy, the seconds of a step ÷ predicted ones."""
+    """For each predicted run: its machines, its strategy, and measured ÷ predicted seconds."""
     for run in runs:
         summary, predicted = run.summary, run.summary.predicted
         rate, expected = summary.samples_per_second, predicted.get("samples_per_second")

@@ -105,7 +105,7 @@ class AdoptedTraining:
         return cpu and not environment.thread
 
     def parameter_names(self) -> list[str]:
-        """Of what the optimizers were given, in their order."""
+        """Names of the parameters that the optimizers were given, in their order."""
         known = {id(p): n for m in self.models for n, p in m.named_parameters()}
         return [known.get(id(p), "a parameter") for p in parameters_of(self.optimizers)]
 

@@ -84,7 +84,7 @@ class Writer:
         self._lost = lost
         """Workers that are gone, and without whom the others go on."""
         self._far = far or {}
-        """To workers who have no part in this folder, or to the first one if this has none."""
+        """Channels to workers without access to this folder; on such a worker, to the first."""
         self._second = second
         """The worker on another machine that keeps each checkpoint too, if there is one."""
         self._folder, self._rank, self._workers, self._keep = folder, rank, workers, keep
@@ -169,7 +169,7 @@ class Writer:
         self._publish(partial, msgspec.structs.replace(job.manifest, files=files, finite=finite))
 
     def _keep_copy(self, number: int) -> None:
-        """On a second machine: the whole checkpoint, as the first worker has finished it."""
+        """Receive the finished checkpoint from the first worker, to keep it on a second machine."""
         partial, end = self._make_partial(number), time.monotonic() + 2 * self._patience
         try:
             parcels.receive_whole(self._far[0], number, partial, end, self._steps)

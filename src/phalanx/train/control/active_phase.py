@@ -26,7 +26,7 @@ class ActivePhase:
     phase: Phase
     team: Team
     rendezvous: Rendezvous
-    """Of the team."""
+    """Where the team's workers meet."""
     strategies: list[Strategy]
 
     @cached_property
@@ -57,7 +57,7 @@ class PhaseParts:
     arena: Arena
     clock: Clock
     rendezvous: Rendezvous
-    """Of all workers."""
+    """Where all workers meet."""
     divide_rate: bool
     encoding: Encoding
     machine: str
@@ -65,7 +65,7 @@ class PhaseParts:
     """Each worker trains a copy of the weights."""
     toll: Toll = field(default_factory=Toll)
     shards: int | None = None
-    """That the parameters are cut into; ``None``: one for each worker of this host."""
+    """Shards that the parameters are cut into; ``None``: one for each worker of this host."""
 
 
 class PhaseSet:

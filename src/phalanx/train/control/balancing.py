@@ -42,8 +42,8 @@ class SpeedWatch:
         self._spec = ""
         self._since: Any = None
         self.next_tick = -math.inf
-        """Of the figure ``WHOLE`` of the first worker: from then on shares are looked at. Not by a
-        clock, so that all workers agree on when that is."""
+        """The value of the first worker's ``WHOLE`` from which on shares are looked at. It is no
+        clock's time, so that all workers agree on when that is."""
         self._steps, self._next_look, self._looked, self._every = 0, LOOK_EVERY, 0.0, 1
 
     def enter(self, phase: Phase, spec: Spec, grouped_by_speed: bool, every: int = 1) -> None:

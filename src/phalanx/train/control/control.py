@@ -57,7 +57,7 @@ class Control(DirectiveTaker):
         self._first = arena.rank == 0
         everyone = range(arena.workers)
         self.rendezvous = Rendezvous(arena, arena.subset_barrier(everyone), everyone, self.attended)
-        """Of all workers."""
+        """Where all workers meet."""
         self._digest = OptimizerDigest(optimizers)
         self.watch = SpeedWatch(arena.workers, balance=balance)
         self._cells = CommandCells(arena)
@@ -70,7 +70,7 @@ class Control(DirectiveTaker):
 
     @property
     def speeds(self) -> list[float]:
-        """Of all workers; 0 is unknown, and what a lost worker wrote last is of no use."""
+        """Speeds of all workers; 0 is unknown, and also stands for a lost worker."""
         lost = self._arena.lost
         written = self._cells.figures[:, SPEED]
         return [0.0 if r in lost else float(speed) for r, speed in enumerate(written)]
@@ -88,8 +88,8 @@ class Control(DirectiveTaker):
         self.rendezvous.meet(intent)
 
     def announce(self, intent: int, active: ActivePhase, batch_end: int) -> None:
-        """To those who step together; in lockstep their optimizers have to be set alike, and they
-        have to have parts of the same batch in hand, which ends at ``batch_end`` of the pass."""
+        """Tell ``intent`` to those who step together. In lockstep their optimizers need the same
+        settings, and they need parts of one batch, which ends at ``batch_end`` of the pass."""
         if active.lockstep:
             # The settings are a whole number of 32 bits, so that a fraction of 16 can be added.
             batch = batch_end * 40_503 % 65_536 / 65_536
@@ -150,7 +150,7 @@ class Control(DirectiveTaker):
     # -- directives --------------------------------------------------------------------------
 
     def attended(self, figures: Any, directive: int) -> None:
-        """At a rendezvous of all: they see the same, and decide the same."""
+        """Look at everybody's figures at a rendezvous: all see the same, so they decide the same."""
         self._seen = directive
         if not self._lockstep:
             return

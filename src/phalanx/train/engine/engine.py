@@ -146,7 +146,7 @@ class Engine:
     # -- the way through the data ------------------------------------------------------------
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterable[T]:
-        """Of the ``count`` batches of an evaluation, those that are evaluated: all of them."""
+        """The batches of an evaluation to evaluate, of ``count``: all, except when profiling."""
         return batches
 
     def end_pass(self, *, adopted: bool = False) -> None:
@@ -157,7 +157,7 @@ class Engine:
         """``end_pass`` of an adopted script that has left its loop after ``reached`` samples."""
 
     def begin_pass(self, *, adopted: bool) -> None:
-        """Of an adopted script: no worker trains before all have done what came before."""
+        """Wait, in an adopted script, until all workers have come to this pass."""
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         """Be in ``phase``; when that is a switch, returns when the last worker came to it.
@@ -176,7 +176,7 @@ class Engine:
     # -- a child that goes on alone ----------------------------------------------------------
 
     def leave_shared_memory(self) -> None:
-        """Of a process that was forked from this worker: what it trains becomes its own."""
+        """Give a process forked from this worker memory of its own for what it trains."""
 
     # -- the end -----------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class Inside:
 
 
 class ScriptOptimizers:
-    """Of a worker alone: they train by themselves."""
+    """The script's optimizers on a worker alone, which train by themselves."""
 
     def outgrown(self) -> bool:
         """Whether they train parameters that they did not before."""
@@ -65,7 +65,7 @@ class ScriptOptimizers:
 
 
 class SharedOptimizers(ScriptOptimizers):
-    """Of several workers: parameters and state lie in memory that the strategies update."""
+    """The optimizers of several workers; strategies update the shared parameters and state."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class WrittenWeights:
             self.note(index)
 
     def follow_all(self) -> None:
-        """Before the weights are read elsewhere than in the script, where workers are in step."""
+        """In lockstep, take over the script's changes before Phalanx reads the weights."""
         if self._phases.current.lockstep:
             for index in range(len(self._phases.replicas)):
                 self.follow(index)
@@ -185,7 +185,7 @@ class WrittenWeights:
         self._seen[index] = self._look(replica) if watches else None
 
     def follow(self, index: int) -> None:
-        """Before a step: take over what the script has written. Collective if it has."""
+        """Take over, before a step, what the script wrote to the weights. Collective if it did."""
         replica, seen = self._phases.replicas[index], self._seen.get(index)
         active, shared = self._phases.current, self._phases.shared[index]
         moved = bool(strays := replica.strays()) and self._take_back(

@@ -41,9 +41,9 @@ class Question:
     model: nn.Module
     reader: Reader
     means: Means
-    """Of each batch's outputs and targets; averaged over samples."""
+    """Metrics of each batch's outputs and targets, averaged over samples."""
     whole: Metric | None = None
-    """Instead of ``means``: one number of all outputs and targets."""
+    """A metric of all outputs and targets at once, instead of ``means``."""
     forward: Forward = call_model
 
 
@@ -165,7 +165,7 @@ class Evaluator:
             return self.alone(asked)
 
     def alone(self, asked: Question) -> list[float]:
-        """Of the model as this worker has it: after training, when the workers do not meet."""
+        """The figures of this worker's own model, after training, when workers do not meet."""
         if asked.whole is None:
             return _averages(self._sweep(asked, 0, len(asked.reader)))
         return _averages(_asked_once(asked, [self._outputs(asked, 0, len(asked.reader))]))

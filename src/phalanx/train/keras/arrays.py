@@ -185,7 +185,7 @@ class StreamReader(Reader):
         return BatchPart(joined, rows)
 
     def _columns(self, number: int, first: int, last: int) -> tuple[Any, int]:
-        """Of one batch: the rows, and how many count; one that does not where there are none."""
+        """This worker's rows of a batch, and how many count; with none, one row that does not."""
         whole = self._global_batch(number)
         count = len(next(leaf for leaf in self._tree.flatten(whole) if leaf is not None))
         start, end = (place * count // self.batch for place in (first, last))

@@ -40,10 +40,10 @@ from phalanx.train.step.stopwatch import Stopwatch
 
 T = TypeVar("T")
 EVALUATION_SHARE = 0.2
-"""Of the seconds; what an evaluation takes beyond them is estimated from its batches so far."""
+"""Share of the seconds for an evaluation; the rest of it is estimated from its first batches."""
 _LEAST_BATCHES = 2
 PATIENCE = 12
-"""Times the seconds, after which a first step has to be done."""
+"""A first step has to be done within so many times the seconds."""
 
 
 class Profiling(Stopwatch):
@@ -121,8 +121,8 @@ class Profiling(Stopwatch):
         super().stepped(ready, timing, scale)
 
     def _put_weights_back(self) -> None:
-        """At a rate that is meant for whole batches, small ones may lead to numbers beyond all
-        bounds, with which a processor computes at another speed."""
+        """Restore the weights: at a rate meant for whole batches, small batches may make them grow
+        without bounds, and a processor computes with such numbers at another speed."""
         with torch.no_grad():
             if not self._saved:
                 self._saved = [(t, t.detach().cpu().clone()) for t in self._tensors()]
@@ -159,7 +159,7 @@ class Profiling(Stopwatch):
             raise SystemExit(0)  # all was measured: the script ends here, and has not failed
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterator[T]:
-        """Of the batches of an evaluation as many as there is time for."""
+        """As many batches of an evaluation as there is time for."""
         began, before, self._given = self.now(), self._not_evaluated, 0
         for done, batch in enumerate(batches, start=1):
             try:
@@ -183,8 +183,8 @@ class Profiling(Stopwatch):
         self._parts.lifecycle.end("done")
 
     def _forgive(self, error: BaseException) -> str:
-        """It is no fault of a script that it cannot take more batches than its pass has, or trips
-        over having been ended: what was measured until then holds."""
+        """Ignore an error of a script that got more batches than its pass has, or that was ended:
+        the figures measured until then hold."""
         repeats = self._given > self._of_pass
         if not self.trial.found or not (self._ended or repeats):
             return ""
@@ -311,7 +311,7 @@ PIECES = 16
 
 
 class Readiness:
-    """Of the step in hand; watching costs time, so that such a step is not measured otherwise."""
+    """When each gradient of a step is ready; watching costs time, so the step is not timed, too."""
 
     def __init__(self, parameters: Sequence[Tensor], now: Callable[[], float]) -> None:
         self._parameters, self._now = parameters, now

@@ -23,7 +23,7 @@ class CheckPlan:
         """After how many steps the newest check that was asked for begins."""
 
     def length(self, step: int) -> int:
-        """Of the check that begins after so many steps, asked for in turn; 0: none does."""
+        """The steps of the check that begins after ``step``, asked for in turn; 0: none begins."""
         while self._first and self.begins < step:
             self.begins += 2 * self._first + int((self.begins + 8) * self._random.uniform(0.3, 1.0))
         if self.begins != step:

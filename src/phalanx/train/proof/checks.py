@@ -23,7 +23,7 @@ from phalanx.train.proof.proof import FAILED, SECONDS, Proof, Verdict
 MOST = 50_000_000
 """Parameters, of which the child has copies of its own."""
 _SHARE = 0.02
-"""Of the time of a training, that checks may take once they have taken more than ``SECONDS``."""
+"""Share of a training's time for checks, once they have taken more than ``SECONDS``."""
 _LOCKSTEP = ("allreduce", "bsp")
 _WHOLE = (
     "; something in the script is random on each worker, or depends on the time. With --workers 1 "
@@ -61,7 +61,7 @@ class Forked(Protocol):
 
 
 class Checks:
-    """Of a worker, or of the child that goes on alone."""
+    """Checks of a worker against a child that trains alone; both processes have this object."""
 
     def __init__(self, chosen: RunSettings) -> None:
         self._chosen = chosen
@@ -69,7 +69,7 @@ class Checks:
         self._connected = connections()
         self._forkable: bool | None = None
         self._parts: WorkerParts | None = None
-        """Of the training that is checked."""
+        """The parts of the training that is checked."""
         self._proof: Proof | None = None
         self._spent, self._noise, self._said = 0.0, False, False
         self._given: torch.Tensor | None = None

@@ -31,7 +31,7 @@ class Child:
     """Forked where it is made. In the child itself ``id`` is 0."""
 
     def __init__(self, seconds: float) -> None:
-        """It prints nothing, and ends after so many ``seconds`` at the latest."""
+        """Prepare a child that prints nothing and ends after ``seconds`` at the latest."""
         self._code: int | None = None
         self._folder = files_of_child()
         self._reading, self._writing = os.pipe()

@@ -51,7 +51,7 @@ class OutstandingLeases:
         self._mine[_TOTAL] = self._mine[_CARRIED] = self._mine[_STEPPED] = total
 
     def record(self, ticket: int, lease: Lease, want: int) -> Lease:
-        """Under the lock: this worker has been given ``lease``; returned with its total."""
+        """Record, under the lock, that this worker got ``lease``; return it with its total."""
         row, rank = self._mine, self._arena.rank
         if row[_TICKET] != ticket:
             row[_TICKET], row[_BASE] = ticket, row[_TOTAL]
@@ -121,7 +121,7 @@ class OutstandingLeases:
         return next((int(rank) for rank in found if rank not in self._arena.lost), None)
 
     def settle_all(self, fence: Fence) -> Iterator[SettledSamples]:
-        """Of all lost workers of whom no other worker has."""
+        """Settle the samples of all lost workers that no other worker has settled."""
         found = (self._settle(rank, fence(rank)) for rank in self._unsettled())
         yield from (settled for settled in found if settled is not None)
 
@@ -158,7 +158,7 @@ class OutstandingLeases:
         return found
 
     def take_back(self, ticket: int) -> Given | None:
-        """Under the lock: the next lease of ``ticket`` that a lost worker did not train."""
+        """Take, under the lock, the next lease of ``ticket`` that a lost worker did not train."""
         for rank, row in enumerate(self._rows):
             if row[_SETTLED] and row[_BUSY] == ticket:
                 given = Given(*map(int, self._rings[rank, int(row[_BACK]) % RING]))

@@ -55,7 +55,7 @@ class PassLanes:
                 "Spread the rows over all workers (df.repartition), or use fewer workers.",
             )
         self._batches: deque[tuple[int, NDArray[np.int64]]] = deque(maxlen=KEPT)
-        """Of the last batches: where each ended, and the lanes there."""
+        """Where each of the last batches ended, and the lanes there."""
         first, last = order.lines[rank if self._lanes.pinned else 0][0]
         self._weightless = [(first, min(first + 2, last))]
         """For a worker without a part of a batch, which is in the script's loop as all are."""

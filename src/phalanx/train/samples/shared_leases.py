@@ -119,8 +119,8 @@ class SharedLeases:
     def _claim_of_lane(
         self, counter: Counter, lease: Lease, want: int, segment: Segment, lane: int
     ) -> Lease | None:
-        """As many rows as ``lease`` has, or fewer, of this worker's lane; ``None`` if only others
-        can read what is left."""
+        """Claim at most as many rows as ``lease`` has from this worker's lane; ``None`` if only
+        others can read what is left."""
         assert self.lanes is not None
         if self._lane_cells[0] != counter.ticket:  # as all workers know it
             self._lane_cells[1:] = self.lanes.cells

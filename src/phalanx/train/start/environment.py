@@ -62,7 +62,7 @@ class Environment:
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Of ``mallopt``."""
+"""Numbers of two settings of ``mallopt``."""
 _MOST_KEPT = 512 << 20
 
 

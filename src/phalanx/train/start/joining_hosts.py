@@ -51,7 +51,7 @@ class Ticket:
     key: RunKey
     machine: str
     address: str
-    """Of this machine, towards the others."""
+    """This machine's address, as the others reach it."""
     meet_at: str
     tls: bool
     server_request: ServerRequest

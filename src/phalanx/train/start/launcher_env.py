@@ -35,7 +35,7 @@ class Seat:
 
     launcher: LauncherName
     process: int
-    """Its number among all, from 0."""
+    """The process's number among all, from 0."""
     processes: int
     locals: int | None
     """How many are on its machine; ``None`` is unknown."""

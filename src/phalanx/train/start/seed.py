@@ -45,7 +45,7 @@ class CommonSeed:
     """What the generators of all ranks have in common: also the script's own ``manual_seed``."""
 
     states: tuple[bytes, bytes, bytes]
-    """Of Python, NumPy and torch, each for itself: a script may seed but one of them."""
+    """The states of Python, NumPy and torch, apart: a script may seed only one of them."""
 
     @staticmethod
     def now() -> CommonSeed:

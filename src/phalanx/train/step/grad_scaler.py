@@ -65,7 +65,7 @@ class Scaling:
         step(optimizer, scaler=scaler)
 
     def before_step(self, index: int, scaler: GradScaler | None) -> float:
-        """Of optimizer ``index``; returns what the losses were multiplied by."""
+        """Unscale for a step of optimizer ``index``; returns what the losses were multiplied by."""
         if scaler is None or not scaler.is_enabled():
             return 1.0
         self.scalers[index] = scaler
@@ -109,7 +109,7 @@ class Scaling:
 
 
 def refuse_hooks(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Of a script, in a backward pass of a loss that is scaled for it."""
+    """Refuse the script's gradient hooks, which would see gradients of a scaled loss."""
     members = (p for o in optimizers for g in o.param_groups for p in g["params"])
     modules = (module for model in models for module in model.modules())
     if any(map(_is_hooked, members)) or any(
@@ -162,7 +162,7 @@ class LossScale:
 
     @property
     def value(self) -> float:
-        """Of the gradients in hand, or of those to come."""
+        """The scale of the current gradients, or of those to come."""
         if self.scaler is None or self.unscaled or self._agreed:
             return 1.0
         return self.scaler.get_scale()
@@ -203,7 +203,7 @@ class LossScale:
             self._multiply(math.nan)
 
     def back_off(self) -> None:
-        """Of gradients that overflowed, and that the script dropped itself, no step tells."""
+        """Lower the scale after gradients that overflowed and that the script dropped itself."""
         if self._overflowed and self.scaler is not None:
             smaller = self.scaler.get_scale() * self.scaler.get_backoff_factor()
             self.scaler.update(max(1.0, smaller))

@@ -34,7 +34,7 @@ class GradientReads:
         self._owners: dict[int, int] = {}
         """The optimizer of each parameter."""
         self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
-        """Of each parameter that is watched for backward passes: its optimizer, and the hook."""
+        """For each parameter that is watched for backward passes, its optimizer and the hook."""
         self.watch()
 
     def watch(self) -> None:
@@ -75,7 +75,7 @@ class GradientReads:
         self._listen(index)
 
     def _read_own(self, parameter: Tensor) -> None:
-        """Of a worker that steps by itself: only a loss that was scaled makes it another."""
+        """Read a gradient of a worker that steps by itself: only its scale is taken off."""
         if self._weight.loss_scale.scaler is None:
             return
         trained = ((i, p) for i, o in enumerate(self._optimizers) for p in _parameters(o))

@@ -61,7 +61,7 @@ class GradientWeight:
         self._in_hand: tuple[Lease, int] | None = None
 
     def new_batch(self, lease: Lease, batch: int, engine: Engine) -> None:
-        """Of ``batch`` samples over all workers, unless it is a smaller last one."""
+        """Begin a batch, of ``batch`` samples over all workers unless it is a smaller last one."""
         self._in_hand = lease, batch
         waiting = self.pending and not self.averages
         if waiting and all(get_grad(p) is None for p in self._all()):
@@ -197,7 +197,7 @@ class GradientWeight:
 
     @property
     def scales(self) -> list[float]:
-        """Of every optimizer, if its step came now."""
+        """The scale of every optimizer's gradients, if its step came now."""
         if not self.averages and not self.agreed and self.loss_scale.scaler is None:
             return self._scales
         return [self.of_step(index, taken=False)[0] for index in range(len(self._scales))]

@@ -21,7 +21,7 @@ MOST_NODES = 64
 _MEAN, _SUM = 1, 2
 _COMBINES = tuple(f"{name}Backward" for name in ("Add", "Sub", "Rsub", "Mul", "Div", "Neg"))
 _BENDS = ("SqrtBackward", "RsqrtBackward", "PowBackward", "ExpBackward", "LogBackward")
-"""Of a mean over the batch they make something that parts of a batch do not add up to."""
+"""Operations after which means over parts of a batch do not add up to that of the batch."""
 _SHAPES = (
     "ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward",
     "ToCopyBackward", "CloneBackward", "AliasBackward", "ExpandBackward",
@@ -121,7 +121,7 @@ def _picks(node: Any) -> bool:
 class _Divisor(NamedTuple):
     value: float
     is_division: bool
-    """Not a multiplication by a small number, which hardly ever depends on the batch."""
+    """Whether it divides; a factor below 1 hardly ever depends on the batch."""
 
 
 _Divisors = tuple[_Divisor, ...]

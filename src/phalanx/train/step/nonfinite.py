@@ -31,7 +31,7 @@ class NonFinite:
         self.steps = self.in_a_row = 0
         """Taken or refused; refused since the last one that was taken."""
         self.scale = 1.0
-        """Of a ``GradScaler``: above 1 it overflows now and then by design, to find its scale."""
+        """A ``GradScaler``'s scale; above 1, gradients overflow now and then by design."""
 
     def stepped(self, index: int, timing: Timing) -> None:
         self.steps += index >= 0

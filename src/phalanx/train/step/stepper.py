@@ -28,7 +28,7 @@ Look = Callable[[Tensor, Tensor | None], None]
 
 
 class Stepper:
-    """Of one training."""
+    """Takes the steps of one training: backward passes, exchanges, updates."""
 
     def __init__(
         self,
@@ -285,7 +285,7 @@ def _over() -> InputError:
 
 
 def _check_factors(factor: Tensor, samples: int) -> None:
-    """Of losses of single samples, ``losses.backward(factor)``: ones make it a sum."""
+    """Refuse factors of single samples' losses, ``losses.backward(factor)``, that make a sum."""
     if factor.ndim == 0 or factor.shape[0] != samples:
         return
     first = float(factor.flatten()[0])

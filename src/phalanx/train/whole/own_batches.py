@@ -50,7 +50,7 @@ class OwnBatches:
         return self._pass is not None
 
     def _count_rows(self) -> None:
-        """Of what the models are given, where a worker alone computes all of it."""
+        """Begin to count the rows that the models are given, on a worker alone."""
         if self._counting or isinstance(self._engine, WholeEngine):
             return
         self._counting, me = True, threading.get_ident()

@@ -38,10 +38,10 @@ from phalanx.train.whole.row_plan import rows_in
 
 
 class _WholeControl(Control):
-    """Of workers that see whole batches: the strategy stays as it is."""
+    """The control of workers that see whole batches: the strategy stays as it is."""
 
     shares: list[float]
-    """Of the segment under way."""
+    """The shares of a batch in the current segment."""
 
     def after_segment(self, ticket: int, position: int) -> tuple[int, Directive | None]:
         position, directive = super().after_segment(ticket, position)
@@ -104,7 +104,7 @@ class WholeEngine(ArenaEngine):
         self.collective.is_left = True
 
     def rows_since_step(self) -> int:
-        """Of the batch that the script has made, this worker's."""
+        """Rows of the script's batches that this worker has computed since its last step."""
         if self._calls is None:
             return 0
         rows = self._calls.computed
