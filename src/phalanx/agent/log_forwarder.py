@@ -41,7 +41,7 @@ class _Tail:
         return 0 if self._unreadable or not stat.S_ISREG(status.st_mode) else status.st_size
 
     def send_some(self, connection: Connection) -> bool:
-        """Whether there may be more."""
+        """Send the next part of the file; whether there may be more."""
         if not connection.has_room() or self.size() <= self.offset:
             return False
         part = _read(self.path, self.offset)

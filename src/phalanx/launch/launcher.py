@@ -178,7 +178,7 @@ class Launcher(Protocol):
         return {}
 
     def alone(self) -> MachineError | None:
-        """Why the workers, which go on, are to be left to themselves."""
+        """Why the controller should leave the workers, which go on by themselves, if it should."""
         return None
 
     def news(self) -> list[str]:

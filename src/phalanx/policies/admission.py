@@ -71,7 +71,7 @@ class Free:
 
 @dataclass(frozen=True)
 class Stale:
-    """At most ``bound`` steps ahead of the slowest.
+    """A worker may be at most ``bound`` steps ahead of the slowest.
 
     Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server"
     (2013). A bound of 0 keeps all clocks in lockstep.
@@ -88,7 +88,7 @@ class Stale:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """At most ``low`` steps ahead, plus as many as save the most waiting, up to ``high``.
+    """A worker may be ``low`` steps ahead, plus those that save most waiting, up to ``high``.
 
     Zhao et al., "Dynamic stale synchronous parallel distributed training for deep learning"
     (ICDCS 2019). A worker that has used up its bound either waits for the slowest now or runs on

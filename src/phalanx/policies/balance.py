@@ -129,7 +129,7 @@ class ShareTrial:
         return True
 
     def fixed(self, before: Sequence[float]) -> list[float]:
-        """What a step costs each worker at any size, now that it had two; else as ``before``."""
+        """Each worker's fixed seconds per step, from steps of two sizes; else as ``before``."""
         found = []
         for rank, known in enumerate(before):
             cost = fixed_cost(*sorted(_typical(ticks, rank) for ticks in self.ticks))
@@ -198,7 +198,7 @@ class Balancer:
         self._patience = {True: _Patience(), False: _Patience()}
 
     def observe(self, tick: Tick) -> ShareChange | None:
-        """Other shares from now on, or ``None`` to go on as before."""
+        """Take in a tick; returns new shares, or ``None`` to go on as before."""
         self._age += 1
         if self._is_odd(tick):
             return None

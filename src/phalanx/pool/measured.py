@@ -74,7 +74,7 @@ class DeviceRates(msgspec.Struct, frozen=True):
     memory: Rate | None
     """GB/s read and written by a copy."""
     watts: Rate | None = None
-    """Under load, where the device counts it itself."""
+    """Power under load, where the device counts it itself."""
 
 
 class MachineRates(msgspec.Struct, frozen=True):

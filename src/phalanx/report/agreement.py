@@ -42,7 +42,7 @@ def reference_for(group: RunGroup, groups: Sequence[RunGroup]) -> RunGroup | Non
 
 
 def agreements(groups: Sequence[RunGroup]) -> list[Agreement]:
-    """One for each group; strategies of one system agree by definition."""
+    """The agreement of each group; strategies of one system agree by definition."""
     if not are_systems(groups):
         return [Agreement.AGREES] * len(groups)
     return [_judge(group, reference_for(group, groups)) for group in groups]

@@ -91,7 +91,7 @@ def _ratios_of_systems(
 
 
 def _sent(groups: Sequence[RunGroup]) -> TableRow:
-    """What a worker sends in a step, and with a codec the part of what it sends plainly."""
+    """Bytes that a worker sends in a step; with a codec also as a share of uncompressed ones."""
     line = _line("sent per step", groups, lambda s: s.bytes_per_step, words.size)
     cells = []
     for group, cell in zip(groups, line.cells, strict=True):

@@ -62,7 +62,7 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
 
 
 class Waited:
-    """How long batches were waited for."""
+    """Counts the seconds of waiting for batches."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -164,7 +164,7 @@ class KerasTrainee:
         self._checked = environment.workers == 1
 
     def state_dict(self) -> dict[str, int]:
-        """How far a schedule of the learning rate is."""
+        """The step of the learning rate's schedule."""
         return {"steps": self._done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

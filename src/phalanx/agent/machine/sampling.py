@@ -78,7 +78,7 @@ class KeptSamples:
 
 
 def _read(line: bytes) -> dict[str, Any] | None:
-    """``None``: no sample."""
+    """The sample in a line of the file; ``None`` if it has none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -29,7 +29,7 @@ UNKNOWN_STEP = 0.0, 1e-3
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """As typed; what is not given comes from the profile, the probe, or is left out."""
+    """Options as typed; one that is missing comes from the profile or the probe, if at all."""
 
     speeds: str | None = None
     rate: str | None = None
@@ -221,7 +221,7 @@ class VirtualMachines:
 
 
 def _servers(strategy: str, cluster: VirtualCluster) -> tuple[int, ...]:
-    """As between machines: by number, or one for two machines, on the best links."""
+    """The ranks of the servers, placed as on real machines: on the best links."""
     from phalanx.plan.servers import Host, place_servers
 
     firsts = {cluster.home(rank): rank for rank in reversed(range(len(cluster.workers)))}

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 MOST_SEED = 2**32
 SERVES = "server:"
-"""Before the name of a machine that runs a parameter server and no worker."""
+"""The prefix of a machine's name if it runs a parameter server and no worker."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Request:
     servers: Sequence[Machine] = ()
     """Machines for parameter servers alone."""
     keras: str | None = None
-    """Which Keras trains, of ``KERAS_SYSTEMS``, where it was asked for."""
+    """The name in ``KERAS_SYSTEMS`` that was asked for, if any."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class Request:
 
     @property
     def workers(self) -> int:
-        """How many a strategy of several has."""
+        """How many workers a strategy of several workers has."""
         return self.plan("allreduce", None).workers
 
     @property
@@ -112,7 +112,7 @@ class Request:
         return asked if asked != "auto" or (cpus and here) else "parts"
 
     def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
-        """One run; each repeat has its own seed, shared by all strategies."""
+        """The job of one run; each repeat has its own seed, shared by all strategies."""
         from phalanx.launch.launcher import Job
 
         options = self.options
@@ -270,7 +270,7 @@ def _check_choices(options: RunOptions) -> None:
 
 
 def _machines(options: RunOptions) -> tuple[list[Machine], list[Machine], Pool]:
-    """Those of workers, those of servers, and the pool of both."""
+    """The machines of workers, those of servers, and the pool of both."""
     from phalanx.plan.select import select
     from phalanx.pool.blueprint import read_blueprint
     from phalanx.pool.here import this_machine

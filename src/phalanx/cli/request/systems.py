@@ -45,7 +45,7 @@ class Wanted:
 
     systems: Sequence[str]
     strategies: Sequence[str]
-    """Under which Phalanx itself trains."""
+    """The strategies under which Phalanx itself trains."""
     scripts: Mapping[str, Path] = field(default_factory=dict)
     roles: Mapping[str, int] = field(default_factory=dict)
     """How many processes of each kind TensorFlow's systems have."""

@@ -58,7 +58,7 @@ class WorkerState:
 
     @property
     def rate(self) -> float | None:
-        """Samples a second."""
+        """Samples per second over the last few seconds."""
         if not self.recent:
             return None
         seconds = self.recent[-1].ended - self.recent[0].began

@@ -91,7 +91,7 @@ def _begin(start: WorkerStart, paths: RunPaths, out: Output) -> by_hand.Record:
 
 
 def _job(start: WorkerStart) -> Job:
-    """As the controller would have it, but for the machines, which only the workers know."""
+    """The job as a controller would make it, except the machines, which only workers know."""
     seat, settings = start.seat, start.settings
     plan = Plan(
         strategy=settings.strategy,

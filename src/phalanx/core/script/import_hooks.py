@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 class ImportHooks(MetaPathFinder):
-    """No module is imported for its hook's sake."""
+    """Calls hooks after the script imports certain modules; imports none of them itself."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Callable[[ModuleType], None]] = {}

@@ -53,7 +53,7 @@ class SeatLauncher(ClusterLauncher):
     cluster: ClassVar[str]
     """The cluster's name in messages."""
     check: ClassVar[str]
-    """What to do when it fails."""
+    """The advice to a user when the cluster fails."""
     together: ClassVar[bool] = False
     """Whether the cluster ends all seats when it loses one."""
 
@@ -255,7 +255,7 @@ class SeatLauncher(ClusterLauncher):
         self._release()
 
     def _bring_node(self, rank: int, node: str, say: Say, hurry: Callable[[], bool]) -> None:
-        """What its workers left in a folder that only it has; then that folder goes."""
+        """Fetch what the workers left in their node's own folder, and remove that folder."""
         assert self._paths is not None
         collected, deadline = Collected(), time.monotonic() + _HOMEWARD
         with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self._paths.folder) as scratch:

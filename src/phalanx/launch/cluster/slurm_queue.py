@@ -77,7 +77,7 @@ def submit(script: Path) -> str:
 
 
 class SlurmJob:
-    """Asked without waiting for the answer: the controller has other things to look at."""
+    """A Slurm job, whose state is asked for without waiting for the answer."""
 
     def __init__(self, number: str) -> None:
         self.number = number

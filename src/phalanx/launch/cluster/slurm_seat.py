@@ -116,7 +116,7 @@ class _Seat:
         return code if code >= 0 else 128 - code
 
     def _settle(self) -> None:
-        """Rank 0, once all are there."""
+        """Wait, as rank 0, for all others, and settle what they have to agree on."""
         resume = self._newest() if self.note.attempt else None
         self._await_all()
         if self.note.attempt:

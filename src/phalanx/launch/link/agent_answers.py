@@ -33,7 +33,7 @@ class AgentListener:
         """The agent is gone; not called while it is closed."""
 
     def on_gap(self, seconds: float) -> None:
-        """This computer itself did not run for so long."""
+        """This computer itself did not run for ``seconds``, as when it was asleep."""
 
     def say(self, text: str) -> None:
-        """A request takes long."""
+        """Show the user ``text`` while a request takes long."""

@@ -46,7 +46,7 @@ class Ports(msgspec.Struct, frozen=True):
 
 
 class Pong(msgspec.Struct, frozen=True):
-    """When our ping left, by our clock, and when it came, by the machine's."""
+    """The answer to a ping: when it was sent, by our clock, and came, by the machine's."""
 
     sent: float
     mine: float

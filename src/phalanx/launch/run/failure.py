@@ -97,7 +97,7 @@ def never_joined(script: str) -> InputError:
 
 
 def model_lost(first: PhalanxError, paths: RunPaths) -> MachineError:
-    """All workers have trained to the end, but the ``first`` one had the model."""
+    """The error when training ended, but the first machine's model was lost by ``first``."""
     return MachineError(
         f"the training ended, but its model did not arrive here: {first.cause}",
         f"Write it from the newest checkpoint: phalanx resume {paths.id}",

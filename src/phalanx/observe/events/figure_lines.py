@@ -110,7 +110,7 @@ class FigureLines:
                 self._end_epoch(values)
 
     def _join(self, values: Values) -> None:
-        """Every rank joins when the first line comes, or else when all is over."""
+        """Tell that every rank joined, when the first line comes or else at the end."""
         if self._joined:
             return
         self._joined = True

@@ -65,7 +65,7 @@ def _with_words(found: Worth, lost: dict[str, float], settled: bool) -> Worth:
 
 
 def _since_loss(log: RankLog) -> RankLog:
-    """What a worker did after it had heard, by its own clock."""
+    """A worker's log from when it heard of the last loss, by its own clock."""
     if not log.lost:
         return log
     moment = log.lost[-1].time

@@ -84,7 +84,7 @@ class _Windows:
         self._begin(who, done, versions)
 
     def _begin(self, who: Ints, now: Floats, versions: Ints) -> None:
-        """These are admitted."""
+        """Begin a step of the workers ``who``, which were admitted."""
         clocks, back = self._clock[who], now + self._latency
         more = self._work.more_of(who, clocks)
         if not more.all():

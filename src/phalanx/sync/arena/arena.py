@@ -124,7 +124,7 @@ class Hosts(Protocol):
         """Raise if a machine is known to be gone without which this worker cannot go on."""
 
     def channels_with_first(self) -> dict[int, Channel]:
-        """Between the first worker and each on another machine, by rank. Collective."""
+        """Channels between the first worker and each on another machine, by rank. Collective."""
 
     def midway(self, host: Arena, servers: int) -> Tensor:
         """Whether a message is under way on each connection to a server; shared by all stores."""

@@ -87,7 +87,7 @@ class Links(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing can be sent any more; the others find this participant gone."""
+        """End all links; the others find this participant gone."""
 
     goes_ahead = False
     """Whether a part of an exchange may go before its time: by ``push`` and ``pull``."""

@@ -115,7 +115,7 @@ class Servers:
             self._known.append(msgspec.json.decode(found, type=Server))
 
     def _open(self, index: int) -> Channel:
-        """One connection for the workers of a host; with TLS each needs its own."""
+        """Open the connection that a host's workers share; with TLS each worker needs its own."""
         server, host = self._known[index], self.members[self.rank].host
         here = [m.rank for m in self.members if m.host == host]
         name = f"channel.{index}.{here[0]}"

@@ -108,7 +108,7 @@ def _finish(device: torch.device) -> None:
 
 
 def _watts(device: torch.device, meter: energy.Joules, seconds: float) -> float | None:
-    """Under load, where the device counts it itself."""
+    """The device's power under load, where it counts it itself."""
     if device.type == "cpu":
         joules = meter.read()
         return None if joules is None else joules / seconds

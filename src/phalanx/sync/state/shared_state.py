@@ -117,7 +117,7 @@ class SharedState:
         self.arena.barrier()
 
     def share_steps(self) -> None:
-        """Every host counts as the first one does. Collective among hosts' first workers."""
+        """Copy the first host's step counts to all hosts. Collective among hosts' first workers."""
         if self.arena.hosts is not None:
             steps = [torch.tensor(s, dtype=torch.float64) for s in self.steps_by_parameter()]
             self.arena.hosts.broadcast(steps)

@@ -77,7 +77,7 @@ class Control(DirectiveTaker):
 
     @property
     def free_shares(self) -> list[float]:
-        """For workers that do not meet: as the first one sees them."""
+        """The shares that the first worker sets for workers that do not meet."""
         found: list[float] = self._cells.shares.tolist()
         return found
 
@@ -117,7 +117,7 @@ class Control(DirectiveTaker):
     # -- speeds ------------------------------------------------------------------------------
 
     def measured(self, samples: int, seconds: float) -> None:
-        """This worker has computed."""
+        """Add ``seconds`` of computing ``samples`` to this worker's figures."""
         if samples > 0 and seconds > 0.0:
             self.watch.rates.append(samples / seconds)
         figures = self.rendezvous.figures
@@ -150,7 +150,7 @@ class Control(DirectiveTaker):
     # -- directives --------------------------------------------------------------------------
 
     def attended(self, figures: Any, directive: int) -> None:
-        """Look at everybody's figures at a rendezvous: all see the same, so they decide the same."""
+        """Look at all figures at a rendezvous: workers see the same, so they decide the same."""
         self._seen = directive
         if not self._lockstep:
             return

@@ -20,7 +20,7 @@ from phalanx.sync.connect.channel import Channel
 
 MOST_WORKERS = 8
 MOST_BYTES = 1 << 14
-"""More goes through the coordinator: kernels might not hold what all send before they read."""
+"""Barriers with more bytes go through the coordinator, as kernel buffers might fill up."""
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -35,7 +35,7 @@ class KeyValue(Protocol):
 
 
 class KeyValueStore(dist.Store):  # type: ignore[name-defined,misc]
-    """What torch's process groups call; all keys begin with the name of the group."""
+    """The store for torch's process groups; all keys begin with the name of the group."""
 
     def __init__(self, words: KeyValue, name: str, timeout: float) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class TorchDist:
         return sent
 
     def sum_ahead(self, flat: Tensor, cuts: Sequence[int], *, on_gpu: bool = False) -> None:
-        """Torch begins when all is there."""
+        """Do nothing early: torch begins when everything is there."""
 
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
         """Everybody's ``payload``, by rank. Torch wants equal sizes, so headers go first."""

@@ -77,7 +77,7 @@ class ServerConnection:
             self._versions[self._index] = version
 
     def take_traffic(self) -> Traffic:
-        """Since it was last taken."""
+        """Return the traffic since the last call."""
         traffic, self._traffic = self._traffic, Traffic()
         return traffic
 
