@@ -228,7 +228,7 @@ LAUNCHERS = Registry(
 def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> Launch:
     framework = job.framework
     roles = roles_by_rank(framework, len(workers)) if framework else []
-    # What results depend on, read without importing anything heavy.
+    # Versions that results depend on, read without importing anything heavy.
     versions = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
     found = installed((DISTRIBUTION, "torch", "numpy"))
     return Launch(

@@ -185,7 +185,7 @@ class Balancer:
         self._look_every = LOOK_EVERY if steps == 1 else 1
         self._clear = 1.0 + (CLEAR - 1.0) / math.sqrt(steps)
         self.shares = list(shares) if shares is not None else [1.0 / workers] * workers
-        """In use now."""
+        """The shares in use now."""
         self._settling = self._skip = settling
         self._window: deque[Tick] = deque(maxlen=WINDOW)
         self._outdated: list[Tick] = []

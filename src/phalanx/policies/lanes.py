@@ -50,7 +50,7 @@ class Lanes:
 
     @property
     def _lanes(self) -> NDArray[np.int64]:
-        """A row per worker: windows taken from its line; its rows' start and end; the next ones'."""
+        """By worker: windows taken from its line; start and end of its rows, and of its next."""
         return self.cells.reshape(self.workers, LANE_CELLS)
 
     def _line(self, worker: int) -> int:

@@ -101,7 +101,7 @@ class Probe(msgspec.Struct, frozen=True):
     """All figures of one probe."""
 
     date: str
-    """When it ended: ISO 8601, UTC."""
+    """When the probe ended: ISO 8601, UTC."""
     seconds: float
     budget: float
     machines: list[str]

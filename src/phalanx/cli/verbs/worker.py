@@ -185,7 +185,7 @@ def _publish(
     if serve:
         os.environ[hosts.SERVE] = "1"
     share = max(1, min(_usable_cores(), (os.cpu_count() or 1) // (seat.locals or 1)))
-    # What the launcher or the user chose for one library holds for all of them.
+    # A number of threads that was chosen for one library holds for all of them.
     threads = next((os.environ[v] for v in THREADS if v in os.environ), share)
     for variable in THREADS:
         os.environ.setdefault(variable, str(threads))

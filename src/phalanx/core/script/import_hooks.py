@@ -41,7 +41,7 @@ class ImportHooks(MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 plain(module)
-                # Not before: some only ask whether the module is there, without importing it.
+                # Only after the import: code may just ask whether a module exists.
                 hook = self._waiting.pop(name, None)
                 if hook is not None:
                     hook(module)

@@ -56,7 +56,7 @@ def main() -> int:
     try:
         return seat.run()
     except PhalanxError as error:
-        # As a worker's own last words, so that the controller tells it as any other failure.
+        # Written like a worker's own error, so that the controller reports it like any other.
         write_whole(paths.traceback_of(seat.note.rank), f"{error}\n")
         seat.say(code=error.exit_code)
         return error.exit_code

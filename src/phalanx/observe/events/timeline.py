@@ -31,7 +31,7 @@ class WorkerStep(NamedTuple):
 
     @property
     def ready(self) -> float:
-        """When its gradient was ready, before any barrier."""
+        """When the step's gradient was ready, before any barrier."""
         return self.began + self.input + self.compute
 
     @property

@@ -30,7 +30,7 @@ def judge(
     ``settled``: only what came after the last change of shares counts, however little that is.
     After a loss only what came then does: it is about who is left.
     """
-    # By rank. A lost worker's own word does not count: cut off, it has lost all the others.
+    # Losses by rank, but none told by a lost worker: cut off, it has lost all the others.
     gone: dict[int, WorkerLost] = {}
     for log in ranks:
         if log.rank not in gone:

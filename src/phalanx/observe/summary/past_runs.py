@@ -86,7 +86,7 @@ def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -
     for run, found, value in known:
         baseline = baselines.get((run.ground, found.seed))
         if run.spec is not None and baseline is not None and not run.is_plain:
-            # As the planner writes it: ps is async.
+            # The strategy's name as the planner writes it: ps is async.
             whole = run.spec.text.replace(EQUAL_SHARES, "")
             name = run.spec.phases[0].label if len(run.spec.phases) == 1 else whole
             by_seed = losses.setdefault((name, found.workers or 1), {})

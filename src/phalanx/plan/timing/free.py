@@ -85,6 +85,6 @@ def run_groups(
 def _crowd(cluster: FreeCluster) -> float:
     """How many pushes arrive before the fastest worker can have returned, about."""
     around = np.asarray(cluster.compute) + 2 * cluster.latency + cluster.update
-    # Of many lognormal draws the least is about this far below the mean.
+    # The least of many lognormal draws is about this far below the mean.
     least = around.min() - min(cluster.compute) * (1 - 1 / (1 + 3 * cluster.variation))
     return float((least / np.maximum(around, 1e-300)).sum())

@@ -214,7 +214,7 @@ class Reducer:
             if self.leads:
                 if declared.stale:
                     self._summing.discard()
-                # As it comes, and the same on all hosts; unless the norm of the sum decides.
+                # Scale sums at once, alike on all hosts, unless their norm decides the factor.
                 at_once = factor if clip <= 0.0 else 1.0
                 self.bytes_sent = self._summing.sum(at_once, coded=coded)
                 if clip > 0.0:

@@ -89,7 +89,7 @@ class SharedState:
             .numpy()
             for i, n in enumerate(layouts)
         ]
-        # What a device reads and writes. Not what threads share: it would stay pinned.
+        # Pin the memory that a device reads and writes, but none of threads: it would stay pinned.
         if not self.arena.scripted:
             own = [rows[self.arena.host.rank] for rows in self.gradients]
             self.replica.staging.pin([*self.parameters, *own])

@@ -34,30 +34,30 @@ class OwnGenerators:
         """Batches that processes are asked for before the script takes the first one."""
         self._first = torch.default_generator.get_state(), self._now()
         self._states = list[tuple[int, list[Tensor]]]()
-        """After how many batches there were others, the first before any; and they."""
+        """The generators' states: the first ones, then each change with its number of batches."""
         self._at = self.checksum = 0
         self._followed = True
 
     def draw(self) -> Iterator[Any]:
-        """The batches of a pass."""
+        """Draw the batches of a pass, noting the states of the generators."""
         batches = self._begin()
         self._states = [(0, self._now())]
         yield from self._noted(batches, 0)
         self._put(0)
 
     def give(self, batches: int) -> None:
-        """The script has taken so many, and may draw before it takes another."""
+        """Set the states as after ``batches``, which the script has taken: it may draw now."""
         if self._followed and self._due(batches) > self._at:
             if not _same(self._now(), self._states[self._at][1]):
                 self._draw_rest_again()
             self._put(self._due(batches))
 
     def end(self) -> None:
-        """It has found that there are no more."""
+        """Set the states as after the last batch: the script has found that there are no more."""
         self.give(self._states[-1][0])
 
     def leave(self, batches: int) -> None:
-        """It takes no more than so many."""
+        """Set the states as after ``batches``, after which the script leaves the pass."""
         self.give(batches)
         self._followed = False
 

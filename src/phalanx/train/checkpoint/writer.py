@@ -49,7 +49,7 @@ POLL = 0.01
 
 
 class NotWritten(Exception):  # noqa: N818  (what happened, not what went wrong here)
-    """This checkpoint came to nothing; training does not care."""
+    """A checkpoint could not be written; training goes on."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class Writer:
             raise NotWritten(f"worker {rank} {problem}") from None
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close the channels to other workers: nothing more is written."""
         for channel in self._far.values():
             channel.close()
 
@@ -247,7 +247,7 @@ class Writer:
             self._tidy(lambda: shelf.prune(self._folder, self._keep, manifest.number, self._steps))
 
     def _name(self, partial: Path, number: int) -> None:
-        """All of it is on the disk before it is called a checkpoint."""
+        """Rename a partial checkpoint to a whole one, once all of it is on the disk."""
         fsync_folder(partial, self._steps)
         self._steps("rename folder")
         partial.rename(self._folder / folder_name(number))
@@ -276,7 +276,7 @@ class Writer:
             self._best = None
 
     def _tidy(self, action: Callable[[], None]) -> None:
-        """What fails here leaves something lying about, and no checkpoint is the worse for it."""
+        """Clean up; a failure leaves files behind, but harms no checkpoint."""
         try:
             action()
         except Exception as error:
@@ -314,7 +314,7 @@ def mark(tensors: Iterable[Tensor]) -> torch.cuda.Event | None:
 
 
 class HostCopies:
-    """What it brought is good until it brings something else."""
+    """Copies tensors to memory of the host, which the next copy overwrites."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[int, str], Tensor] = {}

@@ -52,7 +52,7 @@ class ActivePhase:
 
 @dataclass(frozen=True)
 class PhaseParts:
-    """What phases are made of."""
+    """The objects that all phases share."""
 
     arena: Arena
     clock: Clock
@@ -132,7 +132,7 @@ class PhaseSet:
                 strategy.arrive()
 
     def drain(self) -> None:
-        """Everything that is under way is applied."""
+        """Apply all updates that are under way."""
         for strategy in self.strategies:
             strategy.drain()
 

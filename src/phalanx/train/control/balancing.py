@@ -33,7 +33,7 @@ class SpeedWatch:
         """Samples a second of this worker's last steps."""
         self.shares = [1.0 / workers] * workers
         self.decided: list[ShareChange] = []
-        """What has been found out about shares, and not been said yet."""
+        """Changes of shares that were decided and not announced yet."""
         self._workers, self._wanted = workers, balance
         self._balancer = Balancer(workers)
         self.balances = self.regroups = False

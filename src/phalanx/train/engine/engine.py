@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Script:
-    """What the script brings, on this worker's device."""
+    """The script's models and optimizers, on this worker's device."""
 
     environment: Environment
     models: list[nn.Module]
@@ -67,13 +67,13 @@ class Engine:
     """Whether gradients may be on their way before the step: then
     ``exchange.begin_batch`` is called."""
     leads = True
-    """Whether it speaks for those that step together."""
+    """Whether this worker speaks for those that step together."""
     holds_optimizers = True
     """Whether this worker can give the script's optimizers their state at any time."""
     near_first = True
     """Whether this worker writes where the first one does: they are on one machine."""
     phase = "single"
-    """What this worker trains under now, in words."""
+    """The current phase of the strategy, in words."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Engine:
         """End in the middle, all together. Collective."""
 
     def channels_with_first(self) -> dict[int, Channel]:
-        """Between the first worker and those who cannot write where it does. Collective."""
+        """Channels from the first worker to those that cannot write where it does. Collective."""
         return {}
 
     def finish(self, collective: bool) -> None:

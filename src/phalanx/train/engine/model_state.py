@@ -60,7 +60,7 @@ class ModelState:
 
     @contextmanager
     def showing(self, snapshot: Snapshot | None) -> Iterator[None]:
-        """Inside, the models hold ``snapshot``."""
+        """Within this context, the models hold ``snapshot``."""
         yield
 
     def capture(self) -> Captured:

@@ -49,7 +49,7 @@ class SampleLeases:
         """The next leases are of a pass whose data come in blocks, or are not."""
 
     def end_lanes(self, ticket: int) -> None:
-        """A segment is over."""
+        """Publish, at the end of a segment, which rows were claimed."""
 
     def complete(self, ticket: int) -> bool:
         """After all leases of a segment, whether it is over: no worker has any of it in hand.

@@ -180,7 +180,7 @@ class WrittenWeights:
     def note(self, index: int) -> None:
         """The weights of optimizer ``index`` are as they should be now."""
         active, replica = self._phases.current, self._phases.replicas[index]
-        # Those who train apart write into what is theirs until they come together.
+        # Workers that train apart write into weights of their own until they come together.
         watches = active.every == 0 and (active.lockstep or replica.private)
         self._seen[index] = self._look(replica) if watches else None
 

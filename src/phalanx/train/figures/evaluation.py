@@ -53,14 +53,14 @@ class Evaluator:
     def __init__(self, engine: Engine, device: torch.device, channels_last: bool) -> None:
         self.engine = engine
         self.snapshot: Snapshot | None = None
-        """What this worker evaluates in this epoch, when the others do not stand still."""
+        """The weights that this worker evaluates in this epoch while the others go on training."""
         self._device, self._channels_last = device, channels_last
         self._done, self._epoch, self._numbered = 0, -1, 0
         width, workers = MOST_METRICS + 2, engine.workers
         self._sums = engine.region("evaluation.sums", workers * width, torch.float64).view(
             workers, width
         )
-        # Of the last epochs, who reports on them: [epoch + 1, rank].
+        # Which worker reports on each of the last epochs: [epoch + 1, rank].
         owners = engine.region("evaluation.owner", 2 * RING, torch.int64)
         self._owners = owners.view(RING, 2).numpy()
         self._ended = engine.region("evaluation.ended", workers, torch.int64).numpy()
@@ -137,7 +137,7 @@ class Evaluator:
         return self._ring[(4 * epoch + count) % RING]
 
     def end_epoch(self, epoch: int) -> None:
-        """This worker makes no more figures of ``epoch``."""
+        """Mark that this worker makes no more figures of ``epoch``."""
         self._ended[self.engine.rank] = epoch + 1
 
     def _made_by_another(self, epoch: int, number: int, wait: bool) -> list[float] | None:

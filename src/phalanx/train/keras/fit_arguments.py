@@ -32,7 +32,7 @@ class FitArguments:
 
     @staticmethod
     def of(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> FitArguments:
-        """As ``plain``, Keras' own, would understand them."""
+        """The arguments as Keras' own ``fit``, ``plain``, understands them."""
         given = inspect.signature(plain).bind(*args, **kwargs)
         given.apply_defaults()
         asked = FitArguments(
@@ -73,7 +73,7 @@ def epochs_of(model: Any, asked: FitArguments) -> Any:
 
 
 def batches_of(epochs: Any) -> Iterator[Any]:
-    """Those of one epoch."""
+    """The batches of one epoch."""
     with epochs.catch_stop_iteration():
         for _, _, found in epochs:
             yield found[0] if isinstance(found, list) else next(found)

@@ -47,7 +47,7 @@ from phalanx.train.worker.build_worker import build_worker
 
 
 def shared_fit(model: Any, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of ``model.fit(…)``, which is ``plain``."""
+    """Replaces ``model.fit(…)``; ``plain`` is Keras' own."""
     model._assert_compile_called("fit")
     return SharedFit(model, FitArguments.of(plain, *args, **kwargs)).train()
 
@@ -181,7 +181,7 @@ class SharedFit:
         self._mirror.begin_epoch()
 
     def _step(self, batch: Any, samples: int, step: int) -> dict[str, Any]:
-        """``samples``: of the batch, those that count."""
+        """Take a step; ``samples``: how many samples of the batch count."""
         mirror = self._mirror
         if self._source.weighs:
             self._parts.stopwatch.loss_samples = samples

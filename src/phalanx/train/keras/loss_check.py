@@ -117,13 +117,13 @@ def _is_mean(loss: Any) -> bool:
 
 
 def _ignores(loss: Any) -> bool:
-    """Whether it leaves out samples or pixels by their label."""
+    """Whether the loss leaves out samples or pixels by their label."""
     given = getattr(loss, "_fn_kwargs", None) or {}
     return given.get("ignore_class") is not None
 
 
 def _some_of(batch: Any) -> Any:
-    """Its first samples, as NumPy arrays."""
+    """The first samples of a batch, as NumPy arrays."""
     from keras import ops, tree
 
     return tree.map_structure(

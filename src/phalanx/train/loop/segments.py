@@ -82,11 +82,11 @@ class Segments:
         self._parts, self._engine = parts, parts.trained.engine
         self._schedule, self._steps = parts.schedule, parts.steps
         self.reached = 0
-        """Where the segment under way ends, if it is cut."""
+        """Where the current segment ends, if it is cut."""
         self.switch: _SwitchUnderWay | None = None
 
     def of(self, current: Pass) -> Iterator[Source]:
-        """Those of a pass, each as its batches; consume one before asking for the next."""
+        """The segments of a pass, each as its batches; consume one before asking for the next."""
         schedule, engine, leases = self._schedule, self._engine, self._engine.leases
         ticket = current.number * PER_PASS
         schedule.position = schedule.begin_at(current)
@@ -119,7 +119,7 @@ class Segments:
         engine.rest()
 
     def _loaded(self, current: Pass, found: Iterator[Lease]) -> Source:
-        # What is claimed ahead, others wait for; scripted time has no threads beside it.
+        # Claim little ahead, as others wait for it; scripted time has no threads for it at all.
         ahead = (2 if self._engine.lockstep else 1) if self._engine.background else 0
         device = torch.device("cpu") if current.adopted else self._parts.environment.device
         channels_last = self._parts.channels_last
@@ -158,7 +158,7 @@ class Segments:
             self.switch = _SwitchUnderWay(arrived, point, before, engine.phase)
 
     def end_switch(self, now: float) -> None:
-        """It is over when the first new step begins."""
+        """Tell of the switch, which is over when the first step of the new phase begins."""
         switch, self.switch = self.switch, None
         if switch is not None and self._parts.environment.rank == 0:
             self._parts.events.switched(

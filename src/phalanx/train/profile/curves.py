@@ -29,7 +29,7 @@ class StepSeconds(NamedTuple):
 
 
 Block = list[StepSeconds]
-"""At least one step, and all of one size, one after another."""
+"""Successive steps of one size, at least one."""
 
 
 def costs_of(blocks: Sequence[Block]) -> MachineCosts:
@@ -41,7 +41,7 @@ def costs_of(blocks: Sequence[Block]) -> MachineCosts:
     points = {n: float(np.quantile(means, 0.25)) for n, means in computing.items()}
     (fixed, each), (fixed_input, each_input) = fit_line(points), fit_line(reading)
     work = WorkCurve(
-        # What reading takes however few the samples are is a part of every step as well.
+        # The fixed seconds of reading are a part of every step as well.
         fixed=fixed + fixed_input,
         each=each,
         variation=_variation(blocks),

@@ -69,7 +69,7 @@ class Profiling(Stopwatch):
         self._late = 0  # alarms before the first step was done
 
     def watch(self, parts: WorkerParts) -> None:
-        """All that the worker trains with is made."""
+        """Begin to measure, once everything that the worker trains with is made."""
         optimizers = parts.trained.optimizers
         self._trained = [p for o in optimizers for g in o.param_groups for p in g["params"]]
         self._parts, self._readiness = parts, Readiness(self._trained, self.now)
@@ -77,7 +77,7 @@ class Profiling(Stopwatch):
         be_advised_by(self._forgive)
 
     def now(self) -> float:
-        """When the device has done what it was asked to."""
+        """The time when the device has finished its work."""
         device = self._environment.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -148,7 +148,7 @@ class Profiling(Stopwatch):
         self.trial.drop()
 
     def leave_pause(self, *, ends: bool = True) -> None:
-        """What the script did since its pass over the data was an evaluation, if anything."""
+        """Count the time since the last pass as an evaluation, if there was a pass."""
         if self._pass_ended is not None:
             took = self.now() - self._pass_ended + self._not_evaluated
             self._evaluation, self._pass_ended = max(self._evaluation, took), None
@@ -173,7 +173,7 @@ class Profiling(Stopwatch):
                 return
 
     def write(self) -> None:
-        """What was found; nothing if there was no step."""
+        """Write the profile; nothing if there was no step."""
         paths = self._environment.paths
         if paths is None or self._parts.lifecycle.over:
             return
@@ -321,7 +321,7 @@ class Readiness:
         self.pieces: list[tuple[float, float]] = [(1.0, 1.0)]
 
     def begin(self) -> None:
-        """The data are there."""
+        """Begin to watch a step, whose data are there."""
         self._times, self._began = {}, self._now()
         if not self._hooks:
             leaves = (p for p in self._parameters if p.requires_grad and p.is_leaf)
@@ -331,7 +331,7 @@ class Readiness:
         self._times[parameter] = self._now()
 
     def end(self, ready: float) -> None:
-        """The whole gradient is there."""
+        """Stop watching: the whole gradient is there."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -17,7 +17,7 @@ class CheckPlan:
     """The first steps, and later some at random, which come ever further apart."""
 
     def __init__(self, first: int, seed: int) -> None:
-        """``first``: of the first check; with 0 there is none."""
+        """``first``: the steps of the first check; with 0 there are no checks."""
         self._first, self._random = first, Random(seed)
         self.begins = 0 if first else -1
         """After how many steps the newest check that was asked for begins."""

@@ -86,7 +86,7 @@ class Checks:
         return self._forkable
 
     def begin(self, parts: WorkerParts, training: Forked) -> bool:
-        """Whether this training is checked. Collective where the workers train as one."""
+        """Begin a training; whether it is checked. Collective where the workers train as one."""
         engine, chosen, optimizers = parts.trained.engine, self._chosen, parts.trained.optimizers
         self._parts = self._proof = None
         one = engine.copies > 1 or (engine.workers > 1 and chosen.loss != "mean")
@@ -115,7 +115,7 @@ class Checks:
     # -- between two steps -------------------------------------------------------------------
 
     def fork(self) -> bool:
-        """Whether this is a child from now on, which goes on alone."""
+        """Fork a child if a check is due; true in the child, which goes on alone."""
         parts = self._parts
         if not self.due or self.is_child or parts is None or parts.trained.weight.pending:
             return False
@@ -165,7 +165,7 @@ class Checks:
             self._tell(self._proof.note() if self._proof is not None else None)
 
     def given(self) -> None:
-        """The child gets its next batch."""
+        """Note the random numbers when the child is given its next batch."""
         self._note_noise()
         self._given = torch.get_rng_state()
 
@@ -174,7 +174,7 @@ class Checks:
         self._noise = self._noise or drawn
 
     def step(self, plain: Callable[..., Any], optimizer: Any, closure: Any, **kwargs: Any) -> Any:
-        """A step of the child."""
+        """Take a step in the child, and note its result."""
         assert self._proof is not None and self._parts is not None
         given = () if closure is None else (closure,)
         with self._parts.steps.ours:  # an optimizer may have another one inside
@@ -203,7 +203,7 @@ class Checks:
         raise error
 
     def _note(self, found: Verdict | None) -> None:
-        """From the worker that found it to the others, who ask after each step."""
+        """Tell the other workers, which ask after each step, what this one found."""
         if found is not None and not (found.holds and self._said):
             self._said = True
             self._told[1:] = astuple(found)

@@ -145,7 +145,7 @@ class Proof:
     # -- in the workers ----------------------------------------------------------------------
 
     def note(self) -> Verdict | None:
-        """After a step of the workers; what was found, once the child has ended."""
+        """Note the weights after a step of the workers; the verdict, once the child has ended."""
         if self.steps < self._length:
             self._mine.append(self._values())
         self.steps += 1

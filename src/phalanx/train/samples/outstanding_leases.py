@@ -47,7 +47,7 @@ class OutstandingLeases:
         return row
 
     def count(self, total: int) -> None:
-        """This worker has had ``total`` samples before it claims any."""
+        """Set how many samples this worker has had before it claims any."""
         self._mine[_TOTAL] = self._mine[_CARRIED] = self._mine[_STEPPED] = total
 
     def record(self, ticket: int, lease: Lease, want: int) -> Lease:
@@ -142,7 +142,7 @@ class OutstandingLeases:
             applied = Applied(max(applied.whole, before), max(applied.begun, before))
             here = [one for one in self._given(rank) if busy and one.total > row[_BASE]]
             back, lost = untrained(here, applied)
-            # What the ring forgot, and what waited for its step when the ticket before ended.
+            # Samples that the ring forgot, and those without a step when the last ticket ended.
             known = here[0].total - here[0].samples if here else total
             forgot = max(0, known - max(applied.begun, int(row[_BASE]))) if busy else 0
             had = min(had, int(row[_BASE])) if busy else had

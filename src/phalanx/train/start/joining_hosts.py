@@ -70,7 +70,7 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
     hostname = os.uname().nodename
     address = own_address(variables, pool, hostname, seat.meet_at, addresses=addresses)
     machine = machine_of(pool, hostname, addresses) if pool else None
-    # What the launcher says, or the blueprint.
+    # The members that the launcher names, or else the blueprint.
     given = tuple(filter(None, variables.get(names.MEMBERS, "").split(",")))
     return Ticket(
         seat,

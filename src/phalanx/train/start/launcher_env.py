@@ -203,7 +203,7 @@ def _on_this_node(found: Variables) -> int | None:
     return counts[node]
 
 
-# What Slurm writes in a notation of its own: lists of hosts, and of tasks on each of them.
+# Slurm's notations: lists of hosts, and of the tasks on each of them.
 
 
 def first_host(text: str) -> str:

@@ -51,7 +51,7 @@ class Scaling:
         """``own``: of the run itself; its gradients are divided where they are copied out."""
         self._optimizers, self._nonfinite, self.own = optimizers, nonfinite, own
         self.scalers: dict[int, GradScaler] = {}
-        """By their optimizers, those that steps were taken with."""
+        """The scalers that steps were taken with, by optimizer."""
         self._updates = self._one = len(optimizers) == 1
         for optimizer in optimizers:
             _joined[optimizer] = partial(self._by_scaler, step, optimizer)
@@ -129,7 +129,7 @@ def _is_hooked(parameter: torch.Tensor) -> bool:
 
 
 def _tell(scaler: GradScaler, optimizer: torch.optim.Optimizer, refused: bool) -> None:
-    """What the workers found together is what the scaler goes by."""
+    """Tell the scaler whether the workers together refused the step."""
     if scaler.is_enabled() and scaler._scale is not None:
         state = scaler._per_optimizer_states[id(optimizer)]
         found = torch.full((), float(refused), device=scaler._scale.device)
@@ -173,7 +173,7 @@ class LossScale:
         return self.scaler is not None and not self.scaled and bool(self._gradients())
 
     def scale(self, error: Tensor) -> Tensor:
-        """What goes backwards in place of ``error``."""
+        """The scaled loss to go backwards from, in place of ``error``."""
         if self.scaler is None:
             return error
         scale = self.scaler.get_scale()

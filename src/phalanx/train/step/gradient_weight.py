@@ -112,7 +112,7 @@ class GradientWeight:
         return stands_for, 1.0
 
     def _rescale(self, index: int, before: float, scale: float) -> float:
-        """What has been accumulated, in the new measure, which is returned."""
+        """Convert the accumulated gradients to a new scale, and return it."""
         gradients = [g for p in self._parameters(index) if (g := get_grad(p)) is not None]
         if not gradients:
             return scale
@@ -158,7 +158,7 @@ class GradientWeight:
         self._scales = [self._weight * full] * len(self._scales)
 
     def _count_by_samples(self) -> None:
-        """What was counted by targets, equally many for each sample."""
+        """Count the batch by samples if it was counted by targets, equally many for each sample."""
         if self._counted is None or self._weighted:
             return
         scales, self._weight = self._by_samples

@@ -44,14 +44,14 @@ class Stepper:
         self._weight, self._stopwatch, self._losses = weight, stopwatch, losses
         nonfinite = self._nonfinite = NonFinite(script.environment, engine, stopwatch)
         self.ours = Inside()
-        """Inside, it is not the script that steps, saves, loads or reads gradients."""
+        """Entered when Phalanx, not the script, steps, saves, loads or reads gradients."""
         self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
         self._reads = GradientReads(engine, models, optimizers, self._weight, self.ours)
         self._scaling = Scaling(optimizers, self.step, nonfinite, self._weight.loss_scale.scaler)
         watch_backward(self._see_backward)
         self.in_batch = self._looked = False
         self.losses = 0
-        """How many have gone backwards."""
+        """How many losses have gone backwards."""
         self._fed = self._over = False
         """Whether batches come from ``run.batches``; whether training is over."""
         self._clip: float | None = None
@@ -206,14 +206,14 @@ class Stepper:
                 self._exchange.share_gradients(index, *weight.of_step(index))
 
     def step_before_switch(self) -> None:
-        """What was accumulated under the old strategy is applied there."""
+        """Step with the gradients that were accumulated under the old strategy."""
         if self._weight.pending and len(self._optimizers) == 1:
             kept, self.keeps_gradients = self.keeps_gradients, False  # they have been used
             self.step(clip=self._clip)
             self.keeps_gradients = kept
 
     def end_round(self) -> None:
-        """Workers that train apart come together."""
+        """End a round: workers that train apart come together."""
         began, total = self._stopwatch.clock.now(), Timing()
         for timing in self._exchange.end_round():
             total.send += timing.send

@@ -111,7 +111,7 @@ class Stopwatch:
         return any(not math.isfinite(float(value)) for value, _ in losses)
 
     def judged(self, timing: Timing) -> None:
-        """It is known whether the oldest step counts."""
+        """Count the losses of the oldest step, or drop them, now that its fate is known."""
         sums, losses = self._unjudged.popleft()
         for value, samples in losses:
             if timing.refused is not None and not math.isfinite(float(value)):

@@ -63,7 +63,7 @@ class _Kind:
 
 @dataclass
 class _Known:
-    """What is known of a module."""
+    """Facts about a module from its calls so far."""
 
     kinds: dict[Any, _Kind] = field(default_factory=dict)
     others: _Kind = field(default_factory=lambda: _Kind(None))

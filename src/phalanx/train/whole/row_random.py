@@ -52,7 +52,7 @@ class RowRandom(TorchDispatchMode):
         return next((d for d, n in enumerate(shape) if n == self._mine), None)
 
     def _wider(self, given: Any, dim: int) -> Any:
-        """As it is in a whole call; what rows of others hold does not matter for what is drawn."""
+        """An argument with the size of a whole call; the values of other rows do not matter."""
         if self._dim(given) is None:
             return given
         if not isinstance(given, Tensor):

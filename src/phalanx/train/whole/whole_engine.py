@@ -112,9 +112,9 @@ class WholeEngine(ArenaEngine):
         return rows
 
     def align(self) -> None:
-        """Every worker has the weights and buffers of the first one. Collective."""
+        """Give every worker the weights and buffers of the first one. Collective."""
         values = [v for m in self._models for v in (*m.parameters(), *m.buffers())]
-        # By ``data``: a graph that is under way, with these very values, stays as it is.
+        # Through ``data``, so that an existing graph of these values stays as it is.
         broadcast(self._arena, list({id(v): v.data for v in values}.values()))
 
     # -- steps -------------------------------------------------------------------------------
