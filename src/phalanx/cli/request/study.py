@@ -248,7 +248,7 @@ def show_or_execute(study: StudyRun, out: Output, dry_run: bool) -> int:
 
 @contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Between runs, ``phalanx stop`` ends a study the way Ctrl-C does."""
+    """Let ``phalanx stop`` end a study between runs, as Ctrl-C does."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

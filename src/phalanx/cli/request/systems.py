@@ -182,7 +182,7 @@ def keras_request(request: Request, system: str, script: Path) -> Request:
 
 
 def spark_request(request: Request, system: str, systems: Sequence[str]) -> Request:
-    """By way of Spark, or not: where both are compared, ``spark:URL`` is for one of them only."""
+    """The request of a system, with Spark or without: ``spark:URL`` is for only one of these."""
     asked, by_spark = request.options.launcher, request.launcher == "spark"
     if system == SPARK_SYSTEM:
         asked = asked if by_spark else "spark"

@@ -79,7 +79,7 @@ class Leader(Outlet):
         self._ahead, self._cells, self._slots, self._lock = ahead, cells, list(slots), lock
         self._own, self._rows, self._sums = own, rows, sums
         self._low = self._begun = sums.numel()
-        """Its own gradients are ready from ``_low`` on, and the sum was sent from ``_begun`` on."""
+        """Own gradients are ready from ``_low`` on, and the sum was sent from ``_begun`` on."""
         self._turn, self._waits = threading.Lock(), False
         self._thread = BackgroundThread("phalanx-leader")
 

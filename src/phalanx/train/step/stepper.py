@@ -68,7 +68,7 @@ class Stepper:
         speed would look like that of the asking. The exchange would wait for it anyway."""
 
     def open(self) -> None:
-        """A pass over the data begins."""
+        """Begin a pass over the data."""
         if self._over:
             raise _over()
         self._fed = True

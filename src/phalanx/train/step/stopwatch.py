@@ -34,7 +34,7 @@ class EpochSums:
         self.judged += len(targets)
 
     def add_loss(self, value: Tensor, samples: int) -> None:
-        """On the value's device, in one operation."""
+        """Add a loss to the sum, on the value's device, in one operation."""
         if not isinstance(self.loss, Tensor):
             self.loss = torch.full_like(value, self.loss, dtype=torch.float32)
         self.loss.add_(value, alpha=samples)

@@ -94,7 +94,7 @@ class RowPlan:
     """How one way of calling a model is shared out."""
 
     inputs: tuple[int | None, ...]
-    """By leaf of the arguments: the dimension that has the rows; ``None``: all workers need it."""
+    """For each leaf of the arguments, the dimension of its rows; ``None``: all workers need it."""
     outputs: tuple[int, ...] = ()
 
 
