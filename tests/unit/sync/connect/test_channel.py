@@ -255,8 +255,8 @@ def test_a_peer_that_lets_much_wait_is_not_taken_for_dead() -> None:
     with channel_pair() as (near, far):
         limit = socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT
         near.send(b"small")
-        assert near.share().getsockopt(*limit) > 0
+        assert near._connection.getsockopt(*limit) > 0
         with pytest.raises(PeerLost, match="in time"):
             exchange([(near, [bytes(64 * MEGABYTE)])], [], timeout=0.1)
-        assert near.share().getsockopt(*limit) == 0
-        assert far.share().getsockopt(*limit) > 0
+        assert near._connection.getsockopt(*limit) == 0
+        assert far._connection.getsockopt(*limit) > 0
