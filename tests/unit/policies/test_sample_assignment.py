@@ -112,7 +112,7 @@ def rows_of(ranges: list[Range]) -> list[int]:
     return [row for start, end in ranges for row in range(start, end)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(SIZES, st.integers(1, 5), st.data())
 def test_each_row_once(sizes: list[int], workers: int, data: st.DataObject) -> None:
     """Workers of changing speeds take in any order; now and then others go on, from the state."""
@@ -146,7 +146,7 @@ def test_what_is_read_next_is_known() -> None:
     assert lanes.next_window(0) == 40
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(SIZES, min_size=2, max_size=4), st.data())
 def test_gpu_copies_stay_at_home(lines: list[list[int]], data: st.DataObject) -> None:
     whole = ranges_of([size for line in lines for size in line])
