@@ -92,6 +92,7 @@ def test_a_dollar_sign_is_no_formula(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("linked", ["report.html", "figures/loss-by-epoch.png"])
+@pytest.mark.usefixtures("undrawn")
 def test_nothing_is_written_through_a_link(tmp_path: Path, linked: str) -> None:
     precious = tmp_path / "precious"
     precious.write_text("precious")

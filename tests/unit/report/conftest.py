@@ -1,0 +1,3 @@
+from cli_support import undrawn
+
+__all__ = ["undrawn"]
