@@ -93,6 +93,8 @@ class Reducer:
         self._flats: list[Tensor] | None = None
         self.refused: tuple[int, ...] | None = None
         """Workers whose gradients were not finite, if the sum is not: see ``Timing``."""
+        self.norm = 0.0
+        """Of the sum, before it was clipped."""
 
     def _sum_between_hosts(self, context: StrategyContext, topology: str | None) -> Summing:
         from phalanx.sync.reduce.between_hosts import Summing
@@ -222,7 +224,9 @@ class Reducer:
                 self._early.renew()
             self._barrier.wait()
             if clip > 0.0:  # of the whole sums, so that all hosts find the same
-                factor *= clip_factor(float(shared.norms[self._local[0]]) * factor**2, clip)
+                found = float(shared.norms[self._local[0]]) * factor**2
+                self.norm = math.sqrt(found)
+                factor *= clip_factor(found, clip)
                 torch._foreach_mul_([out for own in self.reduced for out in own], factor)
         # Everyone decides alike, also a worker that had nothing to give: it costs a barrier, so
         # what cannot have become infinite is not looked at.
@@ -240,8 +244,10 @@ class Reducer:
         found = float(self._shared.totals[self._local].sum())
         if not math.isfinite(found) and self._is_bad(slices):
             self.refused = self._who()
-        if clip > 0.0 and (factor := clip_factor(found, clip)) < 1.0:
-            torch._foreach_mul_(slices, factor)
+        if clip > 0.0:
+            self.norm = math.sqrt(found)
+            if (factor := clip_factor(found, clip)) < 1.0:
+                torch._foreach_mul_(slices, factor)
 
     def _is_bad(self, slices: list[Tensor]) -> bool:
         """A closer look, by the members on this host: each square may be finite, and only

@@ -52,6 +52,7 @@ def adopt_this_worker() -> None:
     chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
     from phalanx.train.adopt.adoption import Adoption
     from phalanx.train.adopt.found_models import note_what_is_made
+    from phalanx.train.step.clipping import watch_clipping
     from phalanx.train.step.stepper import watch_backward
 
     workers = int(variables.get(settings.WORKERS, "1"))
@@ -72,6 +73,7 @@ def adopt_this_worker() -> None:
     torch.random.manual_seed = _seed
     torch.set_rng_state = torch.random.set_rng_state = _set_state
     watch_backward(_current.adoption.before_training)
+    watch_clipping(None)  # a script that imports the function by its name gets the watched one
     note_what_is_made()
     from phalanx.train.keras.adoption import adopt_keras
 

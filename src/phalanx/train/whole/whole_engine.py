@@ -168,7 +168,7 @@ class WholeExchange(Exchange):
 
     def step(
         self, index: int, scale: float, weight: float, clip: float | None, *,
-        agreed: bool = False, judge: bool = False,
+        agreed: bool = False, clipped: bool = False, judge: bool = False,
     ) -> Timing:  # fmt: skip
         waited = self._meet(index)
         timing = super().step(index, scale, weight, clip, agreed=agreed, judge=judge)
