@@ -5,21 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-from typing import TYPE_CHECKING
 
+import msgspec
+
+from phalanx.cli.output import Output
+from phalanx.cli.request.options import RunOptions
+from phalanx.cli.request.request import Request
 from phalanx.core.errors import DONE, InputError, RunStopped, ScriptError
+from phalanx.core.run_folder.run_paths import new_run
 from phalanx.core.script.explained import Explanation
 from phalanx.core.terminal import printable
-
-if TYPE_CHECKING:
-    from phalanx.cli.output import Output
-    from phalanx.cli.request.options import RunOptions
-    from phalanx.cli.request.request import Request
-    from phalanx.launch.run.observer import Observer
+from phalanx.launch.frameworks.framework import KERAS_NAMES
+from phalanx.launch.run.controller import execute
+from phalanx.launch.run.observer import Observer
 
 
 def refuse_beside_explain(framework: str | None, options: RunOptions) -> None:
-    from phalanx.launch.frameworks.framework import KERAS_NAMES
 
     for option, given in (
         ("--framework", framework not in (None, *KERAS_NAMES)),
@@ -32,10 +33,6 @@ def refuse_beside_explain(framework: str | None, options: RunOptions) -> None:
 
 def explain(request: Request, out: Output) -> Explanation:
     """What adoption finds; raises what the script would be refused for."""
-    import msgspec
-
-    from phalanx.core.run_folder.run_paths import new_run
-    from phalanx.launch.run.controller import execute
 
     if not request.adopt:
         return Explanation(joins=True, script=str(request.script))
@@ -61,7 +58,6 @@ def explain(request: Request, out: Output) -> Explanation:
 
 def explaining_observer(out: Output) -> Observer:
     """The script's own output is not shown, but what it failed with is."""
-    from phalanx.launch.run.observer import Observer
 
     class Failures(Observer):
         def note(self, text: str) -> None:
