@@ -6,7 +6,6 @@ import atexit
 import os
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -32,24 +31,11 @@ from phalanx.plan.plan import Plan
 from phalanx.train.start.launcher_env import Seat
 
 
-@dataclass(frozen=True)
-class WorkerStart:
-    """One process: its seat, and what it is to run."""
-
-    seat: Seat
-    settings: RunSettings
-    script: Path
-    arguments: list[str]
-    command: list[str]
-    title: str
-
-
-def train(start: WorkerStart, out: Output) -> int:
+def train(seat: Seat, job: Job, title: str, out: Output) -> int:
     """Run the script to its end; the exit code of the command."""
-    seat = start.seat
     by_hand.stop_in_order()
-    paths = _folder(f"{seat.launcher}-{seat.run}", start.title)
-    record = _begin(start, paths, out) if seat.is_first else None
+    paths = _folder(f"{seat.launcher}-{seat.run}", title)
+    record = _begin(seat, job, paths, out) if seat.is_first else None
     by_hand.keep_output(paths.log_of(seat.process))
     # What the bootstrap of phalanx run does before the script.
     os.environ[names.STARTED] = repr(time.monotonic())
@@ -60,7 +46,7 @@ def train(start: WorkerStart, out: Output) -> int:
         run_startup()
     finally:
         context.leave()
-    main = become_main(str(start.script), start.arguments)
+    main = become_main(str(job.script), job.arguments)
     code = _judge(run_script(main, paths.traceback_of(seat.process)), seat, paths)
     if record is not None:
         record.code = code
@@ -77,19 +63,19 @@ def _folder(word: str, title: str) -> RunPaths:
     return paths
 
 
-def _begin(start: WorkerStart, paths: RunPaths, out: Output) -> by_hand.Record:
-    seat, settings = start.seat, start.settings
-    record = by_hand.Record(_job(start), paths)
+def _begin(seat: Seat, job: Job, paths: RunPaths, out: Output) -> by_hand.Record:
+    record = by_hand.Record(job, paths)
     record.begin()
     # Before the script: what it leaves to its exit is done when the summary is written.
     atexit.register(_tell_end, record, paths, out)
-    out.note(f"run {paths.id}: {seat.processes} workers ({seat.launcher}), {settings.strategy}")
+    out.note(f"run {paths.id}: {seat.processes} workers ({seat.launcher}), {job.settings.strategy}")
     return record
 
 
-def _job(start: WorkerStart) -> Job:
+def job_of(
+    seat: Seat, settings: RunSettings, script: Path, words: list[str], command: list[str]
+) -> Job:
     """As the controller would have it, but for the machines, which only the workers know."""
-    seat, settings = start.seat, start.settings
     plan = Plan(
         strategy=settings.strategy,
         selection="all",
@@ -99,14 +85,7 @@ def _job(start: WorkerStart) -> Job:
         predicted={"seconds": None},
         reasons=[f"{seat.processes} processes, started by {seat.launcher}"],
     )
-    return Job(
-        script=start.script,
-        arguments=start.arguments,
-        settings=settings,
-        plan=plan,
-        launcher=seat.launcher,
-        command=start.command,
-    )
+    return Job(script, words, settings, plan, seat.launcher, command)
 
 
 def _judge(code: int, seat: Seat, paths: RunPaths) -> int:
