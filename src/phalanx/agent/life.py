@@ -255,8 +255,3 @@ def begin(agent: Agent) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, end)
     threading.Thread(target=watch, name="watch", daemon=True).start()
-
-
-HANDLERS = {"hello": hello, "facts": facts, "ping": ping, "leave": leave, "make_way": make_way}
-SLOW = ("facts",)
-"""``nvidia-smi`` takes seconds to answer the first time."""

@@ -243,6 +243,3 @@ def stored(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, A
     if store.trouble is not None:
         raise unwritable(agent, store.trouble)
     return {"received": store.received}
-
-
-HANDLERS = {"blob": blob, "stored": stored}

@@ -168,13 +168,3 @@ def held(folder: Path, name: str) -> Iterator[Path]:
         raise RequestProblem(f"checkpoint {name} no longer exists") from None
     finally:
         shutil.rmtree(place, ignore_errors=True)
-
-
-HANDLERS = {
-    "collect": collect,
-    "checkpoint": checkpoint,
-    "collected": collected,
-    "new_files": new_files,
-    "clean": clean,
-}
-SLOW = ("collect", "checkpoint", "new_files", "clean")
