@@ -21,7 +21,7 @@ from phalanx.lab import state as states
 from phalanx.lab.building import build, kill_and_wait, plan, remove
 from phalanx.lab.needs import check_host, check_root
 from phalanx.lab.state import LabState, MachineState
-from phalanx.pool.facts import Facts, measure
+from phalanx.pool.here import Facts, measure
 
 
 class Lab:
