@@ -42,11 +42,7 @@ class Have(msgspec.Struct):
     next: int | None = None
 
 
-class Laid(msgspec.Struct):
-    path: str
-
-
-def read_answer(link: AgentLink, answer: dict[str, Any], kind: type[T]) -> T:
+def read_answer(link: AgentLink, answer: object, kind: type[T]) -> T:
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError:
@@ -133,7 +129,7 @@ class Shipment:
 
     async def lay_out(self) -> str:
         answer = await self._ask("lay_out", "unpacking")
-        return read_answer(self._link, answer, Laid).path
+        return read_answer(self._link, answer.get("path"), str)
 
     def garbled(self, number: int) -> MachineError:
         path = self._root / self._manifest.entries[number].path
