@@ -83,13 +83,7 @@ class _Progress(Observer):
 class PlainProgress(_Progress):
     """Lines for a pipe or a file: the script's own to one stream, ours to stderr."""
 
-    def __init__(
-        self,
-        script_output: Console,
-        errors: Console,
-        *,
-        worth: bool = False,
-    ) -> None:
+    def __init__(self, script_output: Console, errors: Console, *, worth: bool = False) -> None:
         super().__init__(errors, worth)
         self._script_output = script_output
 
@@ -115,12 +109,7 @@ class LiveProgress(_Progress):
     """An overall bar with the time to go, and one row per worker."""
 
     def __init__(
-        self,
-        console: Console,
-        title: str,
-        errors: Console | None = None,
-        *,
-        worth: bool = False,
+        self, console: Console, title: str, errors: Console | None = None, *, worth: bool = False
     ) -> None:
         super().__init__(console, worth)
         self._title = title
