@@ -1,7 +1,7 @@
-"""What goes home at the end, and what is removed then, or was not used for 30 days.
+"""Send a run's results to the controller at its end, and remove its folder and what is unused.
 
-The files of the run's folder that workers wrote are sent in pieces, each file followed by the
-checksum of what was sent. Of the project's folder, new and changed files are only named.
+The files that workers wrote to the run's folder are sent in pieces, each file followed by the
+checksum of what was sent. New and changed files of the project's folder are only named.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOLDERS = ("files", "checkpoints")
 FILES = ("model.safetensors", "best.safetensors", "profile.json")
 HOME_MARKER = "results-are-home"
 NAMED = 200
-"""New files that are named one by one."""
+"""How many new files are named one by one."""
 LEAVING = ".leaving"
 
 
@@ -119,7 +119,7 @@ def _changed(project: Path) -> list[tuple[str, int]]:
 
 
 def collected(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """All results are home: they may be removed here."""
+    """Mark that the controller has all results, so that they may be removed here."""
     (run_folder_of(agent) / HOME_MARKER).touch()
     return {}
 
@@ -133,23 +133,23 @@ def clean(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if path.name not in keep:
             remove(path)
-    with contextlib.suppress(OSError):  # what is kept, or could not be removed, is in the answer
+    with contextlib.suppress(OSError):  # files that are kept or not removable are in the answer
         folder.rmdir()
     remove_unused(Path(agent.folder), _is_needed)
     return {"kept": sorted(str(path) for path in folder.iterdir()) if folder.is_dir() else []}
 
 
 def _is_needed(folder: Path) -> bool:
-    """Whether a run that its controller left behind has what is nowhere else."""
+    """Whether a run that its controller abandoned has files that exist only here."""
     project = folder / "project"
-    kept = project.is_dir() and read_baseline(project) is None  # for what was new in it
+    kept = project.is_dir() and read_baseline(project) is None  # an earlier clean kept it
     at_home = (folder / HOME_MARKER).exists() or not any(result_files(folder))
     return bool(kept or not at_home or _changed(project))
 
 
 def checkpoint(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Send one as soon as it is whole, so that it is not lost with this machine; the answer names
-    all that are here."""
+    """Send a finished checkpoint during the run, so that it is not lost with this machine; the
+    answer names all checkpoints that are here."""
     folder, name = run_folder_of(agent), field(request, "checkpoint", str)
     if not CHECKPOINT_NAME.fullmatch(name):
         raise RequestProblem(f"invalid checkpoint name: {name[:100]!r}")
@@ -161,7 +161,7 @@ def checkpoint(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[st
 
 @contextlib.contextmanager
 def held(folder: Path, name: str) -> Iterator[Path]:
-    """Holds the files of a checkpoint by second names: workers may remove it while it is sent."""
+    """Hard-link a checkpoint's files elsewhere: workers may remove it while it is sent."""
     place = folder / LEAVING / name
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -181,7 +181,7 @@ MOST_LOOKED_AT = 200000
 
 
 def remove_unused(home: Path, is_needed: Callable[[Path], bool]) -> None:
-    """What is used is touched; so nothing that a run of today needs is old."""
+    """Remove files that no run has used for 30 days; each use touches a file."""
     now = time.time()
     old = now - KEEP_SECONDS
     for path in itertools.islice((home / "blobs").glob("*/*"), MOST_LOOKED_AT):
@@ -216,7 +216,7 @@ def _remove_if_older(path: Path, moment: float) -> None:
 
 
 def _touched(*paths: Path) -> float:
-    """When the first of them that is there was changed."""
+    """When the first of ``paths`` that exists was changed; now, if none exists."""
     for path in paths:
         with contextlib.suppress(OSError):
             return path.lstat().st_mtime
@@ -224,17 +224,17 @@ def _touched(*paths: Path) -> float:
 
 
 def _remove_environment(folder: Path, moment: float) -> None:
-    """Unless a run takes it up right now; its lock stays, as others may wait for it."""
+    """Remove an old environment that no run locks; its lock stays, as others may wait for it."""
     with contextlib.suppress(OSError), folder.with_name(folder.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _touched(folder / MARKER, folder) < moment:
-            # The marker first: what is half removed must not pass for whole.
+            # The marker goes first: a half removed environment must not pass for a whole one.
             (folder / MARKER).unlink(missing_ok=True)
             remove(folder)
 
 
 def _last_sign(run: Path) -> float:
-    """When a run's folder, or what its workers write all the time, last changed."""
+    """When a run's folder, or a file that its workers write, last changed."""
     parts = [run / name for name in PARTS]
     files = [path for part in parts for path in part.glob("*")]
     return max(_touched(path) for path in (run, *parts, *files) if path.exists())

@@ -36,7 +36,7 @@ def refuse_beside_explain(framework: str | None, options: RunOptions) -> None:
 
 
 def explain(request: Request, out: Output) -> Explanation:
-    """What adoption finds; raises what the script would be refused for."""
+    """Explain how the script would be adopted; raises the error that would refuse it."""
 
     if not request.adopt:
         return Explanation(joins=True, script=str(request.script))

@@ -35,7 +35,7 @@ class WorkerState:
 
     @property
     def rate(self) -> float | None:
-        """Samples a second."""
+        """Samples per second over the last few seconds."""
         if not self.recent:
             return None
         seconds = _end(self.recent[-1]) - self.recent[0].began[0]
@@ -68,7 +68,7 @@ class EpochLine:
     trained: bool = True
     """``False``: the run went on from a checkpoint after this epoch, and only evaluated it."""
     step: int | None = None
-    """Of a training without epochs: its steps so far."""
+    """Steps so far of a training without epochs."""
 
 
 class ProgressState:

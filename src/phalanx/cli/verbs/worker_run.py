@@ -48,9 +48,9 @@ def train(seat: Seat, job: Job, title: str, out: Output) -> int:
     """Run the script to its end; the exit code of the command."""
     stop_in_order()
     paths = _folder(f"{seat.launcher}-{seat.run}", title)
-    record = _begin(seat, job, paths, out) if seat.is_first else None
+    record = _begin(seat, job, paths, out) if seat.process == 0 else None
     keep_output(paths.log_of(seat.process))
-    # What the bootstrap of phalanx run does before the script.
+    # From here on as the bootstrap of ``phalanx run`` prepares a script.
     os.environ[names.STARTED] = repr(time.monotonic())
     # Only these steps see a rank: for the script it is settled when the workers have met.
     mine = {**os.environ, names.RANK: str(seat.process)}
@@ -88,7 +88,7 @@ def _begin(seat: Seat, job: Job, paths: RunPaths, out: Output) -> Record:
 def job_of(
     seat: Seat, settings: RunSettings, script: Path, words: list[str], command: list[str]
 ) -> Job:
-    """As the controller would have it, but for the machines, which only the workers know."""
+    """The job as a controller would make it, except the machines, which only workers know."""
     plan = Plan(
         strategy=settings.strategy,
         selection="all",
@@ -194,7 +194,7 @@ def exit_code_of(code: int) -> int:
 def stop_in_order() -> None:
     """SIGTERM, by which launchers end a run, and Ctrl-C both stop it as ``phalanx stop`` does."""
     signal.signal(signal.SIGTERM, _stop)
-    # As the other one: training replaces the handler of SIGTERM by its own.
+    # Ctrl-C raises SIGTERM, because training replaces that handler by its own.
     signal.signal(signal.SIGINT, lambda number, frame: signal.raise_signal(signal.SIGTERM))
 
 

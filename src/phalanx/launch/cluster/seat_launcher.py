@@ -43,7 +43,7 @@ class SeatLauncher(seats.ClusterLauncher):
     cluster: ClassVar[str]
     """The cluster's name in messages."""
     check: ClassVar[str]
-    """What to do when it fails."""
+    """The advice to a user when the cluster fails."""
     together: ClassVar[bool] = False
     """Whether the cluster ends all seats when it loses one."""
     _job: Job

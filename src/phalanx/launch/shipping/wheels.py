@@ -24,7 +24,7 @@ from phalanx.launch.shipping.versions import Inspection
 
 FETCH_SECONDS = 3600.0
 OLD_NAMES = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
-"""What manylinux was called after, by the minor version of glibc."""
+"""Older names of manylinux tags, by the minor version of glibc."""
 _TICK = 0.2
 
 
@@ -57,7 +57,7 @@ async def _alone(folder: Path) -> AsyncIterator[None]:
 
 
 async def _fetch(recipe: Recipe, python: Inspection, folder: Path, machine: str) -> None:
-    """Under another name first: a folder that has its name is whole."""
+    """Download to a folder with a temporary name, renamed when it is complete."""
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
