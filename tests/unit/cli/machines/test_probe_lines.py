@@ -78,8 +78,8 @@ def test_what_was_left_out() -> None:
     assert probe_words.left_out_words(probe) == [
         "pairs a – b",
         "64 B: all-reduce tree, all-reduce ring",
-        "32 MiB: gather",
-        "64 MiB: gather",
+        "32 MiB: all-reduce ring",
+        "64 MiB: all-reduce ring",
     ]
 
 
