@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
-from phalanx.lab.blueprint import cores_of
 from phalanx.lab.cgroups import quota_of
+from phalanx.lab.lab import cores_of
 from phalanx.lab.limits import check_sum, read_memory, read_quotas, read_rate, read_rates
 
 

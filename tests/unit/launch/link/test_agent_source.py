@@ -7,7 +7,7 @@ import sys
 import msgspec
 import pytest
 
-from phalanx.launch.link.agent_source import agent_sources, boot_source
+from phalanx.launch.link.agent_link import agent_sources, boot_source
 
 SOURCES: dict[str, str] = msgspec.json.decode(agent_sources())
 

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError
-from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.settings import RunSettings
-from phalanx.launch.launchers.remote_commands import MeetingPoint, meeting_variables
 from phalanx.train.start.environment import detect
 from phalanx.train.start.joining_hosts import ticket_of
 from phalanx.train.start.launcher_env import own_seat, seat_of
@@ -81,8 +79,7 @@ def test_the_launcher_names_the_addresses_of_all_machines() -> None:
     seat = own_seat(VARIABLES)
     assert seat is not None
     assert ticket_of(seat, VARIABLES).members == ()
-    meeting = MeetingPoint("127.0.0.1", 9900, RunKey.new(), False, {}, ["127.0.0.1", "::1"])
-    given = meeting_variables(meeting, "127.0.0.1")
+    given = {"PHALANX_MEMBERS": "127.0.0.1,::1"}
     assert ticket_of(seat, VARIABLES | given).members == ("127.0.0.1", "::1")
 
 
