@@ -203,7 +203,8 @@ def serve(seat: Seat) -> NoReturn:
         seat.process, seat.processes, ticket.machine, ticket.address, listener.port, host_id(),
         serves=True,
     )  # fmt: skip
-    threading.Thread(target=serve_stores, args=(listener, ended.is_set), daemon=True).start()
+    serving = threading.Thread(target=serve_stores, args=(listener, ended.is_set), daemon=True)
+    serving.start()
     channel, welcome = greet((ticket.meet_at, seat.port), ticket.key, hello, tls=ticket.tls)
     listener.expect_from(w.address for w in welcome.workers)
     code = 0
