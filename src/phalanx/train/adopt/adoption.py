@@ -53,6 +53,8 @@ _DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
 class Adoption:
     def __init__(self, chosen: RunSettings, workers: int) -> None:
         self._chosen, self._workers = chosen, workers
+        self.profiles = chosen.profile is not None
+        """Whether the script is only measured."""
         self._made: list[weakref.ref[torch.optim.Optimizer]] = []
         self._training: AdoptedTraining | None = None
         self._joining = self._made_since = False
@@ -71,13 +73,8 @@ class Adoption:
 
     @property
     def _child(self) -> Checks | ViewTrial | None:
-        """In a child of a worker: what it is there for."""
+        """The check or trial that this process was forked for, if it is a child of a worker."""
         return self._checks if self._checks.is_child else self._view.trial
-
-    @property
-    def profiles(self) -> bool:
-        """Whether the script is only measured."""
-        return self._chosen.profile is not None
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """The script has made an optimizer."""
@@ -104,8 +101,8 @@ class Adoption:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def passes_on(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether a step of this optimizer is its own: not the script's, or of one worker."""
+    def passes_on(self, _optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a step of an optimizer is its own now: not the script's, or of one worker."""
         training = self._training
         return self._joining or (training is not None and bool(training.parts.steps.ours))
 
@@ -201,7 +198,7 @@ class Adoption:
     # -- passes ------------------------------------------------------------------------------
 
     def iterate(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """In place of ``iter(loader)``."""
+        """The iterator that a script's ``iter(loader)`` returns instead of its own."""
         if is_ours(loader):
             return plain()
         if self._checks.is_child:
@@ -320,11 +317,9 @@ class Adoption:
         return training.through(loader, drawn)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
-        """Those that can train something, in the order in which they were made.
-
-        Of two that have a parameter in common the newer one counts. Workers collect their garbage
-        at different times, and one that the script has dropped must be gone on all of them.
-        """
+        """Those that can train something, in the order in which they were made. Of two that have a
+        parameter in common the newer one counts. Workers collect their garbage at different times,
+        and one that the script has dropped must be gone on all of them."""
         if len(self._made) > self._settled:
             new = any(ref() is not None for ref in self._made[self._settled :])
             if new and self._made[1:]:
@@ -366,7 +361,7 @@ class Adoption:
             )  # fmt: skip
             loop.adopt(self._chosen.epochs or passes)
             call_at_end(self._end_at_exit)
-            # What a script does after its last pass is measured as well, or shared out.
+            # With a profile or whole batches, work after the last pass counts as well.
             known = None if self.profiles or whole else passes
             engine = parts.trained.engine
             if isinstance(engine, WholeEngine):

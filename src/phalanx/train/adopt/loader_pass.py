@@ -31,7 +31,7 @@ from phalanx.train.proof.checks import Checks
 from phalanx.train.start.seed import Streams
 
 _PASSES_APART = 4
-"""That free-running workers may be, for their orders to be compared."""
+"""Passes that free-running workers may be apart for their orders still to be compared."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,8 @@ def is_ours(loader: DataLoader[Any]) -> bool:
 
 def order_of(loader: DataLoader[Any], *, again: bool = False) -> LoaderPass:
     """Draws as ``iter(loader)`` does alone: a sampler that draws when it is asked to begin, then a
-    seed for loader processes, then a sampler that draws as it goes.
-
-    ``again``: its processes are there already, so they need no seed.
-    """
+    seed for loader processes, then a sampler that draws as it goes. ``again``: its processes are
+    there already, so they need no seed."""
     sampler = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset):
         raise InputError(
@@ -140,7 +138,7 @@ class ComparedOrders:
         self._engine, shape = engine, (engine.workers * engine.copies, _PASSES_APART, 2)
         cells = engine.region("orders of passes", math.prod(shape), torch.int64)
         self._orders = cells.view(shape).numpy()
-        """Of each worker and its last passes: the number, and a checksum of the samples' order."""
+        """For each worker's last passes: the number, and a checksum of the samples' order."""
 
     def compare(self, number: int, drawn: LoaderPass) -> None:
         checksum = zlib.crc32(drawn.order.numpy().tobytes(), drawn.batch)
@@ -180,10 +178,8 @@ def alone_pass(
 
 
 class OwnGenerators:
-    """torch's common one is not among them: it has streams of its own.
-
-    ``begin``: what the loader draws when it is asked for an iterator; gives the batches' numbers.
-    """
+    """torch's common one is not among them: it has streams of its own. ``begin``: what the loader
+    draws when it is asked for an iterator; gives the batches' numbers."""
 
     def __init__(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> None:
         sampler: Any = loader.batch_sampler

@@ -12,6 +12,7 @@ import dis
 import inspect
 import linecache
 import math
+import operator
 from collections.abc import Iterator
 from pathlib import Path
 from traceback import walk_stack
@@ -31,10 +32,10 @@ _CALLS = {
     if name in dis.opmap
 }
 _OPERATIONS: dict[type[ast.operator], Any] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.FloorDiv: lambda a, b: a // b,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
 }
 
 
@@ -43,10 +44,8 @@ class UnknownError(Exception):
 
 
 def passes_of(frame: FrameType | None) -> int | None:
-    """The product of the loops around ``frame``'s line and around its callers' lines.
-
-    The innermost loop is the one over the batches themselves, if the line is its own head.
-    """
+    """The product of the loops around ``frame``'s line and around its callers' lines. The innermost
+    loop is the one over the batches themselves, if the line is its own head."""
     total, found = 1, False
     while frame is not None:
         loops = list(loops_around(frame))
@@ -189,7 +188,7 @@ def _whole(value: Any) -> int:
 
 
 def value_of(node: ast.expr, frame: FrameType) -> Any:
-    """Of names, attributes of plain objects, numbers and their sums and products."""
+    """The value of an expression of names, attributes of plain objects, and arithmetic."""
     match node:
         case ast.Constant(value=value):
             return value

@@ -84,7 +84,7 @@ def adopt_this_worker() -> None:
 
 
 def end_adoption() -> None:
-    """The script joins by itself."""
+    """End adoption: the script joins the run itself."""
     if _current.adoption is not None and not _current.adoption.profiles:
         from phalanx.train.files.side_effects import stop_keeping
 
@@ -122,7 +122,7 @@ def _init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
 
 
 def _wrap_step(kind: Any) -> None:
-    """On the class, and before a scheduler is made: schedulers keep the step that they find."""
+    """Wrap a class's ``step`` before schedulers are made, which keep the step that they find."""
     plain = kind.step
     if hasattr(plain, "_phalanx_plain"):
         return

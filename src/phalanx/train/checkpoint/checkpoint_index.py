@@ -28,7 +28,7 @@ from phalanx.train.checkpoint.disk import Steps, scratch_of, unwatched, write_du
 
 
 def numbers(folder: Path) -> list[int]:
-    """Of all checkpoints that have been finished, oldest first; some may be damaged since."""
+    """Numbers of all finished checkpoints, oldest first; some may be damaged since."""
     found = (number_of(name) for name in _names(folder))
     return sorted(number for number in found if number is not None)
 
@@ -121,9 +121,7 @@ def _is_finite(checkpoint: Path) -> bool:
 
 def sweep(folder: Path, upto: int | None = None, steps: Steps = unwatched) -> None:
     """Remove what is half deleted, and what is half written with a number of at most ``upto``.
-
-    Another worker may already be writing its part of the next one.
-    """
+    Another worker may already be writing its part of the next one."""
     scratch_of(folder / BEST).unlink(missing_ok=True)
     found = [(name, n) for name in _names(folder) if (n := leftover_number(name)) is not None]
     # First those that are in the way of the others' deletion.

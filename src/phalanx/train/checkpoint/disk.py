@@ -14,20 +14,18 @@ Steps = Callable[[str], None]
 
 
 def unwatched(_step: str) -> None:
-    """Ignores it."""
+    """Ignore the name of a step of writing."""
 
 
 def scratch_of(path: Path) -> Path:
-    """What ``path`` is called while it is written."""
+    """The temporary name of ``path`` while it is written."""
     return path.with_name(f".{path.name}.part")
 
 
 @contextmanager
 def durable(path: Path, steps: Steps = unwatched) -> Iterator[BinaryIO]:
-    """A new file that appears as ``path`` once it is whole and on the disk.
-
-    A link in its place is replaced, never followed.
-    """
+    """A new file that appears as ``path`` once it is whole and on the disk. A link in its place is
+    replaced, never followed."""
     scratch = scratch_of(path)
     steps(f"write {path.name}")
     scratch.unlink(missing_ok=True)

@@ -35,7 +35,7 @@ class Label(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     sha256: str
     """Empty: the part could not be made."""
     file: str = ""
-    """Of a whole checkpoint: what the file is called there."""
+    """The file's name in a checkpoint that is sent whole."""
 
 
 _decode = msgspec.msgpack.Decoder(Label).decode
@@ -84,10 +84,8 @@ def receive_whole(
 def receive(
     channel: Channel, number: int, path: Path, end: float, steps: Steps = unwatched
 ) -> FileRecord:
-    """Wait for the part of checkpoint ``number``, at most until ``end``, and write it.
-
-    Parts of checkpoints before, which came to nothing, are thrown away.
-    """
+    """Wait for the part of checkpoint ``number``, at most until ``end``, and write it. Parts of
+    checkpoints before, which came to nothing, are thrown away."""
     label, size = _await(channel, number, end)
     if not label.sha256:
         raise NoParcel("could not create its part")

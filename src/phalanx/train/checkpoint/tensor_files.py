@@ -36,9 +36,7 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], steps: Steps = unwatched
 ) -> FileRecord:
     """Write ``tensors`` in the safetensors format, without a second copy of them in memory.
-
-    safetensors' own writer gives no checksum: it would have to be read again for that.
-    """
+    safetensors' own writer gives no checksum: it would have to be read again for that."""
     digest, size = hashlib.sha256(), 0
     with durable(path, steps) as file:
         for part in file_parts(tensors):
@@ -79,10 +77,8 @@ def _raw(tensor: Tensor) -> memoryview:
 
 
 def load(checkpoint: Path, manifest: CheckpointManifest, rank: int | None) -> dict[str, Tensor]:
-    """What all workers have in common (``None``), or what is the own of ``rank``.
-
-    A worker that was not there when the checkpoint was written has nothing of its own.
-    """
+    """What all workers have in common (``None``), or what is the own of ``rank``. A worker that was
+    not there when the checkpoint was written has nothing of its own."""
     name = SHARED if rank is None else rank_file(rank)
     if name not in manifest.files:
         return {}

@@ -26,7 +26,7 @@ class ActivePhase:
     phase: Phase
     team: Team
     rendezvous: Rendezvous
-    """Of the team."""
+    """Where the team's workers meet."""
     strategies: list[Strategy]
 
     @cached_property
@@ -51,10 +51,8 @@ class ActivePhase:
 
 
 class PhaseSet:
-    """The phase under way, and those made before: training may come back to them.
-
-    All are of the same memory: that of the parameters and the optimizers' state.
-    """
+    """The phase under way, and those made before: training may come back to them. All are of the
+    same memory: that of the parameters and the optimizers' state."""
 
     current: ActivePhase
 
@@ -126,7 +124,7 @@ class PhaseSet:
                 strategy.arrive()
 
     def drain(self) -> None:
-        """Everything that is under way is applied."""
+        """Apply all updates that are under way."""
         for strategy in self.strategies:
             strategy.drain()
 

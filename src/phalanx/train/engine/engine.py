@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Script:
-    """What the script brings, on this worker's device."""
+    """The script's models and optimizers, on this worker's device."""
 
     environment: Environment
     models: list[nn.Module]
@@ -50,11 +50,9 @@ class Script:
 
 class Engine:
     """A worker alone: the user's optimizer, nothing shared, no other worker to wait for.
-
-    ``SharedEngine`` is the same for several workers; the loop knows only this. ``leases`` gives
-    out samples, ``exchange`` steps, ``directives`` says what to do between two batches,
-    ``optimizers`` keeps those of the script true, ``model`` reads and restores the model's state.
-    """
+    ``SharedEngine`` is the same for several workers; the loop knows only this. ``leases`` gives out
+    samples, ``exchange`` steps, ``directives`` says what to do between two batches, ``optimizers``
+    keeps those of the script true, ``model`` reads and restores the model's state."""
 
     rank = 0
     workers = 1
@@ -73,13 +71,13 @@ class Engine:
     """Whether gradients may be on their way before the step: then
     ``exchange.begin_batch`` is called."""
     leads = True
-    """Whether it speaks for those that step together."""
+    """Whether this worker speaks for those that step together."""
     holds_optimizers = True
     """Whether this worker can give the script's optimizers their state at any time."""
     near_first = True
     """Whether this worker writes where the first one does: they are on one machine."""
     phase = "single"
-    """What this worker trains under now, in words."""
+    """The current phase of the strategy, in words."""
 
     def __init__(
         self,
@@ -143,16 +141,13 @@ class Engine:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Workers that train apart come together, to be evaluated as one. Collective."""
-
     def come_to_rest(self) -> None:
         """Return when no worker has anything under way: all then see the same. Collective."""
 
     # -- the way through the data ------------------------------------------------------------
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterable[T]:
-        """Of the ``count`` batches of an evaluation, those that are evaluated: all of them."""
+        """The batches of an evaluation to evaluate, of ``count``: all, except when profiling."""
         return batches
 
     def end_pass(self, *, adopted: bool = False) -> None:
@@ -163,13 +158,11 @@ class Engine:
         """``end_pass`` of an adopted script that has left its loop after ``reached`` samples."""
 
     def begin_pass(self, *, adopted: bool) -> None:
-        """Of an adopted script: no worker trains before all have done what came before."""
+        """Wait, in an adopted script, until all workers have come to this pass."""
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
-        """Be in ``phase``; when that is a switch, returns when the last worker came to it.
-
-        By then its last update is applied, and what it evaluated before the switch is done.
-        """
+        """Be in ``phase``; when that is a switch, returns when the last worker came to it. By then
+        its last update is applied, and what it evaluated before the switch is done."""
         return None
 
     def capture(self) -> Captured:
@@ -182,7 +175,7 @@ class Engine:
     # -- a child that goes on alone ----------------------------------------------------------
 
     def leave_shared_memory(self) -> None:
-        """Of a process that was forked from this worker: what it trains becomes its own."""
+        """Give a process forked from this worker memory of its own for what it trains."""
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -201,7 +194,7 @@ class Engine:
         """End in the middle, all together. Collective."""
 
     def channels_with_first(self) -> dict[int, Channel]:
-        """Between the first worker and those who cannot write where it does. Collective."""
+        """Channels from the first worker to those that cannot write where it does. Collective."""
         return {}
 
     def finish(self, collective: bool) -> None:

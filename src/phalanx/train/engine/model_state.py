@@ -39,7 +39,7 @@ class Captured:
 
 
 class ModelState:
-    """Of a worker alone."""
+    """The state of a worker's models, for a worker alone."""
 
     def __init__(
         self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
@@ -60,14 +60,12 @@ class ModelState:
 
     @contextmanager
     def showing(self, snapshot: Snapshot | None) -> Iterator[None]:
-        """Inside, the models hold ``snapshot``."""
+        """Within this context, the models hold ``snapshot``."""
         yield
 
     def capture(self) -> Captured:
-        """The state now, in memory of its own: a GPU's on that GPU, where there is room for it.
-
-        All workers stand still meanwhile.
-        """
+        """The state now, in memory of its own: a GPU's on that GPU, where there is room for it. All
+        workers stand still meanwhile."""
         _refresh(self._models)
         replicas = self.replicas
         try:
@@ -90,7 +88,7 @@ class ModelState:
 
 
 class SharedModelState(ModelState):
-    """Of several workers."""
+    """The state of the models of several workers."""
 
     def __init__(
         self, arena: Arena, models: Sequence[nn.Module], phases: PhaseSet, buffers: str

@@ -22,7 +22,7 @@ from phalanx.train.engine.script_optimizers import SharedOptimizers, WrittenWeig
 
 
 class SharedEngine(ArenaEngine):
-    """Of several workers: the same as ``Engine``, over what the arena lets them share."""
+    """The ``Engine`` of several workers, which share state through the arena."""
 
     model: SharedModelState
     leases: SharedSampleLeases
@@ -135,10 +135,6 @@ class SharedEngine(ArenaEngine):
         return True
 
     # -- steps -------------------------------------------------------------------------------
-
-    def settle(self) -> None:
-        if self.apart:
-            self._phases.drain()
 
     def come_to_rest(self) -> None:
         self._phases.drain()

@@ -19,11 +19,8 @@ REMEDY = "Specify it: forward=lambda model, batch: (model(batch['image']), batch
 
 
 def call_model(model: nn.Module, batch: Any) -> tuple[Any, Any]:
-    """Outputs and targets of ``batch`` as scripts usually mean it.
-
-    The last of several parts is the target, and so is an entry of one of the usual names. A batch
-    without a target is its own.
-    """
+    """Outputs and targets of ``batch`` as scripts usually mean it. The last of several parts is the
+    target, and so is an entry of one of the usual names. A batch without a target is its own."""
     if dataclasses.is_dataclass(batch) and not isinstance(batch, Mapping):
         batch = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
     if isinstance(batch, Mapping):

@@ -10,12 +10,12 @@ from phalanx.policies.balance import ShareChange
 from phalanx.policies.sample_assignment import SettledSamples
 from phalanx.sync.arena.arena import LostWorker
 from phalanx.train.engine.sample_leases import EngineListener
-from phalanx.train.step.stopwatch import Stopwatch
+from phalanx.train.step.stopwatch import EpochSums, Stopwatch
 
 
 class TrainingEvents(EngineListener):
-    """Of one worker. ``epochs_before``: epochs go on counting when a script trains several models,
-    one after another."""
+    """Writes one worker's events. ``epochs_before``: epochs go on counting when a script trains
+    several models, one after another."""
 
     def __init__(self, rank: int, stopwatch: Stopwatch, epochs_before: int) -> None:
         self._rank, self._stopwatch, self._before = rank, stopwatch, epochs_before
@@ -24,7 +24,7 @@ class TrainingEvents(EngineListener):
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = self._before + epoch
-        self._stopwatch.next_epoch(self.epoch)
+        self._stopwatch.epoch, self._stopwatch.sums = self.epoch, EpochSums()
 
     def epoch_done(self, began: float, rate: float, step: int | None) -> None:
         sums, now = self._stopwatch.sums, self._stopwatch.clock.now()

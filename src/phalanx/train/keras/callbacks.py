@@ -12,11 +12,7 @@ from typing import Any
 
 from phalanx.core.errors import InputError
 
-_INSIDE = (
-    "on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end",
-)  # fmt: skip
-
-
+_INSIDE = {"on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end"}
 _WRITE_LOGS = {"LearningRateScheduler", "ReduceLROnPlateau"}
 SAVE = {"ModelCheckpoint", "SwapEMAWeights"}
 """Of Keras: they may use the optimizer after an epoch."""
@@ -63,25 +59,16 @@ def sees_batches(callback: Any) -> bool:
 
 def is_own(callback: Any) -> bool:
     """Whether it does what the script says, in a method or a function."""
-    own = (vars(owner) for owner in type(callback).__mro__ if not _of_keras(owner))
-    return any(name.startswith("on_") for names in (vars(callback), *own) for name in names)
-
-
-def _of_keras(kind: type) -> bool:
-    return kind.__module__.startswith(("keras.", "builtins"))
+    return bool(_own_methods(callback))
 
 
 def acts_inside(callback: Any) -> bool:
     """Keras' own only show and save, but for a ``LambdaCallback``."""
-    kind = type(callback)
-    if any(name in vars(callback) for name in _INSIDE):
-        return True
-    if kind.__module__.startswith("keras."):
-        return False
-    return any(
-        getattr(owner, name, None) is not None
-        for owner in kind.__mro__
-        if not _of_keras(owner)
-        for name in _INSIDE
-        if name in vars(owner)
+    return not _INSIDE.isdisjoint(_own_methods(callback))
+
+
+def _own_methods(callback: Any) -> set[str]:
+    kinds = (
+        k for k in type(callback).__mro__ if not k.__module__.startswith(("keras.", "builtins"))
     )
+    return {n for names in map(vars, (callback, *kinds)) for n in names if n.startswith("on_")}

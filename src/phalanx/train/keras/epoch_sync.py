@@ -17,16 +17,13 @@ from phalanx.train.loop.segments import WorkerParts
 
 
 class EpochSync:
-    """All workers meet here after an epoch, whatever the strategy."""
+    """The meeting of all workers after an epoch, whatever the strategy."""
 
     def __init__(self, parts: WorkerParts, mirror: KerasModel) -> None:
         self._parts, self._mirror, self._model = parts, mirror, mirror.model
         self._engine = parts.trained.engine
         self.rank, self.workers = parts.environment.rank, parts.environment.workers
-
-    @property
-    def is_first(self) -> bool:
-        return self.rank == 0
+        self.is_first = self.rank == 0
 
     def gather(self, value: Any) -> list[Any]:
         if self.workers == 1:
@@ -48,9 +45,7 @@ class EpochSync:
     @contextmanager
     def in_common(self, rule: torch.optim.Optimizer | None = None) -> Iterator[None]:
         """Inside, Keras' model has what all workers have come to, and may be given other weights.
-
-        ``rule``: its optimizer too, with the state of that one, for callbacks that save.
-        """
+        ``rule``: its optimizer too, with the state of that one, for callbacks that save."""
         engine, mirror = self._engine, self._mirror
         engine.come_to_rest()
         mirror.read_buffers()

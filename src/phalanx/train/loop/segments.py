@@ -59,10 +59,6 @@ class WorkerParts:
     """Puts TF32 back as the script had it, at the end."""
     readers: CheckedReaders
 
-    @property
-    def channels_last(self) -> bool:
-        return self.precision in AUTOCASTS
-
 
 class Segments:
     def __init__(self, parts: WorkerParts) -> None:
@@ -74,7 +70,7 @@ class Segments:
         """Of a switch that is over when the first new step begins."""
 
     def of(self, current: Pass) -> Iterator[Source]:
-        """Those of a pass, each as its batches; consume one before asking for the next."""
+        """The segments of a pass, each as its batches; consume one before asking for the next."""
         schedule, engine, leases = self._schedule, self._engine, self._engine.leases
         ticket = current.number * PER_PASS
         schedule.position = schedule.begin_at(current)
@@ -107,10 +103,10 @@ class Segments:
         engine.rest()
 
     def _loaded(self, current: Pass, found: Iterator[Lease]) -> Source:
-        # What is claimed ahead, others wait for; scripted time has no threads beside it.
+        # Claim little ahead, as others wait for it; scripted time has no threads for it at all.
         ahead = (2 if self._engine.lockstep else 1) if self._engine.background else 0
         device = torch.device("cpu") if current.adopted else self._parts.environment.device
-        channels_last = self._parts.channels_last
+        channels_last = self._parts.precision in AUTOCASTS
         return loaded(current, found, device, ahead=ahead, channels_last=channels_last)
 
     # -- what all workers carry out together -------------------------------------------------

@@ -38,16 +38,13 @@ class TrainingLoop:
         """Whether a pass over the data is under way."""
         self.in_last_batch = False
         self.current: Pass | None = None
-        self._passes = self._reached = self.own_steps = 0
+        self._passes = self.own_steps = 0
         """Steps on batches that the script itself has made, among others."""
+        self.reached = 0
+        """Samples of the pass, up to the end of the global batch in hand."""
         self._began = False
         self._segments = Segments(parts)
         self._forget_exit = call_at_end(self._at_exit) if parts.environment.launched else None
-
-    @property
-    def reached(self) -> int:
-        """Samples of the pass, up to the end of the global batch in hand."""
-        return self._reached
 
     # -- epochs ------------------------------------------------------------------------------
 
@@ -109,9 +106,7 @@ class TrainingLoop:
         self, reader: Reader, order: Tensor, batch: int, *, counted: bool = False
     ) -> Iterator[Any]:
         """This worker's batches of one epoch of an adopted script, in the script's own order.
-
-        ``counted``: the script takes as many as its loader has.
-        """
+        ``counted``: the script takes as many as its loader has."""
         epoch, skipped = self._passes, self._passes < self._schedule.start.pass_number
         if not skipped:
             self.epoch = epoch
@@ -188,7 +183,7 @@ class TrainingLoop:
                 raise
             finally:
                 self.inside = False
-                self._lifecycle.trained(self._clock.now() - began)
+                self._lifecycle.trained += self._clock.now() - began
         if trained:
             self._steps.end_pass()
             rates.end_pass()
@@ -245,7 +240,7 @@ class TrainingLoop:
             weight.new_batch(lease, current.batch, engine)
             if engine.goes_ahead:
                 exchange.begin_batch(weight.scales)
-            self._reached = lease.batch_end
+            self.reached = lease.batch_end
             rates.batches += 1
             rates.reached = lease.batch_end
             stopwatch.received(asked, exchange.received(lease, batch))

@@ -40,7 +40,7 @@ class Pass:
     adopted: bool = False
     """In the order of the script's own loader; the script itself moves batches to a device."""
     lanes: PassLanes | None = None
-    """Where the data come in blocks."""
+    """The lanes of the pass, if its data come in blocks."""
     counted: bool = False
     """The script takes as many batches as its loader has: each worker has a part of each."""
 
@@ -119,12 +119,10 @@ def check_sizes(samples: int, batch: int, workers: int) -> None:
 def loaded(
     current: Pass, found: Iterator[Lease], device: torch.device, *, ahead: int, channels_last: bool
 ) -> Iterator[tuple[Lease, Any]]:
-    """Each lease with its batch, ``ahead`` of time where that pays.
-
-    With ``ahead`` 0 there is no thread beside this one. A plain gather from memory is done in the
-    training thread anyway: a thread beside it would only take turns with it, on a pinned core or on
-    the GPU that has the data.
-    """
+    """Each lease with its batch, ``ahead`` of time where that pays. With ``ahead`` 0 there is no
+    thread beside this one. A plain gather from memory is done in the training thread anyway: a
+    thread beside it would only take turns with it, on a pinned core or on the GPU that has the
+    data."""
     reader, cuda = current.reader, device.type == "cuda"
     tensors = reader if isinstance(reader, TensorReader) else None
     plain = tensors is not None and not tensors.augmented

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import msgspec
 import torch
@@ -37,9 +37,6 @@ from phalanx.sync.store.remote.store_session import serve_stores
 from phalanx.train.start.launcher_env import Seat, own_seat
 from phalanx.train.start.own_address import machine_of, meeting_address, own_address
 
-if TYPE_CHECKING:
-    from phalanx.pool.machine import Pool
-
 LEAVE_SECONDS = 10.0
 
 
@@ -51,7 +48,7 @@ class Ticket:
     key: RunKey
     machine: str
     address: str
-    """Of this machine, towards the others."""
+    """This machine's address, as the others reach it."""
     meet_at: str
     tls: bool
     server_request: ServerRequest
@@ -66,11 +63,18 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
             "this run has no key by which its workers authenticate",
             "Make one: phalanx worker --new-key FILE; set PHALANX_KEY_FILE to it on all machines.",
         )
-    pool, addresses = None if ours else _pool(variables), own_addresses()
-    hostname = os.uname().nodename
+    path, pool = None if ours else variables.get(names.POOL), None
+    links = _told_links(variables) if ours else {}
+    if path:
+        # Here, because most workers read none: it takes as long to import as all else of ours.
+        from phalanx.pool.blueprint import read_blueprint
+
+        pool, probe = read_blueprint(Path(path)), read_probe(Path(path))
+        links = link_rates(probe) if probe else {}
+    hostname, addresses = os.uname().nodename, own_addresses()
     address = own_address(variables, pool, hostname, seat.meet_at, addresses=addresses)
     machine = machine_of(pool, hostname, addresses) if pool else None
-    # What the launcher says, or the blueprint.
+    # The members that the launcher names, or else the blueprint.
     given = tuple(filter(None, variables.get(names.MEMBERS, "").split(",")))
     return Ticket(
         seat,
@@ -79,9 +83,7 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
         address,
         meeting_address(seat.meet_at, pool),
         tls=variables.get(names.TLS) == "1" if ours else bool(pool and pool.tls),
-        server_request=ServerRequest(
-            _servers(variables), _told_links(variables) if ours else _links(variables)
-        ),
+        server_request=ServerRequest(_servers(variables), links),
         members=given or tuple(m.address or m.host for m in (pool.machines if pool else ())),
     )
 
@@ -103,29 +105,12 @@ def _told_links(variables: Mapping[str, str]) -> dict[str, float]:
         raise InputError(f"{names.LINKS} cannot be read: {error}", "Unset it.") from None
 
 
-def _links(variables: Mapping[str, str]) -> dict[str, float]:
-    """What each machine's link was measured to carry, if the pool was probed."""
-    path = variables.get(names.POOL)
-    probe = read_probe(Path(path)) if path else None
-    return link_rates(probe) if probe else {}
-
-
-def _pool(variables: Mapping[str, str]) -> Pool | None:
-    path = variables.get(names.POOL)
-    if not path:
-        return None
-    # Here, because most workers read none: it takes as long to import as all else of ours.
-    from phalanx.pool.blueprint import read_blueprint
-
-    return read_blueprint(Path(path))
-
-
 @cache
 def take_seat(seat: Seat) -> RemoteArena:
     """Become a worker: once in a process, which may train several models, one after another."""
     ticket = ticket_of(seat, os.environ)
     os.environ.pop(KEY_VARIABLE, None)  # processes that this one starts have no use for it
-    keeper = _keep_coordinator(ticket) if seat.is_first else None
+    keeper = _keep_coordinator(ticket) if seat.process == 0 else None
     arena = become_worker(
         (ticket.meet_at, seat.port),
         ticket.key,
@@ -197,7 +182,7 @@ def serve(seat: Seat) -> NoReturn:
     if seat.launcher == "phalanx":
         # Asked to stop together with its workers, it is still needed: they save first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    keeper = _keep_coordinator(ticket) if seat.is_first else None
+    keeper = _keep_coordinator(ticket) if seat.process == 0 else None
     listener = Listener(ticket.address, ticket.key, tls=ticket.tls, members=ticket.members)
     hello = Hello(
         seat.process, seat.processes, ticket.machine, ticket.address, listener.port, host_id(),

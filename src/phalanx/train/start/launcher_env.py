@@ -22,6 +22,8 @@ from phalanx.core.run_folder.run_paths import slug
 from phalanx.core.settings import PRECISIONS, Precision, RunSettings
 from phalanx.core.spec import parse_spec
 
+Numbers = tuple[int, int]
+"""Of a process, and how many there are."""
 LauncherName = Literal["torchrun", "mpirun", "srun", "by hand", "phalanx"]
 MOST_SEED = 2**32
 _FIRST_PORT, _PORTS = 15000, 15000
@@ -35,7 +37,7 @@ class Seat:
 
     launcher: LauncherName
     process: int
-    """Its number among all, from 0."""
+    """The process's number among all, from 0."""
     processes: int
     locals: int | None
     """How many are on its machine; ``None`` is unknown."""
@@ -48,19 +50,17 @@ class Seat:
     machine: str
     """The name of this machine."""
 
-    @property
-    def is_first(self) -> bool:
-        return self.process == 0
-
 
 def seat_of(variables: Mapping[str, str], hostname: str) -> Seat | None:
     """The seat that ``variables`` give; ``None`` alone, or where Phalanx's own launcher did."""
     if settings.RANK in variables:
         return None
     found = Variables(variables)
-    for marks, read in _LAUNCHERS:
-        if found.any_of(*marks):
-            return read(found, slug(hostname))
+    for process, processes, read in _LAUNCHERS:
+        # A batch script has SLURM_PROCID too, and runs once: only steps have the other one.
+        if found.text(processes) or (found.text(process) and read is not _srun):
+            numbers = numbers_of(found, process, processes)
+            return None if numbers[1] == 1 else read(found, numbers, slug(hostname))
     return None
 
 
@@ -105,16 +105,13 @@ def settings_of(variables: Mapping[str, str]) -> RunSettings:
     )
 
 
-def _by_hand(found: Variables, machine: str) -> Seat | None:
-    numbers = numbers_of(found, hosts.PROCESS, hosts.PROCESSES)
-    if numbers[1] == 1:
-        return None
+def _by_hand(found: Variables, numbers: Numbers, machine: str) -> Seat:
     wanted = "one address and port for all, such as 10.0.0.1:9900"
     return _by_our_variables(found, "by hand", numbers, machine, wanted)
 
 
 def _by_our_variables(
-    found: Variables, launcher: LauncherName, numbers: tuple[int, int], machine: str, wanted: str
+    found: Variables, launcher: LauncherName, numbers: Numbers, machine: str, wanted: str
 ) -> Seat:
     """``wanted``: what ``PHALANX_MEET`` should have been."""
     meeting = address, port = meeting_of(found, "", None, wanted)
@@ -122,10 +119,7 @@ def _by_our_variables(
     return Seat(launcher, *numbers, here, *meeting, run_word(found, f"{address}-{port}"), machine)
 
 
-def _torchrun(found: Variables, machine: str) -> Seat | None:
-    numbers = numbers_of(found, "RANK", "WORLD_SIZE")
-    if numbers[1] == 1:
-        return None
+def _torchrun(found: Variables, numbers: Numbers, machine: str) -> Seat:
     here = found.number("LOCAL_WORLD_SIZE", least=1, most=numbers[1])
     taken = found.number("MASTER_PORT", least=1, most=65535)
     # torchrun itself listens on MASTER_PORT.
@@ -141,10 +135,7 @@ def _torchrun(found: Variables, machine: str) -> Seat | None:
     return Seat("torchrun", *numbers, here, *meeting, run, machine)
 
 
-def _mpirun(found: Variables, machine: str) -> Seat | None:
-    numbers = numbers_of(found, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
-    if numbers[1] == 1:
-        return None
+def _mpirun(found: Variables, numbers: Numbers, machine: str) -> Seat:
     here = found.number("OMPI_COMM_WORLD_LOCAL_SIZE", least=1, most=numbers[1])
     # Open MPI names the machine of mpirun itself, where process 0 need not be.
     meeting = address, port = meeting_of(
@@ -155,10 +146,7 @@ def _mpirun(found: Variables, machine: str) -> Seat | None:
     return Seat("mpirun", *numbers, here, *meeting, run, machine)
 
 
-def _srun(found: Variables, machine: str) -> Seat | None:
-    numbers = numbers_of(found, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
-    if numbers[1] == 1:
-        return None
+def _srun(found: Variables, numbers: Numbers, machine: str) -> Seat:
     job, step = found.number("SLURM_JOB_ID", least=1), found.number("SLURM_STEP_ID")
     nodes = found.text("SLURM_STEP_NODELIST") or found.text("SLURM_JOB_NODELIST")
     # The port: every process of a step works out the same, jobs on one machine different ones.
@@ -178,11 +166,10 @@ def _srun(found: Variables, machine: str) -> Seat | None:
 
 # In this order: a torchrun that srun started has the variables of both, and its own count.
 _LAUNCHERS = (
-    ((hosts.PROCESS, hosts.PROCESSES), _by_hand),
-    (("RANK", "WORLD_SIZE"), _torchrun),
-    (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), _mpirun),
-    # A batch script has SLURM_PROCID and SLURM_NTASKS too, and runs once: only steps have this.
-    (("SLURM_STEP_NUM_TASKS",), _srun),
+    (hosts.PROCESS, hosts.PROCESSES, _by_hand),
+    ("RANK", "WORLD_SIZE", _torchrun),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", _mpirun),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", _srun),
 )
 
 
@@ -203,7 +190,7 @@ def _on_this_node(found: Variables) -> int | None:
     return counts[node]
 
 
-# What Slurm writes in a notation of its own: lists of hosts, and of tasks on each of them.
+# Slurm's notations: lists of hosts, and of the tasks on each of them.
 
 
 def first_host(text: str) -> str:
@@ -235,9 +222,6 @@ class Variables:
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables
 
-    def any_of(self, *names: str) -> bool:
-        return any(self.text(name) for name in names)
-
     def text(self, name: str) -> str:
         return self._variables.get(name, "").strip()
 
@@ -267,7 +251,7 @@ class Variables:
         return number
 
 
-def numbers_of(found: Variables, process: str, processes: str) -> tuple[int, int]:
+def numbers_of(found: Variables, process: str, processes: str) -> Numbers:
     """This process's number and how many there are, which have to fit."""
     count = found.needed(processes, beside=process, least=1, most=MOST_PROCESSES)
     number = found.needed(process, beside=processes)

@@ -61,7 +61,7 @@ class GradientWeight:
         self._in_hand: tuple[Lease, int] | None = None
 
     def new_batch(self, lease: Lease, batch: int, engine: Engine) -> None:
-        """Of ``batch`` samples over all workers, unless it is a smaller last one."""
+        """Begin a batch, of ``batch`` samples over all workers unless it is a smaller last one."""
         self._in_hand = lease, batch
         waiting = self.pending and not self.averages
         if waiting and all(get_grad(p) is None for p in self._all()):
@@ -112,7 +112,7 @@ class GradientWeight:
         return stands_for, 1.0
 
     def _rescale(self, index: int, before: float, scale: float) -> float:
-        """What has been accumulated, in the new measure, which is returned."""
+        """Convert the accumulated gradients to a new scale, and return it."""
         gradients = [g for p in self._parameters(index) if (g := get_grad(p)) is not None]
         if not gradients:
             return scale
@@ -123,10 +123,8 @@ class GradientWeight:
         return scale
 
     def count_as(self, counted: Counted | None) -> bool:
-        """A loss of the batch in hand counts for this; ``None`` is its samples.
-
-        Returns whether the scales are others now.
-        """
+        """A loss of the batch in hand counts for this; ``None`` is its samples. Returns whether the
+        scales are others now."""
         if counted is self._counted is None and self.pending == 1 and not self._looks:
             self._looks = 1  # the first loss of a step, which counts for its samples as expected
             return False
@@ -158,7 +156,7 @@ class GradientWeight:
         self._scales = [self._weight * full] * len(self._scales)
 
     def _count_by_samples(self) -> None:
-        """What was counted by targets, equally many for each sample."""
+        """Count the batch by samples if it was counted by targets, equally many for each sample."""
         if self._counted is None or self._weighted:
             return
         scales, self._weight = self._by_samples
@@ -197,7 +195,7 @@ class GradientWeight:
 
     @property
     def scales(self) -> list[float]:
-        """Of every optimizer, if its step came now."""
+        """The scale of every optimizer's gradients, if its step came now."""
         if not self.averages and not self.agreed and self.loss_scale.scaler is None:
             return self._scales
         return [self.of_step(index, taken=False)[0] for index in range(len(self._scales))]

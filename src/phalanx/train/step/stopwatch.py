@@ -34,7 +34,7 @@ class EpochSums:
         self.judged += len(targets)
 
     def add_loss(self, value: Tensor, samples: int) -> None:
-        """On the value's device, in one operation."""
+        """Add a loss to the sum, on the value's device, in one operation."""
         if not isinstance(self.loss, Tensor):
             self.loss = torch.full_like(value, self.loss, dtype=torch.float32)
         self.loss.add_(value, alpha=samples)
@@ -59,19 +59,19 @@ class Stopwatch:
     _input: float = 0.0
     _samples: int = 0
     batch_samples: int = 0
-    """Of the batch in hand, this worker's."""
+    """This worker's samples of the current batch."""
     batch_before: int = 0
-    """Of the batch before it."""
+    """This worker's samples of the batch before."""
     batches: int = 0
     loss_samples: int | None = None
-    """Of the batch in hand, those that its loss is the mean of, where these are fewer."""
+    """Samples of the current batch that its loss is the mean of, where these are fewer."""
     _loss: float | None = None
     _losses: list[tuple[float | Tensor, int]] = field(default_factory=list)
-    """Of the step in hand: they count when it does."""
+    """Losses of the current step, which count if the step does."""
     _unjudged: deque[tuple[EpochSums, list[tuple[float | Tensor, int]]]] = field(
         default_factory=deque
     )
-    """Of the steps before it, where a GPU may have skipped them."""
+    """Losses of earlier steps that a GPU may have skipped."""
     _last: float = 0.0
 
     def asked(self) -> float:
@@ -111,7 +111,7 @@ class Stopwatch:
         return any(not math.isfinite(float(value)) for value, _ in losses)
 
     def judged(self, timing: Timing) -> None:
-        """It is known whether the oldest step counts."""
+        """Count the losses of the oldest step, or drop them, now that its fate is known."""
         sums, losses = self._unjudged.popleft()
         for value, samples in losses:
             if timing.refused is not None and not math.isfinite(float(value)):
@@ -121,10 +121,6 @@ class Stopwatch:
                 sums.loss += value * samples
             else:
                 sums.add_loss(value, samples)
-
-    def judge(self, outputs: Tensor, targets: Tensor) -> None:
-        if self.batch_samples:
-            self.sums.judge(outputs, targets)
 
     def worked(self) -> tuple[int, float]:
         """Samples of the step in hand, and the seconds since it began."""
@@ -140,10 +136,8 @@ class Stopwatch:
         self.bytes_sent += timing.bytes_sent
 
     def stepped(self, ready: float, timing: Timing, scale: float = 1.0) -> None:
-        """The exchange that began at ``ready`` (the gradient is there) is over.
-
-        ``scale`` is what the script has multiplied its losses by.
-        """
+        """The exchange that began at ``ready`` (the gradient is there) is over. ``scale`` is what
+        the script has multiplied its losses by."""
         losses, self._losses = self._losses, []
         if scale != 1.0:
             losses = [(value / scale, samples) for value, samples in losses]
@@ -160,6 +154,3 @@ class Stopwatch:
         self.bytes_sent += timing.bytes_sent
         self._last = self.clock.now()
         self._began, self._input, self._samples, self._loss = None, 0.0, 0, None
-
-    def next_epoch(self, epoch: int) -> None:
-        self.epoch, self.sums = epoch, EpochSums()

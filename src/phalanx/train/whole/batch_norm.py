@@ -39,14 +39,14 @@ def batch_norm(
 
 
 def _statistics(rows: Rows, x: Tensor) -> tuple[float, Tensor, Tensor]:
-    """Of each channel: how many values, their mean, their variance."""
+    """The count of values per channel, and each channel's mean and variance."""
     dims, number = _dims(x), x.dtype if x.dtype == torch.float64 else torch.float32
     counted, values = x.numel() // x.shape[1], x.to(number)
     mean = values.sum(dims) / counted
     centred = values - _by_channel(mean, x)
     spread = centred.mul_(centred).sum(dims) / counted  # torch.var_mean takes four times as long
     mine = torch.zeros(len(rows.sizes), 2 * x.shape[1] + 1, dtype=number, device="cpu")
-    mine[rows.rank] = torch.cat([mean.new_tensor([counted]), mean, spread]).cpu()
+    mine[rows.collective.rank] = torch.cat([mean.new_tensor([counted]), mean, spread]).cpu()
     told = rows.collective.sum(mine)
     counts = told[:, 0].to(torch.float64)
     means, spreads = told[:, 1:].to(torch.float64).chunk(2, dim=1)

@@ -64,7 +64,7 @@ class _Kind:
 
 @dataclass
 class _Known:
-    """What is known of a module."""
+    """Facts about a module from its calls so far."""
 
     kinds: dict[Any, _Kind] = field(default_factory=dict)
     others: _Kind = field(default_factory=lambda: _Kind(None))
@@ -84,7 +84,7 @@ class SharedCalls(CallState):
         self._collective, self._shares, self._say_once = collective, shares, say_once
         self._known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
         self.own_stream: Tensor | None = None
-        """Of random numbers inside calls, where they are this worker's."""
+        """The state of random numbers inside calls, where this worker has its own."""
         self.alone_left = 0
         """Steps to come in which the random numbers of calls are those of one process."""
         self._alone = False
@@ -167,9 +167,7 @@ class SharedCalls(CallState):
     @contextmanager
     def _numbers(self, rows: Rows) -> Iterator[None]:
         """Torch's random numbers inside a call: each worker's own, or those of a whole call.
-
-        Outside, they go on alike on all workers.
-        """
+        Outside, they go on alike on all workers."""
         if self._alone:
             with RowRandom(rows.mine, rows.start, rows.total):
                 yield
@@ -177,7 +175,7 @@ class SharedCalls(CallState):
         generator = torch.default_generator
         outside = generator.get_state()
         if self.own_stream is None:
-            seed = meaning_of(outside.numpy().tobytes(), rows.rank)
+            seed = meaning_of(outside.numpy().tobytes(), rows.collective.rank)
             self.own_stream = torch.Generator().manual_seed(seed).get_state()
         generator.set_state(self.own_stream)
         try:

@@ -181,10 +181,8 @@ def _outer_names(module: nn.Module) -> list[tuple[Callable[[], Any], Callable[[A
 
 
 def survey(module: nn.Module) -> tuple[list[Any], list[Slot], bool]:
-    """How it is set; where parameters that want gradients are; whether it can be shared out.
-
-    It is looked at before every call, so this does no more than it has to.
-    """
+    """How it is set; where parameters that want gradients are; whether it can be shared out. It is
+    looked at before every call, so this does no more than it has to."""
     mode: list[Any] = []
     slots: list[Slot] = []
     stack, seen, whole = [module], set(), True
@@ -243,7 +241,7 @@ def spare_hooks(slots: Sequence[Slot]) -> None:
 
 @contextmanager
 def swapped(slots: Sequence[Slot], values: dict[int, Tensor]) -> Iterator[None]:
-    """Inside, modules find ``values`` in place of their parameters."""
+    """Within this context, modules have ``values`` in place of their parameters."""
     before = [where[name] for where, name in slots]
     for (where, name), parameter in zip(slots, before, strict=True):
         where[name] = values[id(parameter)]

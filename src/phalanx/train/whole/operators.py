@@ -29,16 +29,12 @@ class Rows:
     sizes: tuple[int, ...]
 
     @property
-    def rank(self) -> int:
-        return self.collective.rank
-
-    @property
     def mine(self) -> int:
-        return self.sizes[self.rank]
+        return self.sizes[self.collective.rank]
 
     @property
     def start(self) -> int:
-        return sum(self.sizes[: self.rank])
+        return sum(self.sizes[: self.collective.rank])
 
     @property
     def total(self) -> int:
@@ -152,11 +148,9 @@ def own(rows: Rows, dim: int, whole: Tensor) -> Tensor:
 
 
 def reaches_outside(values: Sequence[Any], known: dict[int, Tensor] | None) -> dict[int, Tensor]:
-    """What results depend on that did not enter the call, among ``known``; ``None``: anything.
-
-    Of that the gradient would be this worker's alone. A checkpoint that goes backwards by itself
-    hides what it depends on, so it counts as well.
-    """
+    """What results depend on that did not enter the call, among ``known``; ``None``: anything. Of
+    that the gradient would be this worker's alone. A checkpoint that goes backwards by itself hides
+    what it depends on, so it counts as well."""
     found: dict[int, Tensor] = {}
     tensors = [v for v in values if isinstance(v, Tensor) and v.requires_grad]
     found.update((id(v), v) for v in tensors if v.grad_fn is None)

@@ -7,8 +7,8 @@ one. ``auto`` measures both, and keeps the faster.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -44,22 +44,12 @@ def compile_models(
 class Compiled:
     """What a model's call goes through: eager first, compiled once its batches have one shape."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        mode: CompileMode,
-        device: torch.device,
-        say: Say,
-        *,
-        backend: str | Callable[..., Any] = "inductor",
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._model, self._device, self._say, self._clock = model, device, say, clock
+    def __init__(self, model: nn.Module, mode: CompileMode, device: torch.device, say: Say) -> None:
+        self._model, self._say = model, say
         # What goes around this class; a function of ours, because torch's own is passed over.
         self._plain: Callable[..., Any] = lambda *args, **kwargs: model._call_impl(*args, **kwargs)
         fastest = "reduce-overhead" if device.type == "cuda" else "default"
         self._measures, self._mode = mode == "auto", fastest if mode == "auto" else mode
-        self._backend = backend
         self._fast: Callable[..., Any] | None = None
         self._compiled: list[Shape] = []
         self._shape: Shape = ()
@@ -67,18 +57,11 @@ class Compiled:
         """Calls of the same shape, one after the other."""
         self._over = False
         """Whether nothing is compiled any more."""
-        self._timer = _Timer(device, clock)
+        self._timer = _Timer(device)
         self._eager: float | None = None
         self._began: float | None = None
         self._cost = 0.0
-        """Of the first compiled step, which compiles: since when, and how long it took."""
-
-    def _make(self) -> Callable[..., Any]:
-        mode = self._mode if self._backend == "inductor" else None
-        made: Callable[..., Any] = torch.compile(
-            self._plain, backend=self._backend, dynamic=False, mode=mode
-        )
-        return made
+        """When the first compiled step, which compiles, began, and how long it took."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain, model = self._plain, self._model
@@ -99,10 +82,10 @@ class Compiled:
         if self._measures and self._eager is None:
             self._eager = self._timer.of_block()
             return plain(*args, **kwargs)
-        self._began = self._clock()
+        self._began = perf_counter()
         try:
-            self._fast = self._fast or self._make()
-            outputs = self._fast(*args, **kwargs)
+            fast = self._fast or torch.compile(self._plain, dynamic=False, mode=self._mode)
+            self._fast, outputs = fast, fast(*args, **kwargs)
         except Exception as error:  # whatever it cannot compile, it can run
             self._give_up(f"torch.compile failed ({type(error).__name__}); the model runs as it is")
             return plain(*args, **kwargs)
@@ -113,7 +96,7 @@ class Compiled:
     def _run(self, args: Any, kwargs: Any) -> Any:
         assert self._fast is not None
         if self._began is not None:  # with the backward pass, which is compiled when it comes
-            self._cost, self._began = self._clock() - self._began, None
+            self._cost, self._began = perf_counter() - self._began, None
         if self._eager is not None and self._measures:
             self._judge()
             if self._over:
@@ -139,8 +122,8 @@ class Compiled:
 class _Timer:
     """Seconds of a call, from a block of them; the first calls of a kind do not count."""
 
-    def __init__(self, device: torch.device, clock: Callable[[], float]) -> None:
-        self._device, self._clock = device, clock
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self.restart()
 
     def restart(self) -> None:
@@ -152,7 +135,7 @@ class _Timer:
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
             if self._calls == BLOCK:
-                return (self._clock() - self._began) / BLOCK
-            self._began = self._clock()
+                return (perf_counter() - self._began) / BLOCK
+            self._began = perf_counter()
         self._calls += 1
         return None

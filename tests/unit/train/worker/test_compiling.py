@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.core.settings import CompileMode
+from phalanx.train.worker import compiling
 from phalanx.train.worker.compiling import BLOCK, SETTLED, Compiled, compile_models
 
 CPU = torch.device("cpu")
+_compile = torch.compile
 
 
 class Backend:
@@ -38,6 +41,7 @@ class Backend:
 def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
     yield
+    torch.compile, compiling.perf_counter = _compile, perf_counter
     torch._dynamo.reset()
 
 
@@ -46,9 +50,9 @@ def _model(
 ) -> tuple[nn.Module, list[str], Callable[[int], Tensor]]:
     torch.manual_seed(0)
     model, said = nn.Sequential(nn.Linear(4, 3), nn.Tanh()), list[str]()
-    clock = iter(times).__next__ if times else (lambda: 0.0)
-    own = Compiled(model, mode, CPU, said.append, backend=backend, clock=clock)
-    model._compiled_call_impl = own
+    compiling.perf_counter = iter(times).__next__ if times else (lambda: 0.0)  # type: ignore[assignment]
+    torch.compile = lambda model, **_: _compile(model, backend=backend, dynamic=False)  # type: ignore[assignment]
+    model._compiled_call_impl = Compiled(model, mode, CPU, said.append)
     return model, said, lambda rows: model(torch.ones(rows, 4))
 
 
