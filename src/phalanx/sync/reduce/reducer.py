@@ -222,7 +222,7 @@ class Reducer:
                     shared.norms[self._row] = squared_norm(self.sums)
             if self._early is not None:
                 self._early.renew()
-            self._barrier.wait()
+            self._barrier()
             if clip > 0.0:  # of the whole sums, so that all hosts find the same
                 found = float(shared.norms[self._local[0]]) * factor**2
                 self.norm = math.sqrt(found)
@@ -240,7 +240,7 @@ class Reducer:
         slices, self.refused = [out for own in self.reduced for out in own], None
         found = squared_norm(slices) if clip > 0.0 else squares(slices)
         self._shared.totals[self._row] = found
-        self._barrier.wait()
+        self._barrier()
         found = float(self._shared.totals[self._local].sum())
         if not math.isfinite(found) and self._is_bad(slices):
             self.refused = self._who()
@@ -253,7 +253,7 @@ class Reducer:
         """A closer look, by the members on this host: each square may be finite, and only
         their sum not. Other hosts may have added them up otherwise, so they are not waited for."""
         self._shared.norms[self._row] = not are_sound(slices)
-        self._barrier.wait()
+        self._barrier()
         return bool(self._shared.norms[self._local].any())
 
     def _who(self) -> tuple[int, ...]:
@@ -285,11 +285,11 @@ class Reducer:
         for add, low, high in self._adding:
             add(factor, high - low if stop is None else min(max(0, stop - low), high - low))
         if self.apart:
-            self._barrier.wait()
+            self._barrier()
 
     def wait_here(self) -> None:
         """Waits for the members on this host."""
-        self._barrier.wait()
+        self._barrier()
 
 
 def adding(out: Tensor, others: Sequence[Tensor]) -> Add:

@@ -154,7 +154,7 @@ class PhaseSet:
 
         groups = teams_of(phase, arena.workers, self._machines, speeds)
         team = team_of(arena, groups)
-        rendezvous = Rendezvous(arena, team.members_barrier, team.members)
+        rendezvous = Rendezvous(arena, team.barrier, team.members)
         return dataclasses.replace(team, meet=rendezvous.wait), rendezvous
 
     def _machines(self) -> list[str]:

@@ -90,7 +90,7 @@ class Rendezvous:
 
     def wait(self) -> int:
         """The barrier for what was announced; returns what the others mean to do."""
-        self._barrier.wait(self.someone_left)
+        self._barrier(self.someone_left)
         row, lost = self._told[self._count % 2], self._arena.lost
         present = [m for m in self._members if m not in lost] if lost else self._members
         told = row[:, :3].tolist()
