@@ -76,6 +76,9 @@ class Adoption:
         """In a child of a worker: what it is there for."""
         return self._checks if self._checks.is_child else self._view.trial
 
+    def joins_itself(self) -> None:
+        """The script calls Phalanx after all."""
+
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """The script has made an optimizer."""
         if not self._joining:
@@ -101,9 +104,8 @@ class Adoption:
 
     # -- steps -------------------------------------------------------------------------------
 
-    @property
-    def passes_on(self) -> bool:
-        """Whether a step of an optimizer is its own now: not the script's, or of one worker."""
+    def passes_on(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a step of this optimizer is its own: not the script's, or of one worker."""
         training = self._training
         return self._joining or (training is not None and bool(training.parts.steps.ours))
 
