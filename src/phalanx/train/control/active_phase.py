@@ -26,7 +26,6 @@ class ActivePhase:
     phase: Phase
     team: Team
     rendezvous: Rendezvous
-    """Of the team."""
     strategies: list[Strategy]
 
     @cached_property

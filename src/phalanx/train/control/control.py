@@ -57,7 +57,6 @@ class Control(DirectiveTaker):
         self._first = arena.rank == 0
         everyone = range(arena.workers)
         self.rendezvous = Rendezvous(arena, arena.subset_barrier(everyone), everyone, self.attended)
-        """Of all workers."""
         self._digest = OptimizerDigest(optimizers)
         self.watch = SpeedWatch(arena.workers, balance=balance)
         self._cells = CommandCells(arena)

@@ -74,7 +74,6 @@ class Rendezvous:
         self._rows: slice | list[int] = slice(None) if whole else self._members
         self._left = arena.region("left", arena.workers, torch.uint8).numpy()
         self.figures = [0.0] * len(FIGURES)
-        """Of this worker."""
         self.directive = 0
         """The number of the newest directive that this worker knows."""
         self.options = 0.0

@@ -31,7 +31,6 @@ class SpeedEmulation:
     arena: Arena | None
     noise: random.Random
     lockstep: Callable[[], bool] = lambda: False
-    """Whether the workers step together now."""
 
     def work(self, samples: int, seconds: float) -> float:
         """This worker computed for ``seconds``; returns how long it shall have taken."""

@@ -97,7 +97,6 @@ class SharedFit:
         self._counted = -1
         """Steps that the optimizer was told of."""
         self._logs: dict[str, Any] = {}
-        """Of the last batch."""
 
     def _join(self, environment: Environment) -> tuple[WorkerParts, TrainingLoop]:
         parts, loop = build_worker(

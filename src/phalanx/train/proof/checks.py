@@ -72,7 +72,6 @@ class Checks:
         self._connected = connections()
         self._forkable: bool | None = None
         self._parts: WorkerParts | None = None
-        """Of the training that is checked."""
         self._proof: Proof | None = None
         self._spent, self._noise, self._said = 0.0, False, False
         self._given: torch.Tensor | None = None

@@ -40,7 +40,6 @@ HOLDS, WEIGHTS, RATE, ENDED, NOISE, FAILED = range(1, 7)
 class Verdict:
     kind: int
     steps: int
-    """That were compared."""
     worst: float
     place: int = 0
     """The parameter, or the group of rates, that differs."""

@@ -37,7 +37,6 @@ class Seat:
 
     launcher: LauncherName
     process: int
-    """Its number among all, from 0."""
     processes: int
     locals: int | None
     """How many are on its machine; ``None`` is unknown."""
@@ -48,7 +47,6 @@ class Seat:
     run: str
     """A word that all processes of this start share."""
     machine: str
-    """The name of this machine."""
 
 
 def seat_of(variables: Mapping[str, str], hostname: str) -> Seat | None:

@@ -26,7 +26,6 @@ class GradientReads:
         self._models, self._optimizers = script.models, script.optimizers
         self._weight, self._ours = weight, ours
         self._owners: dict[int, int] = {}
-        """The optimizer of each parameter."""
         self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
         """Of each parameter that is watched for backward passes: its optimizer, and the hook."""
         self.watch()

@@ -61,7 +61,6 @@ class Stopwatch:
     batch_samples: int = 0
     """Of the batch in hand, this worker's."""
     batch_before: int = 0
-    """Of the batch before it."""
     batches: int = 0
     loss_samples: int | None = None
     """Of the batch in hand, those that its loss is the mean of, where these are fewer."""
