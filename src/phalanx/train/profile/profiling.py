@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from phalanx.adapters.torch_models import parameters_of
 from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
@@ -70,7 +71,7 @@ class Profiling(Stopwatch):
     def watch(self, parts: WorkerParts) -> None:
         """All that the worker trains with is made."""
         optimizers = parts.trained.optimizers
-        self._trained = [p for o in optimizers for g in o.param_groups for p in g["params"]]
+        self._trained = parameters_of(optimizers)
         self._parts, self._readiness = parts, Readiness(self._trained, self.now)
         parts.rates.hold()
         be_advised_by(self._forgive)
