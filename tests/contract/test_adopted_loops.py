@@ -26,8 +26,7 @@ from hypothesis import assume, example, given, reject
 from hypothesis import strategies as st
 from on_hosts import HOSTS
 from plain_compare import assert_near, assert_same_optimizer, assert_same_state
-from strategy_cases import is_lockstep
-from test_against_plain_torch import examples
+from strategy_cases import examples, is_lockstep
 
 from phalanx.core.errors import InputError
 

@@ -5,9 +5,7 @@ Not against a run of our own with one worker: what is wrong there would be wrong
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 from devices import AWAY
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plain_compare import assert_as_plain, hold
 from plain_scripts import KINDS, MOMENTUM, Outcome, Script
 from plain_worlds import train_plain, train_workers
-from strategy_cases import NAMES, is_lockstep
+from strategy_cases import NAMES, examples, is_lockstep
 
 from phalanx.core.errors import InputError
 
@@ -28,17 +26,6 @@ WORKERS = (1, 2, 3)
 CLIPS: tuple[Any, ...] = ("norm", "value", "own", "assigned", "look", "step")
 OTHERS = [name for name in NAMES if name != "allreduce"]
 pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")
-
-
-def examples(count: int) -> Callable[[Any], Any]:
-    """Without shrinking: a script is read as it is, and each costs a training.
-
-    ``PHALANX_TEST_RANDOM=1`` draws other scripts every time.
-    """
-    fixed, found = not os.environ.get("PHALANX_TEST_RANDOM"), (Phase.explicit, Phase.generate)
-    return settings(
-        max_examples=count, deadline=None, derandomize=fixed, phases=found, database=None
-    )
 
 
 def _takes_groups(kind: str) -> bool:

@@ -1,4 +1,5 @@
-"""Values of all workers, and metrics of a whole set: the same on every worker and strategy."""
+"""Values of all workers, metrics of a whole set, and evaluation wherever a script asks for it: the
+same on every worker and strategy, and nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from phalanx.train.api.run import Run
 SAMPLES = 37
 
 
-def _data() -> tuple[Tensor, Tensor]:
-    x = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(3))
+def _data(samples: int = SAMPLES) -> tuple[Tensor, Tensor]:
+    x = torch.randn(samples, 4, generator=torch.Generator().manual_seed(3))
     return x, (x[:, 0] + 0.5 * x[:, 1] > 0).long()
 
 
@@ -178,3 +179,53 @@ def test_after_the_training_and_for_odd_values_it_is_refused(tmp_path: Path) -> 
     assert "run.gather cannot send a object" in odd
     assert "not str" in text
     assert "unknown reduction 'median'" in how
+
+
+# -- evaluation ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [2, 3])
+@pytest.mark.parametrize("samples", [36, 40, 44])
+@pytest.mark.parametrize("strategy", ["async", "ssp:bound=3", "groups:size=1"])
+def test_in_the_loop_of_workers_with_unequal_numbers_of_batches(
+    tmp_path: Path, strategy: str, samples: int, every: int
+) -> None:
+    def work(rank: int) -> int:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        evaluations = 0
+        for _ in run.epochs(2):
+            for i, (x, y) in enumerate(run.batches(_data(samples), batch=8)):
+                if i % every == 0:
+                    run.evaluate(phalanx.accuracy, _data(20))
+                    evaluations += 1
+                run.backward(nn.functional.cross_entropy(model(x), y))
+                run.step()
+            run.log(test_accuracy=run.evaluate(phalanx.accuracy, _data(20)))
+        return evaluations
+
+    chosen = RunSettings(strategy=strategy, slow=[1.0, 0.1])
+    assert sum(as_ranks(2, tmp_path, work, chosen)) > 0
+
+
+def test_workers_that_train_apart_are_evaluated_as_one(tmp_path: Path) -> None:
+    """Also after a step that came behind the last round, as accumulation makes them."""
+
+    def work(rank: int) -> Tensor:
+        torch.manual_seed(0)
+        model, weights = nn.Linear(4, 2), torch.empty(0)
+        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.5))
+        for _ in run.epochs(1):
+            for x, y in run.batches(_data(40), batch=8):
+                run.backward(nn.functional.cross_entropy(model(x), y))
+                if run.pending == 2:
+                    run.step()
+            if run.pending:
+                run.step()
+            run.evaluate(phalanx.accuracy, _data(20))
+            weights = model.weight.detach().clone()
+        return weights
+
+    first, second = as_ranks(2, tmp_path, work, RunSettings(strategy="localsgd:every=5"))
+    assert torch.equal(first, second)

@@ -70,6 +70,30 @@ def counts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
     return count_early(kind, monkeypatch)
 
 
+Compared = Callable[..., Training]
+
+
+@pytest.fixture
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compared:
+    """Trains on several hosts, and on one: both end alike. ``apart`` are settings of the first."""
+
+    def compare(
+        kind: type[Training], workers: int, hosts: int = 2, *, spec: str = "allreduce",
+        apart: dict[str, Any] | None = None, **options: Any,
+    ) -> Training:  # fmt: skip
+        options |= {"model": deep_model}
+        monkeypatch.setattr(ranks, "HOSTS", hosts)
+        found = kind(tmp_path / "apart", spec, workers, settings=apart or {}, **options).run()
+        monkeypatch.setattr(ranks, "HOSTS", 0)
+        expected = kind(tmp_path / "together", spec, workers, **options).run().state()
+        for rank in range(workers):
+            for name, value in expected.items():
+                assert torch.allclose(found.state(rank)[name], value, rtol=0, atol=1e-6), name
+        return found
+
+    return compare
+
+
 class Meddling(Training):
     """A script of one's own, that does something to its gradients before each step."""
 
@@ -89,27 +113,15 @@ class Meddling(Training):
                 steps += 1
 
 
-def _compared(
-    monkeypatch: pytest.MonkeyPatch, make: Callable[[str], Training], hosts: int
-) -> Training:
-    monkeypatch.setattr(ranks, "HOSTS", hosts)
-    found = make("apart").run()
-    monkeypatch.setattr(ranks, "HOSTS", 0)
-    expected = make("together").run().state()
-    for rank in range(found.workers):
-        for name, value in expected.items():
-            assert torch.allclose(found.state(rank)[name], value, rtol=0, atol=1e-6), name
-    return found
+def meddling(meddle: Callable[[nn.Module, int], None], only: int | None = None) -> type[Training]:
+    return type("Meddles", (Meddling,), {"meddle": staticmethod(meddle), "only": only})
 
 
 @pytest.mark.parametrize(("workers", "hosts"), SEVERAL)
 def test_a_step_begins_in_the_backward_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str], workers: int, hosts: int
+    compared: Compared, counts: Counter[str], workers: int, hosts: int
 ) -> None:
-    def make(name: str) -> Training:
-        return Training(tmp_path / name, "allreduce", workers, model=deep_model)
-
-    found = _compared(monkeypatch, make, hosts)
+    found = compared(Training, workers, hosts)
     assert found.counts() == found.once()
     assert counts["early"] > (10 if workers == hosts else 0)
     assert not counts["in vain"]
@@ -118,21 +130,9 @@ def test_a_step_begins_in_the_backward_pass(
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize(("workers", "hosts"), [(2, 2), (3, 3), (4, 2)])
 def test_gradients_of_scaled_losses_leave_as_the_step_wants_them(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    counts: Counter[str],
-    workers: int,
-    hosts: int,
-    accumulate: int,
+    compared: Compared, counts: Counter[str], workers: int, hosts: int, accumulate: int
 ) -> None:
-    def make(name: str) -> Training:
-        settings = {"precision": "float16" if name == "apart" else "float32"}
-        return Training(
-            tmp_path / name, "allreduce", workers, model=deep_model, accumulate=accumulate,
-            settings=settings,
-        )  # fmt: skip
-
-    _compared(monkeypatch, make, hosts)
+    compared(Training, workers, hosts, apart={"precision": "float16"}, accumulate=accumulate)
     if accumulate == 1:
         assert counts["early"] > (10 if workers == hosts else 0)
         assert not counts["in vain"]
@@ -140,12 +140,9 @@ def test_gradients_of_scaled_losses_leave_as_the_step_wants_them(
 
 @pytest.mark.parametrize(("workers", "hosts"), SEVERAL)
 def test_accumulated_gradients_are_all_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str], workers: int, hosts: int
+    compared: Compared, counts: Counter[str], workers: int, hosts: int
 ) -> None:
-    def make(name: str) -> Training:
-        return Training(tmp_path / name, "allreduce", workers, model=deep_model, accumulate=2)
-
-    _compared(monkeypatch, make, hosts)
+    compared(Training, workers, hosts, accumulate=2)
     assert counts["in vain"] == hosts, "once on each host; then nobody goes ahead for a while"
 
 
@@ -170,22 +167,17 @@ def replace(model: nn.Module, step: int) -> None:
 @pytest.mark.parametrize("meddle", [halve, drop, replace])
 @pytest.mark.parametrize("workers", [2, 4])
 def test_what_a_script_does_to_its_gradients_counts(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    counts: Counter[str],
-    meddle: Callable[[nn.Module, int], None],
-    workers: int,
+    compared: Compared, counts: Counter[str], rested: None, meddle: Any, workers: int
 ) -> None:
-    monkeypatch.setattr(early_gradients, "REST", 1)
-
-    def make(name: str) -> Training:
-        training = Meddling(tmp_path / name, "allreduce", workers, model=deep_model)
-        training.meddle = meddle
-        return training
-
-    _compared(monkeypatch, make, 2)
+    compared(meddling(meddle), workers)
     assert counts["in vain"] > 0
     assert counts["early"] > 0
+
+
+@pytest.fixture
+def rested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever went in vain tries again at the next step but one."""
+    monkeypatch.setattr(early_gradients, "REST", 1)
 
 
 def halve_unseen(model: nn.Module, step: int) -> None:
@@ -197,17 +189,10 @@ def halve_unseen(model: nn.Module, step: int) -> None:
 
 @pytest.mark.parametrize("only", [0, 1, 3])
 def test_what_one_worker_does_to_its_gradients_counts_for_its_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str], only: int
+    compared: Compared, counts: Counter[str], rested: None, only: int
 ) -> None:
     """The first of a host adds up, and has to take back what another one changes."""
-    monkeypatch.setattr(early_gradients, "REST", 1)
-
-    def make(name: str) -> Training:
-        training = Meddling(tmp_path / name, "allreduce", 4, model=deep_model, epochs=4)
-        training.meddle, training.only = halve_unseen, only
-        return training
-
-    _compared(monkeypatch, make, 2)
+    compared(meddling(halve_unseen, only), 4, epochs=4)
     assert counts["in vain"] > 0
 
 
@@ -225,14 +210,10 @@ class Across(Training):
 
 
 def test_what_an_idle_worker_offered_and_nobody_took(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str]
+    compared: Compared, counts: Counter[str]
 ) -> None:
     """Of three workers on two hosts the last one goes ahead, is idle, and goes on."""
-
-    def make(name: str) -> Training:
-        return Across(tmp_path / name, "allreduce", 3, model=deep_model, epochs=3)
-
-    _compared(monkeypatch, make, 2)
+    compared(Across, 3, epochs=3)
     assert counts["early"] > 0
     assert counts["in vain"] > 0
 
@@ -251,14 +232,8 @@ class Freezing(Training):
 
 
 @pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
-def test_a_frozen_layer_and_kept_graphs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counter[str]
-) -> None:
-    def make(name: str) -> Training:
-        spec = "allreduce@0.3/bsp@0.4/allreduce"
-        return Freezing(tmp_path / name, spec, 2, model=deep_model, epochs=3)
-
-    _compared(monkeypatch, make, 2)
+def test_a_frozen_layer_and_kept_graphs(compared: Compared, counts: Counter[str]) -> None:
+    compared(Freezing, 2, spec="allreduce@0.3/bsp@0.4/allreduce", epochs=3)
     assert counts["early"] > 0
 
 

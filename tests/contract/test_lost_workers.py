@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ import pytest
 import ranks
 import torch
 from devices import AWAY
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from on_hosts import Killed
 from scripted import scripted
+from strategy_cases import examples
 from torch import nn
 
 import phalanx
@@ -40,11 +40,6 @@ SPECS = ["async", "ssp:bound=2", "dssp", "async:overlap=yes"]
 pytestmark = pytest.mark.skipif(
     AWAY or ranks.HOSTS > 1, reason="brings hosts of its own, and loses one of them"
 )
-
-
-def examples(count: int) -> Callable[[Any], Any]:
-    found = (Phase.explicit, Phase.generate)
-    return settings(max_examples=count, deadline=None, derandomize=True, phases=found)
 
 
 # -- the ledger, in scripted time ------------------------------------------------------------
@@ -70,6 +65,14 @@ class _Store:
         return Applied(self.applied.get(rank, 0), self.applied.get(rank, 0))
 
 
+def _ledger(arena: ThreadArena) -> tuple[SharedLeases, OutstandingLeases]:
+    """What all workers have made before any of them goes on."""
+    claims = SharedLeases(arena)
+    claims.given = OutstandingLeases(arena)
+    arena.barrier()
+    return claims, claims.given
+
+
 @examples(150)
 @given(st.data())
 def test_what_a_lost_worker_had_in_hand_is_trained_by_the_others(data: st.DataObject) -> None:
@@ -85,9 +88,7 @@ def test_what_a_lost_worker_had_in_hand_is_trained_by_the_others(data: st.DataOb
 
     def work(rank: int, arena: ThreadArena) -> None:
         arena.lost = lost  # type: ignore[misc,assignment]
-        claims = SharedLeases(arena)
-        claims.given = handed = OutstandingLeases(arena)
-        arena.barrier()
+        claims, handed = _ledger(arena)
         left, late = deaths.get(rank, (1 << 30, False))
         had = stepped = 0
         for ticket in range(passes):
@@ -126,9 +127,7 @@ def _die(rank: int, arena: ThreadArena, lost: set[int]) -> None:
 def test_what_the_store_has_in_part_is_counted_and_not_given_back() -> None:
     def work(rank: int, arena: ThreadArena) -> Any:
         arena.lost = {1}  # type: ignore[misc,assignment]
-        claims = SharedLeases(arena)
-        claims.given = handed = OutstandingLeases(arena)
-        arena.barrier()
+        claims, handed = _ledger(arena)
         if rank == 1:
             taken = [claims.next_few(0, Segment(0, 40, 0), 10) for _ in range(4)]
             assert [one[0].total for one in taken] == [10, 20, 30, 40]
@@ -150,9 +149,7 @@ def test_what_an_earlier_store_has_is_not_given_back() -> None:
 
     def work(rank: int, arena: ThreadArena) -> Any:
         arena.lost = {1}  # type: ignore[misc,assignment]
-        claims = SharedLeases(arena)
-        claims.given = handed = OutstandingLeases(arena)
-        arena.barrier()
+        claims, handed = _ledger(arena)
         if rank == 1:
             for _ in range(4):
                 claims.next_few(0, Segment(0, 40, 0), 10)
@@ -170,9 +167,7 @@ def test_what_an_earlier_store_has_is_not_given_back() -> None:
 
 def test_who_has_no_more_batches_does_not_wait_for_one_who_waits_for_it() -> None:
     def work(rank: int, arena: ThreadArena) -> None:
-        claims = SharedLeases(arena)
-        claims.given = handed = OutstandingLeases(arena)
-        arena.barrier()
+        claims, handed = _ledger(arena)
         if rank == 1:
             claims.next_few(0, Segment(0, 10, 0), 10)
             handed.meet(0)

@@ -14,10 +14,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from meeting_steps import Step, meeting_steps
 from scripted import scripted, strategy_on, zeros
+from strategy_cases import examples
 
 from phalanx.core.spec import parse_spec
 from phalanx.plan.timing.free import run_free, run_groups
@@ -130,11 +131,6 @@ def cases(draw: st.DrawFn, specs: st.SearchStrategy[str], *, equal: bool = False
         for mean, count in zip(means, steps, strict=True)
     ]
     return Case(draw(specs), seconds, draw(st.integers(0, 1 << 20)))
-
-
-def examples(count: int) -> Any:
-    found = (Phase.explicit, Phase.generate)
-    return settings(max_examples=count, deadline=None, derandomize=True, phases=found)
 
 
 def rule_of(case: Case) -> Rule:

@@ -11,7 +11,7 @@ import torch
 from devices import AWAY
 from plain_compare import assert_near
 from plain_scripts import CLASSES, SEED, Script, data_of, linear
-from plain_worlds import as_workers, first_pass
+from plain_worlds import as_workers, first_pass, in_both_worlds
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -306,29 +306,17 @@ def test_a_batch_may_be_given_up_after_a_look(tmp_path: Path, kind: str) -> None
 def test_each_of_two_losses_of_a_batch_counts_by_itself(tmp_path: Path) -> None:
     """A weighted one for one optimizer, then a plain one for another."""
 
-    def steps(models: list[Any], batches: Any, step: Callable[[int], Any]) -> list[Tensor]:
+    def loop(models: Any, batches: Any, backward: Any, step: Any, first: bool) -> list[Tensor]:
         for x, y in batches:
             F.cross_entropy(models[0](x), y, WEIGHTS).backward()
             step(0)
             models[1](x).pow(2).mean().backward()
             step(1)
-            for model in models:
-                model.zero_grad()
         return [model.weight.detach().clone() for model in models]
 
-    def work(rank: int) -> list[Tensor]:
-        models = [linear(), linear()]
-        optimizers = [_sgd(model) for model in models]
-        run = phalanx.join(models, optimizers)
-        batches = run.batches(data_of(Script()), batch=Script().batch)
-        ended = steps(models, batches, lambda i: run.step(optimizers[i]))
-        run.finish()
-        return ended
-
-    models = [linear(), linear()]
-    optimizers = [_sgd(model) for model in models]
-    wanted = steps(models, first_pass(Script()), lambda i: optimizers[i].step())
-    for found in as_workers(2, tmp_path, work):
+    models = lambda: [linear(), linear()]  # noqa: E731
+    ended, wanted = in_both_worlds(tmp_path, 2, models, loop, lr=RATE)
+    for found in ended:
         for mine, plain in zip(found, wanted, strict=True):
             assert_near(mine, plain, "weights")
 

@@ -20,8 +20,8 @@ from devices import AWAY
 from hypothesis import given, reject
 from hypothesis import strategies as st
 from on_hosts import HOSTS
+from strategy_cases import examples
 from test_adopted_loops import _old_objects_aside
-from test_against_plain_torch import examples
 from whole_scripts import WholeScript, script_of, text_of
 
 from phalanx.core.errors import InputError

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from commands import phalanx
+from commands import succeeds
 from trained import assert_same_model, model_of
 from worker_runs import REPOSITORY, Worker, Workers, environment
 
@@ -98,7 +98,6 @@ def test_ends_like_a_run_on_one_host(
         return
     words = ["--workers", str(2 * each), "--strategy", strategy, *TRAINING]
     (tmp_path / "alone").mkdir()
-    alone = phalanx("run", DIGITS, *words, cwd=tmp_path / "alone", OMP_NUM_THREADS="1")
-    assert alone.returncode == 0, alone.stderr
+    succeeds("run", DIGITS, *words, cwd=tmp_path / "alone", OMP_NUM_THREADS="1")
     (expected,) = (p for p in (tmp_path / "alone" / "runs").glob("[!.]*") if p.is_dir())
     assert_same_model(folder, expected)

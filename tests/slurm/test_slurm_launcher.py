@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from commands import PHALANX, phalanx, until
+from commands import PHALANX, phalanx, succeeds, until
 from own_slurm import OwnSlurm
 from seat_launcher_contract import (
     LIMIT,
@@ -35,11 +35,9 @@ def words(epochs: int, pause: float, launcher: str = "slurm", *more: str) -> lis
 def test_ends_like_a_local_run_and_leaves_as_much(slurm: OwnSlurm, tmp_path: Path) -> None:
     here = tmp_path / "with space"
     here.mkdir()
-    ended = phalanx(*words(2, 0.01), cwd=here, limit=LIMIT, **slurm.variables)
-    assert ended.returncode == 0, ended.stderr
+    succeeds(*words(2, 0.01), cwd=here, limit=LIMIT, **slurm.variables)
     (tmp_path / "local").mkdir()
-    local = phalanx(*words(2, 0.01, "local"), cwd=tmp_path / "local", OMP_NUM_THREADS="1")
-    assert local.returncode == 0, local.stderr
+    succeeds(*words(2, 0.01, "local"), cwd=tmp_path / "local", OMP_NUM_THREADS="1")
     found, expected = run_of(here), run_of(tmp_path / "local")
     assert_same_model(found, expected)
     assert files_of(expected) - files_of(found) == {"machines/here.jsonl"}
@@ -115,8 +113,7 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(slurm: OwnSlurm, tmp_path: P
     assert summary_of(before)["status"] == "stopped"
     assert str(summary["resumes"]).startswith(f"{before.name}, checkpoint ")
     (tmp_path / "local").mkdir()
-    local = phalanx(*words(8, 0.0, "local"), cwd=tmp_path / "local", OMP_NUM_THREADS="1")
-    assert local.returncode == 0, local.stderr
+    succeeds(*words(8, 0.0, "local"), cwd=tmp_path / "local", OMP_NUM_THREADS="1")
     expected = run_of(tmp_path / "local")
     assert_same_model(folder, expected)
     losses = [
@@ -145,11 +142,9 @@ def test_a_time_limit_stops_in_order_and_the_rest_is_resumed(
 
 def test_dry_run_prints_what_is_submitted(slurm: OwnSlurm, tmp_path: Path) -> None:
     launcher = "slurm:partition=debug,time=5,comment=two words"
-    dry = phalanx(*words(1, 0.0, launcher, "--dry-run"), cwd=tmp_path, **slurm.variables)
-    assert dry.returncode == 0, dry.stderr
+    dry = succeeds(*words(1, 0.0, launcher, "--dry-run"), cwd=tmp_path, **slurm.variables)
     assert not (tmp_path / "runs").exists()
-    ended = phalanx(*words(1, 0.0, launcher), cwd=tmp_path, limit=LIMIT, **slurm.variables)
-    assert ended.returncode == 0, ended.stderr
+    succeeds(*words(1, 0.0, launcher), cwd=tmp_path, limit=LIMIT, **slurm.variables)
     folder = run_of(tmp_path)
     moment = folder.name.removesuffix("-slow_script-allreduce-shares-equal")
     submitted = (folder / "cluster" / "job.sh").read_text()

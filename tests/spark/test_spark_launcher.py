@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import phalanx
+from commands import phalanx, succeeds
 from seat_launcher_contract import (
     LIMIT,
     SeatCluster,
@@ -39,8 +39,7 @@ class TestSpark(SeatLauncherContract):
 
     def test_a_spark_of_threads_is_enough(self, seats: SeatCluster, tmp_path: Path) -> None:
         given = words(1, 0.0, "--launcher", "spark:local[2]")
-        ended = phalanx(*given, cwd=tmp_path, limit=LIMIT)
-        assert ended.returncode == 0, ended.stderr
+        ended = succeeds(*given, cwd=tmp_path, limit=LIMIT)
         assert "ended well" in ended.stdout
         assert (run_of(tmp_path) / "model.safetensors").exists()
 

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from ssh_runs import Bench, Ended, Running, nothing_left, told
+from ssh_runs import Bench, Ended, Running, nothing_left
 
 from phalanx.core.files import cache_home
 
@@ -59,7 +59,7 @@ def start(bench: Bench, python: str, script: str, *words: str) -> Running:
 
 def end(bench: Bench, running: Running) -> Ended:
     ended = running.end(LONG)
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     return ended
 
 

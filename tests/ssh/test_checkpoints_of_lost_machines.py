@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from commands import until
 from lab_machines import MakeLab, lab, run_in
-from ssh_runs import Bench, cut, holds
+from ssh_runs import Bench, cut
 
 from phalanx.lab.lab import Lab
 
@@ -32,15 +33,14 @@ def _on(bench: Bench, machine: str) -> list[str]:
 def test_checkpoints_are_home_while_the_run_goes_on(bench: Bench) -> None:
     running = bench.train("--checkpoint-every", "auto,keep=2")
     running.until(r"epoch\s+4/", 300.0)
-    holds(lambda: len(_here(bench)) == 2, 60.0)
+    until(lambda: len(_here(bench)) == 2, 60.0)
     with cut(bench.lab, "m1"):
         ended = running.end(120.0)
         assert ended.code == 3, ended.text
-        resumed = bench.do("resume", "--machines", "m2", "--epochs", "2000", "--dry-run", limit=120)
+        bench.do("resume", "--machines", "m2", "--epochs", "2000", "--dry-run", limit=120)
         again = bench.start("resume", "--machines", "m2", "--epochs", "2000")
         again.until(r"epoch\s+\d+/2000", 300.0)
         again.stop()
-    print(f"\n{ended.text}\n{resumed.text}\n{again.text}")
     assert "continues " in again.text
     assert "without m1: 1 worker on m2 (was 2)" in again.text
 
@@ -48,16 +48,14 @@ def test_checkpoints_are_home_while_the_run_goes_on(bench: Bench) -> None:
 def test_a_detached_run_keeps_them_on_a_second_machine(bench: Bench) -> None:
     ended = bench.train("--detach", epochs=20000).end(300.0)
     assert ended.code == 0, ended.text
-    holds(lambda: len(_on(bench, "m2")) >= 2, 120.0)
+    until(lambda: len(_on(bench, "m2")) >= 2, 120.0)
     assert not _here(bench)
     with cut(bench.lab, "m1"):
         stopped = bench.do("stop", limit=240.0)
-        print(f"\n{stopped.text}")
         assert _here(bench), stopped.text
         again = bench.start("resume", "--machines", "m2")
         again.until(r"epoch\s+\d+/20000", 300.0)
         again.stop()
-    print(f"\n{again.text}")
     assert "continues " in again.text
 
 
@@ -68,7 +66,6 @@ def test_a_machine_that_cannot_be_asked_is_named(bench: Bench) -> None:
     running.stop()
     with cut(bench.lab, "m1"):
         ended = bench.do("resume", limit=240.0)
-    print(f"\n{ended.text}")
     assert ended.code == 2
     assert "none was fetched yet, and m1 could not be reached" in ended.words
     assert "ended before it wrote one" not in ended.words

@@ -6,8 +6,9 @@ import re
 import signal
 
 import pytest
+from commands import until
 from lab_machines import lab
-from ssh_runs import Bench, holds, nothing_left, processes, told
+from ssh_runs import Bench, nothing_left, processes
 
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
@@ -20,15 +21,15 @@ def test_killed_while_it_trains(bench: Bench) -> None:
     running = bench.train()
     running.until(GOING)
     running.signal(signal.SIGKILL)
-    ended = running.end()
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    running.end()
+    nothing_left(bench.lab, "m1", "m2")
     status = bench.do("runs")
     assert re.search(r"train\S*\s.*lost", status.text), status.text
 
 
 def test_killed_while_it_connects(bench: Bench) -> None:
     running = bench.train()
-    holds(lambda: bool(processes(bench.lab, "m1")))
+    until(lambda: bool(processes(bench.lab, "m1")))
     running.signal(signal.SIGKILL)
     running.end()
     nothing_left(bench.lab, "m1", "m2")
@@ -42,7 +43,7 @@ def test_asked_once_it_leaves_a_checkpoint_to_go_on_from(
     running.until(GOING)
     running.signal(number)
     ended = running.end()
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 130
     first = bench.summary()
     assert first["status"] == "stopped"
@@ -50,7 +51,7 @@ def test_asked_once_it_leaves_a_checkpoint_to_go_on_from(
     epochs = len(first["history"])
     assert list((bench.latest() / "checkpoints").iterdir())
     resumed = bench.do("resume", first["run"], "--epochs", str(epochs + 2))
-    told(resumed, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert resumed.code == 0
     then = bench.summary()
     assert then["run"] != first["run"]
@@ -70,10 +71,9 @@ def test_asked_twice_it_ends_at_once(bench: Bench) -> None:
     running.signal(signal.SIGINT)
     with pytest.raises(AssertionError, match="still running"):
         running.end(2.0)  # the workers do not heed it, and have ten seconds
-    running.mark()
     running.signal(signal.SIGINT)
     ended = running.end()
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 130
     first, second = bench.summary()["exit_codes"]
     assert first == -9
@@ -85,7 +85,7 @@ def test_asked_while_it_connects(bench: Bench) -> None:
     running.until("connecting to 2 machines")
     running.signal(signal.SIGINT)
     ended = running.end()
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 130
 
 
@@ -97,7 +97,7 @@ def test_one_of_two_runs_is_killed_and_the_other_goes_on(bench: Bench) -> None:
     one.signal(signal.SIGKILL)
     one.end()
     ended = other.end(180)
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 0
 
 
@@ -108,7 +108,7 @@ def test_the_exit_codes_of_remote_scripts(bench: Bench) -> None:
         "time.sleep(60)\n"
     )
     ended = bench.train().end()
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 1
     assert "worker 1 on m2 exited with code 41" in ended.words
     assert bench.summary()["exit_codes"] == [-15, 41]

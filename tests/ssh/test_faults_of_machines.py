@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import until
 from lab_machines import MakeLab, lab
 from ssh_runs import (
     Bench,
@@ -14,11 +15,9 @@ from ssh_runs import (
     Running,
     agents,
     cut,
-    holds,
     kill_in,
     nothing_left,
     processes,
-    told,
 )
 
 from phalanx.lab.lab import Lab
@@ -50,15 +49,14 @@ def _cut_off(bench: Bench, running: Running, victim: str, limit: float = 60.0) -
     """How a run ends from which a machine is cut off now; none of it may be left anywhere."""
     with cut(bench.lab, victim):
         ended = running.end(limit)
-        left = nothing_left(bench.lab, "m1", "m2")
-    told(ended, left)
+        nothing_left(bench.lab, "m1", "m2")
     return ended
 
 
 def test_cut_off_before_the_connection(bench: Bench) -> None:
     with cut(bench.lab, "m2"):
         ended = bench.train().end()
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 3
     assert "m2" in ended.words
     assert "m1" not in ended.words
@@ -84,7 +82,7 @@ def test_cut_off_while_workers_start(bench: Bench, monkeypatch: pytest.MonkeyPat
     """The others wait for each other for minutes; nobody has to wait for that."""
     monkeypatch.setenv("PHALANX_RECONNECT", "0")  # or those of the machine cut off do, too
     running = bench.train()
-    holds(lambda: works(bench.lab, "m1") and works(bench.lab, "m2"), 60)
+    until(lambda: works(bench.lab, "m1") and works(bench.lab, "m2"), 60)
     ended = _cut_off(bench, running, "m2")
     assert ended.code == 3
     assert "m2 has not answered" in ended.words
@@ -110,7 +108,7 @@ def test_agent_killed(bench: Bench, which: str) -> None:
     guardian, agent = agents(bench.lab, "m2")[:2]
     kill_in(bench.lab, "m2", guardian if which == "guardian" else agent)
     ended = running.end()
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 3
     assert "m2" in ended.words
     assert bench.summary()["exit_codes"][0] in (3, 143), "lost another, or was told to stop by it"
@@ -122,7 +120,7 @@ def test_agent_of_the_model_killed_after_the_last_step(bench: Bench) -> None:
     text = script.read_text()
     script.write_text(text + KILLS)
     ended = bench.train(epochs=2).end(120.0)
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 3
     assert "its model did not arrive here: the agent on m1 ended" in ended.words
     assert bench.summary()["status"] == "failed"
@@ -139,7 +137,7 @@ def test_worker_killed(bench: Bench) -> None:
     worker = next(pid for pid, args in processes(bench.lab, "m2").items() if "bootstrap" in args)
     kill_in(bench.lab, "m2", worker)
     ended = running.end()
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 1
     assert "worker 1 on m2 was killed by SIGKILL" in ended.words
     first, second = bench.summary()["exit_codes"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from lab_machines import MakeLab, lab
 from made_mnist import IMAGES, make_mnist
-from ssh_runs import Bench, Running, nothing_left, told
+from ssh_runs import Bench, Running, cut, nothing_left
 
 from phalanx.lab.lab import Lab
 from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW, Framework
@@ -47,7 +47,7 @@ def foreign(bench: Bench, example: str, framework: str, names: str, *words: str)
 @pytest.mark.machines
 def test_plain_ddp_with_one_and_two_workers(bench: Bench) -> None:
     ended = foreign(bench, "plain_ddp.py", "torch", "m1,m2", "--workers", "3").end(LONG)
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 0
     assert "3 workers" in ended.words
     summary = bench.summary()
@@ -61,13 +61,9 @@ def test_plain_ddp_on_a_machine_that_is_cut_off(
     monkeypatch.setenv("PHALANX_RECONNECT", "0")  # Gloo waits for half an hour
     running = foreign(bench, "plain_ddp.py", "torch", "m1,m2")
     running.until(r"epoch 1", LONG)
-    bench.lab.cut("m2")
-    try:
+    with cut(bench.lab, "m2"):
         ended = running.end(LONG)
-        left = nothing_left(bench.lab, "m1", "m2")
-    finally:
-        bench.lab.heal("m2")
-    told(ended, left)
+        nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 3
     assert "m2 has not answered" in ended.words
 
@@ -78,7 +74,7 @@ def test_keras_script_of_reference_a_on_three_machines(bench: Bench) -> None:
     example = "reference_a_keras.py"
     bench.pool = bench.blueprint(m4={"gpus": 1})
     ended = foreign(bench, example, "tensorflow", "cpus").end(LONG)
-    told(ended, nothing_left(bench.lab, "m1", "m2", "m3", "m4"))
+    nothing_left(bench.lab, "m1", "m2", "m3", "m4")
     assert ended.code == 0
     summary = bench.summary()
     assert summary["exit_codes"] == [0, 0, 0]
@@ -95,7 +91,7 @@ def test_keras_script_of_reference_a_on_three_machines(bench: Bench) -> None:
 def test_parameter_server_with_a_chief_on_a_machine_of_its_own(bench: Bench) -> None:
     machines = "all,server:m2"
     ended = foreign(bench, "parameter_server_keras.py", "tensorflow", machines).end(LONG)
-    told(ended, nothing_left(bench.lab, "m1", "m2", "m3", "m4"))
+    nothing_left(bench.lab, "m1", "m2", "m3", "m4")
     assert ended.code == 0
     summary = bench.summary()
     assert summary["system"] == "tf-ps"

@@ -9,8 +9,9 @@ import time
 from itertools import pairwise
 
 import pytest
+from commands import until
 from lab_machines import lab, run_in
-from ssh_runs import Bench, Running, cut, holds, nothing_left, processes, told
+from ssh_runs import Bench, Running, cut, nothing_left, processes
 
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
@@ -73,7 +74,7 @@ def test_a_sleep_is_said_and_the_run_goes_on(bench: Bench) -> None:
     running = start(bench, "m1,m2", reconnect=120)
     sleep(running, LIMIT)
     ended = running.end(120)
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 0
     assert re.search(r"this computer slept, or this command was stopped, for 1[0-9] s", ended.words)
     for machine in ("m1", "m2"):
@@ -91,7 +92,7 @@ def test_after_a_longer_sleep_attach_brings_everything_home(bench: Bench) -> Non
     assert "the run goes on without this computer" in ended.words
     assert "running" in bench.do("runs").text
     attached = bench.do("attach")
-    told(attached, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert attached.code == 0
     everything_came_home(bench, 2)
 
@@ -101,7 +102,7 @@ def test_a_sleep_in_which_the_run_ends(bench: Bench) -> None:
     running.until(r"line 50")
     sleep(running, LIMIT + 8)
     ended = running.end(60)
-    told(ended, nothing_left(bench.lab, "m1"))
+    nothing_left(bench.lab, "m1")
     assert ended.code == 0
     everything_came_home(bench, 1)
 
@@ -111,7 +112,7 @@ def test_a_network_that_is_cut_for_a_while(bench: Bench) -> None:
     with cut(bench.lab, "m1"):
         running.until("m1 has not answered for 8 seconds; trying for 120 s to reach it again")
     ended = running.end(150)
-    told(ended, nothing_left(bench.lab, "m1"))
+    nothing_left(bench.lab, "m1")
     assert ended.code == 0 and "m1 is connected again" in ended.words
     assert "this computer slept" not in ended.words
     everything_came_home(bench, 1)
@@ -126,7 +127,7 @@ def test_killed_in_its_sleep_the_run_can_be_attached_to(bench: Bench) -> None:
     running.end()
     assert processes(bench.lab, "m1")
     attached = bench.do("attach", bench.latest().name)
-    told(attached, nothing_left(bench.lab, "m1"))
+    nothing_left(bench.lab, "m1")
     assert attached.code == 0
     everything_came_home(bench, 1)
 
@@ -150,7 +151,7 @@ def test_stopped_while_no_machine_answers(bench: Bench) -> None:
         ended = running.end(60)
     assert ended.code == 130, ended.text
     assert "no machine can be reached; the run cannot be stopped" in ended.words
-    holds(lambda: run_in(bench.lab, "m1", ["true"]) == "")
-    stopped = bench.do("stop", bench.latest().name)
-    told(stopped, nothing_left(bench.lab, "m1"))
+    until(lambda: run_in(bench.lab, "m1", ["true"]) == "")
+    bench.do("stop", bench.latest().name)
+    nothing_left(bench.lab, "m1")
     assert bench.summary()["status"] == "stopped"

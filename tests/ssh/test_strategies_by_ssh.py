@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from lab_machines import MakeLab, lab
-from ssh_runs import Bench
+from ssh_runs import Bench, nothing_left
 
 from phalanx.core import words
 from phalanx.lab.lab import Lab
@@ -52,6 +52,23 @@ def test_a_strategy_reaches_the_accuracy_of_one_host(bench: Bench, strategy: str
     print(f"\n{strategy}: {here['test_accuracy']:.4f} here, {there['test_accuracy']:.4f} over SSH")
     assert here["test_accuracy"] > 0.85
     assert there["test_accuracy"] == pytest.approx(here["test_accuracy"], abs=BAND)
+
+
+@pytest.mark.machines
+def test_servers_alone_hold_the_parameters(bench: Bench) -> None:
+    machines = "all,server:m3"
+    ended = bench.train("--strategy", "async", machines=machines, epochs=3).end(300.0)
+    nothing_left(bench.lab, "m1", "m2", "m3")
+    assert ended.code == 0
+    summary = bench.summary()
+    assert (summary["workers"], summary["exit_codes"]) == (2, [0, 0, 0])
+    found = {machine["name"]: machine for machine in summary["machines"]}
+    assert {name: one["workers"] for name, one in found.items()} == {
+        "m1": 1,
+        "m2": 1,
+        "m3": 0,
+    }
+    assert all(one["network_bytes"] > 100_000 for one in found.values())
 
 
 class Reading(NamedTuple):

@@ -36,7 +36,6 @@ def both(bench: Bench, pool: Path, *words: str) -> tuple[Ended, Ended]:
     """``pool check`` and ``run``."""
     check = bench.do("pool", "check", str(pool))
     run = bench.do("run", "train.py", "--pool", str(pool), "--epochs", "1", *words)
-    print(f"\n{check.text}\n{check.code} after {check.seconds:.1f} s")
     print(f"{run.text}\n{run.code} after {run.seconds:.1f} s")
     nothing_left(bench.lab, "m1", "m2")
     for ended in (check, run):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from lab_machines import lab
-from ssh_runs import Bench, nothing_left, told
+from ssh_runs import Bench, nothing_left
 
 pytestmark = pytest.mark.slow
 __all__ = ["lab"]
@@ -45,7 +45,7 @@ def test_odd_paths_and_arguments_simply_work(bench: Bench, tmp_path: Path) -> No
     words = ["--pool", str(bench.pool), "--data", str(data), "--name", "odd"]
     arguments = [ODD, "", " leading", "--epochs", "zwei\nZeilen", "-"]
     ended = bench.do("run", "träin it's.py", *words, "--", *arguments)
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 0
     for rank in range(2):
         home = next(bench.latest().rglob(f"rang {rank} ü.json"))
@@ -59,6 +59,6 @@ def test_odd_folder_on_the_machine(bench: Bench) -> None:
     folder = "/run/home/ein 'Ordner' ü $(id)"
     pool = bench.blueprint(m1={"folder": folder}, m2={"folder": folder})
     ended = bench.do("run", "train.py", "--pool", str(pool), "--epochs", "1")
-    told(ended, nothing_left(bench.lab, "m1", "m2"))
+    nothing_left(bench.lab, "m1", "m2")
     assert ended.code == 0
     assert bench.summary()["exit_codes"] == [0, 0]

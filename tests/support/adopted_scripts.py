@@ -7,7 +7,7 @@ the numbers of the samples that its loop has seen, batch by batch.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from adopted_parts import (
@@ -22,56 +22,8 @@ from adopted_parts import (
 )
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(SimpleNamespace):
     """What a script does. ``@name`` in its text is ``self.name`` in a class, else ``name``."""
-
-    seed: int
-    frame: str = "module"
-    """module, main, functions, trainer"""
-    samples: int = 30
-    batch: int = 8
-    epochs: int = 2
-    data: str = "tensors"
-    loader: str = "shuffled"
-    drop_last: bool = False
-    through: str = "enumerate"
-    """How the loop goes through its loader."""
-    optimizer: str = "sgd"
-    groups: int = 1
-    branch: str = "none"
-    """A layer that is frozen at first, and how it comes to be trained."""
-    loss: str = "mse"
-    accumulate: int = 1
-    divided: bool = True
-    leftover: str = "drop"
-    """Batches after the last whole accumulation: in the loop, after it, dropped, kept."""
-    zero: str = "top"
-    clip: str = "none"
-    closure: bool = False
-    schedule: str = "none"
-    evaluates: str = "none"
-    """none, epoch, every (within the loop)"""
-    evaluation: str = "decorator"
-    validation: str = "plain"
-    """The loader of evaluations: plain, shuffled, or that of the training itself."""
-    leaves_at: int = 99
-    skips: str = "none"
-    average: str = "none"
-    saves: bool = False
-    best: bool = False
-    """Whether the weights with the best figure are put back at the end."""
-    reseeds: bool = False
-    peeks: bool = False
-    logs: bool = True
-    dropout: bool = False
-    bounded: bool = False
-    """Whether weights are clamped after each step."""
-    trainings: int = 1
-    again: str = "new"
-    """A second training: with a new optimizer, or with the same one."""
-    adversarial: bool = False
-    """Two models with an optimizer each, which step in turn."""
 
     @property
     def is_sum(self) -> bool:
@@ -118,15 +70,18 @@ def loop_of(seed: int) -> Loop:
         data=one(*DATA),
         loader=one("shuffled", "shuffled", "shuffled", *LOADERS),
         drop_last=one(False, False, True),
+        # How the loop goes through its loader.
         through=one("enumerate", "enumerate", "zip", "plain", "next", "islice"),
         optimizer=one(*(kind for kind in OPTIMIZERS if branch != "added" or kind != "adagrad")),
         groups=one(1, 1, 2),
+        # A layer that is frozen at first, and how it comes to be trained.
         branch=branch,
         loss=loss,
         accumulate=accumulate,
         # A sum that is divided by as many as a worker has samples cannot be told from a mean.
         divided=loss not in ("sum", "sum by a constant", "weighted mean")
         and one(True, True, False),
+        # Batches after the last whole accumulation: in the loop, after it, dropped, kept.
         leftover=one("inside", "after", "drop", "keep"),
         zero="top" if closure else one(*ZEROS),
         clip="none" if closure else one("none", "none", *CLIPS),
@@ -134,18 +89,23 @@ def loop_of(seed: int) -> Loop:
         schedule=schedule,
         evaluates=evaluates,
         evaluation=one(*EVALUATIONS),
+        # The loader of evaluations: plain, shuffled, or that of the training itself.
         validation=one("plain", "plain", "shuffled", "training"),
         leaves_at=one(99, 99, 99, 0, 1, 2),
         skips="none" if closure else one("none", "none", "none", "second", "last"),
         average=one("none", "none", "by hand", "averaged"),
         saves=one(False, False, True),
+        # Whether the weights with the best figure are put back at the end.
         best=evaluates == "epoch" and one(False, True),
         reseeds=one(False, False, True),
         peeks=one(False, False, True),
         logs=one(True, False),
         dropout=one(*[False] * 9, True),
+        # Whether weights are clamped after each step.
         bounded=one(*[False] * 7, True),
         trainings=trainings,
+        # A second training: with a new optimizer, or with the same one.
         again=one("new", "same"),
+        # Two models with an optimizer each, which step in turn.
         adversarial=adversarial,
     )

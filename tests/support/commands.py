@@ -16,6 +16,21 @@ import psutil
 
 LIMIT = 90.0
 PHALANX = [sys.executable, "-m", "phalanx"]
+TORCH = """
+import gc, json, os, pathlib, random, signal, sys, time
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import StepLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+random.seed(0)
+np.random.seed(0)
+torch.manual_seed(0)
+"""
+"""How an unchanged script begins."""
 
 
 def phalanx(
@@ -31,6 +46,15 @@ def phalanx(
         timeout=limit,
         check=False,
     )
+
+
+def succeeds(
+    *words: str, cwd: Path, limit: float = LIMIT, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """``phalanx WORDS`` to its end, which is a good one."""
+    ended = phalanx(*words, cwd=cwd, limit=limit, **variables)
+    assert ended.returncode == 0, ended.stderr
+    return ended
 
 
 def start(*words: str, cwd: Path) -> subprocess.Popen[str]:

@@ -23,14 +23,14 @@ class MemoryLinks(Links):
     """Made by :func:`memory_links`."""
 
     def __init__(self, rank: int, mesh: _Mesh, names: Sequence[str], timeout: float) -> None:
-        super().__init__(rank, names)
-        self._mesh, self._timeout = mesh, timeout
+        super().__init__(rank, {}, names, timeout=timeout)
+        self.goes_ahead, self._mesh, self._seconds = False, mesh, timeout
 
     def swap(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
         for to, buffers in outgoing:
             for buffer in buffers:
                 self._write(to, buffer)
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self._seconds
         for frm, buffers in incoming:
             for buffer in buffers:
                 self._read(frm, buffer, deadline)

@@ -8,31 +8,14 @@ from __future__ import annotations
 import copy
 import io
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from plain_scripts import At, Net, Outcome, Script
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-
-
-class World(Protocol):
-    """What a script calls that is not the same in plain torch and joined."""
-
-    is_first: bool
-
-    def epochs(self, count: int) -> Iterable[int]: ...
-
-    def batches(self) -> Iterable[Any]: ...
-
-    def backward(self, loss: Tensor) -> None: ...
-
-    def step(self, clip: float | None, scaler: Any) -> None: ...
-
-    def evaluate(self, metric: Callable[[Tensor, Tensor], Tensor]) -> float: ...
 
 
 @dataclass
@@ -42,7 +25,8 @@ class Training:
     script: Script
     model: Net
     optimizer: torch.optim.Optimizer
-    world: World
+    world: Any
+    """Plain torch, or a worker of a run: ``plain_worlds``."""
     scheduler: Any
     outcome: Outcome = field(default_factory=Outcome)
 

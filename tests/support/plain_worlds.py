@@ -160,3 +160,37 @@ def first_pass(script: Script) -> list[tuple[Tensor, Tensor]]:
     """The global batches of the first pass."""
     x, y = data_of(script)
     return [(x[part], y[part]) for part in order(len(x), SEED, 0).split(script.batch)]
+
+
+def in_both_worlds(
+    folder: Path,
+    workers: int,
+    make: Callable[[], list[nn.Module]],
+    loop: Callable[[Any, Any, Any, Any, bool], Any],
+    **options: float,
+) -> tuple[list[Any], Any]:
+    """What ``loop(models, batches, backward, step, is_first)`` returns: of each worker, and alone.
+
+    Each model has an optimizer (SGD), which ``step`` takes by its number.
+    """
+
+    def made() -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+        models = make()
+        return models, [torch.optim.SGD(model.parameters(), **options) for model in models]
+
+    def work(rank: int) -> Any:
+        models, optimizers = made()
+        run = phalanx.join(models, optimizers)
+        batches = run.batches(data_of(Script()), batch=Script().batch)
+        ended = loop(models, batches, run.backward, lambda i: run.step(optimizers[i]), run.is_first)
+        run.finish()
+        return ended
+
+    models, optimizers = made()
+
+    def step(number: int) -> None:
+        optimizers[number].step()
+        optimizers[number].zero_grad()
+
+    wanted = loop(models, first_pass(Script()), lambda loss: loss.backward(), step, True)
+    return as_workers(workers, folder, work), wanted

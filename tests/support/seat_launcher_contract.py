@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from commands import PHALANX, phalanx, until
+from commands import PHALANX, phalanx, succeeds, until
 from trained import assert_same_model
 
 SCRIPT = Path(__file__).parents[1] / "ray_cluster" / "slow_script.py"
@@ -141,15 +141,13 @@ class SeatLauncherContract:
         """The same run by the launcher for one machine."""
         folder = tmp_path_factory.mktemp("local")
         given = words(2, 0.01, "--launcher", "local", "--workers", "2")
-        done = phalanx(*given, cwd=folder, limit=LIMIT, OMP_NUM_THREADS="1")
-        assert done.returncode == 0, done.stderr
+        succeeds(*given, cwd=folder, limit=LIMIT, OMP_NUM_THREADS="1")
         return run_of(folder)
 
     def test_ends_like_a_local_run(self, seats: SeatCluster, local: Path, tmp_path: Path) -> None:
         """Without --workers there is one for each node."""
         given = words(2, 0.01, *seats.words)
-        done = phalanx(*given, cwd=tmp_path, limit=LIMIT, OMP_NUM_THREADS="1", **seats.variables)
-        assert done.returncode == 0, done.stderr
+        succeeds(*given, cwd=tmp_path, limit=LIMIT, OMP_NUM_THREADS="1", **seats.variables)
         found = run_of(tmp_path)
         assert_same_model(found, local)
         assert files_of(local) - files_of(found) == {"machines/here.jsonl"}

@@ -7,17 +7,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from commands import PHALANX
+
 from phalanx.lab.lab import Lab
 
-PHALANX = [sys.executable, "-m", "phalanx"]
 AFTERWARDS = 10.0
 """Seconds after the end of a run when nothing of it may be left on any machine."""
 OURS = re.compile(r"\bsshd\b|first_process|(^|/)ps -eww")
@@ -41,8 +41,6 @@ class Ended:
     code: int
     text: str
     """All that it said, both streams, at 80 columns."""
-    seconds: float
-    """From the fault (or the start) to its end."""
 
     @property
     def words(self) -> str:
@@ -66,23 +64,18 @@ class Running:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._since = time.monotonic()
 
     @property
     def text(self) -> str:
         return self._said.read_text(errors="replace")
 
     def until(self, pattern: str, limit: float = 90.0) -> None:
-        """Wait for it to be said; from then on the time of the end is measured."""
+        """Wait for it to be said."""
         end = time.monotonic() + limit
         while not re.search(pattern, self.text):
             assert self.process.poll() is None, f"ended before {pattern!r}:\n{self.text}"
             assert time.monotonic() < end, f"never said {pattern!r}:\n{self.text}"
             time.sleep(0.05)
-        self.mark()
-
-    def mark(self) -> None:
-        self._since = time.monotonic()
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -92,7 +85,8 @@ class Running:
             code = self.process.wait(limit)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {limit} s:\n{self.text}") from None
-        return Ended(code, self.text, time.monotonic() - self._since)
+        print(f"\n{self.text}\nexit {code}")  # for whoever reads along
+        return Ended(code, self.text)
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -182,29 +176,12 @@ def kill_in(lab: Lab, machine: str, pid: int, number: str = "KILL") -> None:
     subprocess.run(lab.command(machine, ["kill", f"-{number}", str(pid)]), check=True, timeout=20)
 
 
-def nothing_left(lab: Lab, *machines: str) -> float:
-    """Seconds until the machines were empty; an error when that takes longer than it may."""
-    began = time.monotonic()
-    while True:
-        left = {name: found for name in machines if (found := processes(lab, name))}
-        waited = time.monotonic() - began
-        if not left:
-            return waited
-        assert waited < AFTERWARDS, f"left after {waited:.1f} s: {left}"
+def nothing_left(lab: Lab, *machines: str) -> None:
+    """The machines are empty soon; an error when that takes longer than it may."""
+    end = time.monotonic() + AFTERWARDS
+    while left := {name: found for name in machines if (found := processes(lab, name))}:
+        assert time.monotonic() < end, f"left after {AFTERWARDS:.0f} s: {left}"
         time.sleep(0.2)
-
-
-def told(ended: Ended, after: float) -> None:
-    """For whoever reads along (pytest -s): the words, and how long it took."""
-    times = f"exit {ended.code} after {ended.seconds:.1f} s, empty {after:.1f} s later"
-    print(f"\n{ended.text}\n{times}")
-
-
-def holds(condition: Callable[[], bool], limit: float = 30.0) -> None:
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.05)
 
 
 @contextmanager

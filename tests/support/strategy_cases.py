@@ -5,9 +5,12 @@ A strategy that a plug-in registers is among them by its name alone.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import Phase, settings
 
 from phalanx.core.spec import known_strategies, parse_spec
 
@@ -49,3 +52,14 @@ LOCKSTEP = [spec for spec in EVERY if is_lockstep(spec)]
 FREE = [spec for spec in EVERY if not is_lockstep(spec)]
 SAME_SUM = [name for name in NAMES if name != "diloco"]
 """All that, of a gradient that never changes, end where one process ends."""
+
+
+def examples(count: int) -> Callable[[Any], Any]:
+    """Without shrinking: an example is read as it is, and each costs a training or more.
+
+    ``PHALANX_TEST_RANDOM=1`` draws others every time.
+    """
+    fixed, found = not os.environ.get("PHALANX_TEST_RANDOM"), (Phase.explicit, Phase.generate)
+    return settings(
+        max_examples=count, deadline=None, derandomize=fixed, phases=found, database=None
+    )

@@ -98,7 +98,7 @@ def _copy(agent: socket.socket) -> int:
 
 
 def _bring_out(agent: socket.socket) -> bool:
-    """Whether there may be more."""
+    """Write out what the agent sent; whether there may be more."""
     try:
         data = agent.recv(1 << 16)
         write_all(1, data)

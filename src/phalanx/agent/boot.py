@@ -14,7 +14,7 @@ import os
 
 
 def read(count):
-    """Not a byte more than ``count``: what follows are frames."""
+    """Read exactly ``count`` bytes: the bytes after them are frames."""
     parts = []
     while count:
         part = os.read(0, min(count, 1 << 16))

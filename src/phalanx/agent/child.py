@@ -1,6 +1,6 @@
 # phalanx-worker
-# Run between the agent and a worker, as PYTHON -I -S -c THIS PARENT PROGRAM ARGUMENTS: ties the
-# process to the agent, which the kernel keeps up when the process becomes the worker.
+# Runs as PYTHON -I -S -c THIS PARENT PROGRAM ARGUMENTS, and then becomes the worker: the kernel
+# kills this process when the agent dies, and still does after it has become the worker.
 import ctypes
 import os
 import signal
@@ -11,9 +11,9 @@ if sys.platform.startswith("linux"):
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
 if os.getppid() != parent:
     os._exit(1)
-# The agent's own files are for its user alone; a worker's are as private as they would be anyway.
+# The agent's files are for its user only; a worker gets the umask that it would have without it.
 os.umask(int(os.environ.pop("PHALANX_UMASK", "077"), 8))
-# Python ignores these two; a worker that is no Python has to meet them as usual.
+# Python ignores these two signals; a worker that is not Python needs the default action.
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 try:

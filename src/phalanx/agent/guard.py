@@ -14,10 +14,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """The exit code of ``work``, done in a child; whatever it leaves behind is killed.
+    """Run ``work`` in a child and return its exit code; processes that it leaves are killed.
 
-    The child has a process group of its own: killing ours leaves it time to end its
-    workers in order, because our death reaches it as SIGTERM.
+    The child has a process group of its own: when our group is killed, the child gets SIGTERM
+    and has time to end its workers in order.
     """
     system.adopt_orphans()
     parent = os.getpid()
@@ -26,7 +26,7 @@ def guarded(work: Callable[[], int]) -> int:
         _work(work, parent)
     for number in _SIGNALS:
         signal.signal(number, lambda *_: os.kill(child, signal.SIGTERM))
-    # Only the child holds the controller's pipes: they end when it ends.
+    # Only the child keeps the controller's pipes open, so they close when it ends.
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)

@@ -1,7 +1,7 @@
-"""How long the agent lives: as long as its run has a controller, which may sleep for a while.
+"""How long the agent lives: as long as its run has a controller, which may be silent for a while.
 
-A controller whose connection ends has ended, and the run with it. One that is only silent may come
-back: workers go on, and the next controller finds the agent behind its socket.
+If the connection ends, the controller has ended, and so does the run. One that is only silent may
+come back: workers go on, and the next controller reaches the agent by its socket.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from phalanx.agent.wire import Connection, Gone
 SHARED_FOLDERS = ("blobs", "code", "data", "wheels", "environments", "runs")
 GRACE = 2.0
 SHORT_GRACE = 1.0
-"""After silence: patience and this are less than the 10 seconds in which all workers must end."""
+"""Grace after silence: patience and grace are less than the 10 seconds workers have to end."""
 LINGER = 7 * 24 * 3600.0
-"""A detached run that ended on the first evening of a holiday still tells how, a week later."""
+"""Seconds an agent stays after a detached run, so that its end can be seen a week later."""
 PARTS = ("events", "logs", "files")
 TICK = 0.1
 FLUSH = 2.0
@@ -42,7 +42,7 @@ were asked to stop."""
 
 
 def hello(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Take name and folders from the request; the answer says what runs here already."""
+    """Take name and folders from the request, and answer with the workers running here."""
     agent.name = field(request, "name", str)
     agent.hold = float(field(request, "hold", (int, float), 0.0))
     agent.bound = not request.get("detach") and (not request.get("attach") or agent.hold > 0)
@@ -64,7 +64,7 @@ def facts(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
 
 
 def folders(request: dict[str, Any]) -> tuple[Path, Path | None]:
-    """Where everything of ours is on this machine, and the part of it that is this run's."""
+    """Phalanx's folder on this machine, and this run's folder in it."""
     named = request.get("folder")
     if named is None:
         home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -100,13 +100,13 @@ def make_folders(folder: Path, run_folder: Path | None) -> None:
 
 
 def check_ours(folder: Path, run_folder: Path | None) -> None:
-    """Refuse folders that others can put their own code into: what is found there is run."""
+    """Refuse folders that other users can write to, because code in them is run."""
     run_parts = [run_folder, *(run_folder / name for name in PARTS)] if run_folder else []
     ownership.check(folder, *(folder / name for name in SHARED_FOLDERS), *run_parts)
 
 
 def discard_empty(run_folder: Path | None) -> None:
-    """A run that never began leaves nothing behind; what is in use, or full, stays."""
+    """Remove the folders of a run that never began; those that are not empty stay."""
     if run_folder is None:
         return
     for folder in (*(run_folder / name for name in PARTS), run_folder):
@@ -126,7 +126,7 @@ def leave(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
 
 
 def make_way(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Another agent is needed here, to fetch what is left of a run that has ended."""
+    """End, so that a new agent can fetch the results of a run that has ended."""
     if agent.workers.pids:
         raise RequestProblem("this run is still running here", "Follow it with phalanx attach.")
     agent.ending = True
@@ -173,23 +173,23 @@ def _next_visitor(agent: Agent, listener: socket.socket) -> socket.socket | None
 
 
 def _is_removed(agent: Agent) -> bool:
-    """Whether another agent cleaned up the run: then no controller can find this one."""
+    """Whether another agent removed the run's folder, so that no controller finds this one."""
     folder = agent.run_folder
     return folder is not None and not folder.is_dir() and not agent.workers.pids
 
 
 def _is_cut_off(agent: Agent) -> bool:
-    """Whether workers miss the others too: then this machine is away, and not the controller.
+    """Whether this machine, and not only the controller, is cut off: its workers lost others, too.
 
-    Workers that go on without the others would train a model that no controller asks for;
-    a detached run has none, and goes on.
+    Workers that went on without the others would train a model that no controller asks for; those
+    of a detached run have no controller, and go on.
     """
     ended = any(code in CUT_OFF_CODES for code in agent.workers.codes.values())
     return agent.hold > 0 and (ended or (agent.bound and agent.logs.others_lost()))
 
 
 def _time_to_linger(agent: Agent, cut_off: bool) -> float:
-    """Where nothing was started there is nothing to come back for, nor on a machine cut off."""
+    """Seconds to wait for a controller: few if nothing was started or the machine is cut off."""
     if not agent.began:
         return agent.patience
     return max(0.0, agent.hold - agent.patience) if cut_off else LINGER
@@ -202,9 +202,9 @@ def _converse(
     first: tuple[dict[str, Any], bytes] | None,
     visitor: socket.socket | None = None,
 ) -> int:
-    """Answer one controller until it goes; one that is bound to the run takes the workers along."""
+    """Answer one controller until it goes; if the run is bound to it, the workers end then."""
     connection = agent.connection = Connection(source, sink, agent.bell, agent.patience)
-    agent.bound = first is not None  # until it says more
+    agent.bound = first is not None  # until its hello says more
     code, grace, asleep = 0, GRACE, False
     try:
         if first is not None:
@@ -227,7 +227,7 @@ def _converse(
         connection.close()
         agent.connection = None
         if visitor is not None:
-            # A sender that is in the middle of a frame must not write it to the next visitor.
+            # The sending thread, if within a frame, must not write the rest to the next visitor.
             with contextlib.suppress(OSError):
                 visitor.shutdown(socket.SHUT_RDWR)
             connection.await_sender(SENDER_SECONDS)
@@ -259,4 +259,4 @@ def begin(agent: Agent) -> None:
 
 HANDLERS = {"hello": hello, "facts": facts, "ping": ping, "leave": leave, "make_way": make_way}
 SLOW = ("facts",)
-"""``nvidia-smi`` takes seconds to answer the first time."""
+"""Requests that take long: ``nvidia-smi`` needs seconds to answer the first time."""

@@ -39,7 +39,7 @@ class _Tail:
         return 0 if self._unreadable or not stat.S_ISREG(status.st_mode) else status.st_size
 
     def send_some(self, connection: Connection) -> bool:
-        """Whether there may be more."""
+        """Send the next part of the file; whether there may be more."""
         if not connection.has_room() or self.size() <= self.offset:
             return False
         part = _read(self.path, self.offset)
@@ -66,7 +66,7 @@ class LogForwarder:
 
     def __init__(self) -> None:
         self.going = True
-        """Not while a controller that has come back has yet to say what it has."""
+        """Whether to send; false until a controller that has come back says what it has already."""
         self._tails: dict[str, _Tail] = {}
         self._of_rank: dict[int, list[str]] = {}
         self._others_lost = False

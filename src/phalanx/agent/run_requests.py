@@ -1,4 +1,4 @@
-"""What is asked of a run on this machine: its workers, its files, its samples, a switch."""
+"""Requests about a run on this machine: start and stop workers, follow logs, sample, switch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.agent.machine.sampling import KeptSamples, Sampler, tell_all
 from phalanx.agent.workers import CONTROLLER, STARTED
 
 SWITCH = "switch.json"
-"""Where the first worker looks for it."""
+"""The file in the run's folder where the first worker looks for a switch."""
 LONGEST_SWITCH = 64 << 10
 
 
@@ -77,9 +77,10 @@ def switch(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, A
 
 
 def sample(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Begin to tell, or end it; doing so twice does no harm.
+    """Start or stop sending samples of the machine; asking twice does no harm.
 
-    ``keep``: in the run's folder too. ``after``: of what is there, first all that is later.
+    With ``keep``, they are written to the run's folder too. With ``after``, kept ones that are
+    later than this moment are sent first.
     """
     on, after = field(request, "on", bool), _moment(request)
     sampler = agent.sampler
@@ -96,7 +97,7 @@ def sample(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, A
 
 
 def kept_samples(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Tell what an agent that is gone has kept."""
+    """Send the samples that an agent which has ended kept in the run's folder."""
     after, hearer = _moment(request), agent.connection
     if hearer is not None and agent.run_folder is not None and after is not None:
         tell_all(hearer, KeptSamples(agent.run_folder), after)

@@ -28,7 +28,7 @@ def readable(descriptors: Iterable[int], seconds: float | None = None) -> set[in
 
 
 def prctl(option: int, value: int) -> None:
-    """Nothing where there is no such thing (macOS)."""
+    """Call ``prctl``; does nothing where it does not exist (macOS)."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
@@ -61,7 +61,7 @@ def every_process() -> list[int]:
 
 
 def children() -> list[int]:
-    """Our own."""
+    """The process ids of this process's children."""
     me = str(os.getpid())
     return [pid for pid in every_process() if stat_fields(pid)[1:2] == [me]]
 

@@ -1,4 +1,4 @@
-"""One connection to a controller: frames in, and an outbox written by a thread of its own."""
+"""One connection to a controller: it receives frames, and a thread sends those in its outbox."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from phalanx.agent.frames import pack, unpack
 from phalanx.agent.system import readable
 
 ROOM = 2 << 20
-"""Bytes that may wait to be sent before chunks of files have to wait themselves."""
+"""Bytes that may wait in the outbox before no more chunks of files are put there."""
 
 
 class Gone(Exception):  # noqa: N818  (what happened)
-    """The controller is not there any more; ``silent``: it is, but says nothing."""
+    """The controller has gone; ``silent``: it is still connected, but sends nothing."""
 
     def __init__(self, *, silent: bool = False) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Gone(Exception):  # noqa: N818  (what happened)
 
 
 class Bell:
-    """Ends a wait for the controller from another thread, or from a signal's handler."""
+    """A pipe by which another thread, or a signal handler, ends a wait for the controller."""
 
     def __init__(self) -> None:
         self.descriptor, self._rung = os.pipe()
@@ -42,7 +42,7 @@ class Bell:
 
 
 def read_exactly(source: int, count: int, patience: float, bell: Bell | None = None) -> bytes:
-    """``count`` bytes; ``Gone`` when they end, when nothing comes for long, when the bell rings."""
+    """Read ``count`` bytes; ``Gone`` at their end, after long silence, or when the bell rings."""
     watched = [source] if bell is None else [source, bell.descriptor]
     parts = []
     while count:
@@ -61,7 +61,7 @@ def read_exactly(source: int, count: int, patience: float, bell: Bell | None = N
 
 
 class Connection:
-    """Two descriptors: one thread reads, one writes, any thread sends."""
+    """A pair of descriptors: one thread reads, one writes, and any thread may call ``send``."""
 
     def __init__(self, source: int, sink: int, bell: Bell, patience: float) -> None:
         self.source, self.sink, self.patience = source, sink, patience
@@ -92,22 +92,22 @@ class Connection:
         return self._size < ROOM and not self._ended
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
-        """The next frame; ``Gone`` when there will be none."""
+        """Wait for the next frame; raises ``Gone`` when there will be none."""
         return unpack(lambda count: read_exactly(self.source, count, self.patience, self._bell))
 
     def flush(self, seconds: float) -> None:
-        """Wait until everything has been written, at most so long."""
+        """Wait until everything has been written, at most ``seconds``."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._size == 0, timeout=seconds)
 
     def close(self) -> None:
-        """Nothing is sent any more; threads that wait for room go on."""
+        """Send nothing any more; threads that wait for room in the outbox go on."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def await_sender(self, seconds: float) -> None:
-        """Waits until the writer is done, so that the descriptor may be used again."""
+        """Wait until the writing thread has ended, so that the descriptor may be used again."""
         self._sender.join(seconds)
 
     def _write(self) -> None:

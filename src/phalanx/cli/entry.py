@@ -3,7 +3,7 @@
 import sys
 
 STOPPED = 130
-"""As in ``phalanx.core.errors``, which is not loaded yet."""
+"""The same exit code as in ``phalanx.core.errors``, which is not loaded yet."""
 
 
 def main() -> None:

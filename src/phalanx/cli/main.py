@@ -1,4 +1,4 @@
-"""The ``phalanx`` command: its verbs, and how each of them may end.
+"""The ``phalanx`` command: its verbs, and the exit code of each way in which one ends.
 
 Verbs import what they need when they run, so that ``phalanx --help`` answers at once.
 """
@@ -18,7 +18,6 @@ from phalanx.cli.invocation import PASS_WORDS_ON, Invocation
 from phalanx.cli.machines.doctor import doctor
 from phalanx.cli.machines.lab import lab_app
 from phalanx.cli.machines.pool_check import check
-from phalanx.cli.machines.pool_convert import convert
 from phalanx.cli.machines.pool_init import init
 from phalanx.cli.machines.pool_probe import probe
 from phalanx.cli.machines.pool_trust import trust
@@ -65,7 +64,7 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # typer would end it with a bare exit code, and --json promises an object.
+            # typer would only exit with a code, and --json promises an object.
             raise RunStopped from None
 
 
@@ -100,7 +99,7 @@ def phalanx(
 pool_app = typer.Typer(
     help="The machines that can take part.", no_args_is_help=True, rich_markup_mode=None
 )
-for verb in (init, trust, check, probe, convert):
+for verb in (init, trust, check, probe):
     pool_app.command()(verb)
 
 VERBS: tuple[tuple[Any, str], ...] = (
@@ -123,7 +122,7 @@ VERBS: tuple[tuple[Any, str], ...] = (
     (worker, "phalanx worker train.py --strategy async --pool machines.yaml"),
     (doctor, "phalanx doctor"),
 )
-"""In the order of the help, each with an example."""
+"""The commands in the order of the help, each with an example."""
 
 for verb, example in VERBS:
     if isinstance(verb, typer.Typer):
@@ -134,7 +133,7 @@ for verb, example in VERBS:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The whole command, from its words to its exit code."""
+    """Run the command line ``argv`` and exit with its code."""
     from phalanx.core.run_folder.run_key import without_core_dumps
 
     without_core_dumps()  # blueprints have passwords

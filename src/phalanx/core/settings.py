@@ -26,10 +26,10 @@ LOSSES = ("mean", "sum")
 OURS = "phalanx"
 """The name of this system, among others that do the same job."""
 KERAS_SYSTEMS = {"keras-torch": "torch", "keras-tf": "tensorflow", "keras-jax": "jax"}
+"""The names under which Phalanx trains Keras scripts, each with its backend."""
 SPARK_SYSTEM = "phalanx-spark"
 OUR_SYSTEMS = (OURS, SPARK_SYSTEM, *KERAS_SYSTEMS)
-"""Phalanx trains in all of them."""
-"""Keras scripts that this system trains, by name: the backend of each."""
+"""The names of systems that are Phalanx itself."""
 
 # The environment of a worker (ours; other launchers' variables are mapped in train/start).
 RANK = "PHALANX_RANK"

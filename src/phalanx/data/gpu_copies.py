@@ -54,7 +54,7 @@ class CudaCopies:
 
 @functools.cache
 def _copying_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all passes: each stream has memory of its own."""
+    """The stream of copies to a GPU; one for all passes, as each stream has its own memory."""
     return torch.cuda.Stream(device)
 
 

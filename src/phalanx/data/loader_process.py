@@ -112,7 +112,7 @@ def reduce_by_size(tensor: Tensor) -> tuple[Any, ...]:
     Torch makes shared memory for each, and the worker asks for its descriptor over a new
     connection, which takes longer than all else that is done for labels.
     """
-    # Not all kinds have values in NumPy; and after an error here the worker would wait for ever.
+    # Some dtypes are not in NumPy; and after an error here the worker would wait for ever.
     with contextlib.suppress(Exception):
         if tensor.nbytes <= SMALL and tensor.is_contiguous():
             return torch.from_numpy, (tensor.numpy(),)

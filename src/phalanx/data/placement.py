@@ -29,5 +29,5 @@ def placed(reader: Reader, device: torch.device, workers: int) -> Reader:
 
 
 def fits(size: int, free: int, total: int) -> bool:
-    """What a model and its batches take is not known yet: much is left for them."""
+    """Whether ``size`` bytes fit, with room for a model and batches whose size is not known yet."""
     return size <= SHARE * total and size <= free / 2

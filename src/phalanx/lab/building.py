@@ -14,7 +14,7 @@ from phalanx.lab.starting import Starting, make_key, setup_of
 from phalanx.lab.state import LabState, MachineState
 
 Limits = Sequence[float | None]
-"""One for each machine."""
+"""A limit for each machine; ``None``: unlimited."""
 
 
 def plan(

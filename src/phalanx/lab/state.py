@@ -40,7 +40,7 @@ class MachineState(msgspec.Struct):
     """What ``lab heal`` restores after ``lab slow``."""
     host_key: str = ""
     pid: int = 0
-    """Its first process, as the host numbers it."""
+    """The machine's first process, as the host numbers it."""
     started: int | None = None
     """When the kernel started that process, so that another one of that number is spared."""
     cut: bool = False
@@ -50,7 +50,7 @@ class MachineState(msgspec.Struct):
 
     @property
     def folders(self) -> list[Path]:
-        """Its control groups."""
+        """The folders of the machine's control groups."""
         return [Path(folder) for folder in self.cgroups]
 
     @property

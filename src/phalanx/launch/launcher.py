@@ -180,7 +180,7 @@ class Launcher(Protocol):
         return {}
 
     def alone(self) -> MachineError | None:
-        """Why the workers, which go on, are to be left to themselves."""
+        """Why the controller should leave the workers, which go on by themselves, if it should."""
         return None
 
     def news(self) -> list[str]:
@@ -230,7 +230,7 @@ LAUNCHERS = Registry(
 def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> Launch:
     framework = job.framework
     roles = roles_by_rank(framework, len(workers)) if framework else []
-    # What results depend on, read without importing anything heavy.
+    # Versions that results depend on, read without importing anything heavy.
     versions = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
     found = installed((DISTRIBUTION, "torch", "numpy"))
     return Launch(

@@ -94,7 +94,7 @@ def place(
 
 
 def crowded(machine: Machine, workers: int) -> bool:
-    """More workers than cores: pinning would only keep them from sharing what there is."""
+    """Whether workers outnumber cores: then pinning would only keep them from sharing cores."""
     return machine.cores is not None and workers > machine.cores
 
 

@@ -1,4 +1,4 @@
-"""What a plan is expected to do, with intervals."""
+"""The predicted speed, time, energy and price of a way to train, as intervals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """An expected value, and what it lies between."""
+    """An expected value, and the bounds that it lies between."""
 
     low: float
     value: float
@@ -14,19 +14,19 @@ class Interval(msgspec.Struct, frozen=True):
 
     @staticmethod
     def around(value: float, error: float) -> Interval:
-        """``error`` is a share of the value."""
+        """An interval around ``value``; ``error`` is a share of it."""
         return Interval(value / (1.0 + error), value, value * (1.0 + error))
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to train: machines, strategy, and what they come to."""
+    """One way to train: its machines and strategy, and its predicted figures."""
 
     machines: list[str]
     workers: int
     strategy: str
-    """The strategy with its codec, as it is typed."""
+    """The strategy with its codec, as a user types it."""
     shares: list[float]
-    """Shares of a batch, by worker."""
+    """The share of a batch that each worker computes."""
     servers: list[str] = []
     step: Interval
     """Seconds of one global batch."""
@@ -35,8 +35,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of the whole run: start-up, training, evaluations, checkpoints."""
     joules: Interval | None = None
     energy_source: str = ""
-    """``measured``, ``blueprint`` or ``estimate``."""
+    """Where the machines' power is known from: ``measured``, ``blueprint`` or ``estimate``."""
     price: Interval | None = None
     limit: str = ""
-    """What it waits for most, in words: ``computing on m3``, ``the link of m1``, ``starting``."""
+    """What the run waits for most: ``computing on m3``, ``the link of m1``, ``starting``."""
     same_mathematics: bool = True

@@ -62,7 +62,7 @@ class Free:
 
 @dataclass(frozen=True)
 class Stale:
-    """At most ``bound`` steps ahead of the slowest.
+    """A worker may be at most ``bound`` steps ahead of the slowest.
 
     Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server"
     (2013). A bound of 0 keeps all clocks in lockstep.
@@ -79,7 +79,7 @@ class Stale:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """At most ``low`` steps ahead, plus as many as save the most waiting, up to ``high``.
+    """A worker may be ``low`` steps ahead, plus those that save most waiting, up to ``high``.
 
     Zhao et al., "Dynamic stale synchronous parallel distributed training for deep learning"
     (ICDCS 2019). A worker that has used up its bound either waits for the slowest now or runs on
@@ -137,7 +137,7 @@ class Dynamic:
 
 
 def rule_of(name: str, options: Mapping[str, object]) -> Rule:
-    """That of a strategy whose workers push to a store."""
+    """The admission rule of a strategy whose workers push to a store."""
     if name in ("bsp", "ssp"):
         return Stale(int(str(options.get("bound", 3))) if name == "ssp" else 0)
     if name == "dssp":

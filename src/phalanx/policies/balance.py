@@ -86,7 +86,7 @@ class ShareTrial:
 
     @property
     def shares(self) -> list[float]:
-        """To be used now."""
+        """The shares to use now, in the block under way."""
         return self.proposal.shares if self.on_new else self.old
 
     def add(self, tick: Tick) -> bool:
@@ -129,7 +129,7 @@ class ShareTrial:
         return True
 
     def fixed(self, before: Sequence[float]) -> list[float]:
-        """What a step costs each worker at any size, now that it had two; else as ``before``."""
+        """Each worker's fixed seconds per step, from steps of two sizes; else as ``before``."""
         found = []
         for rank, known in enumerate(before):
             cost = fixed_cost(*sorted(_typical(ticks, rank) for ticks in self.ticks))
@@ -185,7 +185,7 @@ class Balancer:
         self._look_every = LOOK_EVERY if steps == 1 else 1
         self._clear = 1.0 + (CLEAR - 1.0) / math.sqrt(steps)
         self.shares = list(shares) if shares is not None else [1.0 / workers] * workers
-        """In use now."""
+        """The shares in use now."""
         self._settling = self._skip = settling
         self._window: deque[Tick] = deque(maxlen=WINDOW)
         self._outdated: list[Tick] = []
@@ -198,7 +198,7 @@ class Balancer:
         self._patience = {True: _Patience(), False: _Patience()}
 
     def observe(self, tick: Tick) -> ShareChange | None:
-        """Other shares from now on, or ``None`` to go on as before."""
+        """Take in a tick; returns new shares, or ``None`` to go on as before."""
         self._age += 1
         if self._is_odd(tick):
             return None

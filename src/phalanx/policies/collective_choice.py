@@ -7,7 +7,7 @@ from phalanx.policies.collective_cost import ALL_REDUCE, COSTS, LinkSpeed
 
 USUAL_LATENCY = 100e-6
 USUAL_BANDWIDTH = 125e6
-"""Those of an ordinary wired network of 1 Gbit/s, where nothing was measured."""
+"""Figures of an ordinary wired network of 1 Gbit/s, for links that were not measured."""
 
 MOST_DIRECT = 8
 """More participants than this, all sending to one port at once, overrun the buffers of ordinary
@@ -49,7 +49,7 @@ def exchange_name(
 def exchange_seconds(
     topology: str | None, size: int, bytes: float, link: LinkSpeed, *, coded: bool = False
 ) -> float:
-    """Among ``size`` hosts."""
+    """Seconds to exchange ``bytes`` among ``size`` hosts."""
     if size < 2:
         return 0.0
     name = exchange_name(topology, size, bytes, link.latency, coded)

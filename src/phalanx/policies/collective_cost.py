@@ -92,4 +92,4 @@ COSTS: dict[str, Callable[[int, float], Cost]] = {
     "all_gather.ring": _all_gather_ring,
     **{f"all_reduce.{name}": cost for name, cost in ALL_REDUCE.items()},
 }
-"""By collective, and topology where there are several: ``COSTS[name](size, count_bytes)``."""
+"""The cost of each collective, by name and topology: ``COSTS[name](size, count_bytes)``."""

@@ -21,7 +21,7 @@ DEFAULT_SIZE = 2
 def teams_of(
     phase: Phase, workers: int, machines: Callable[[], Sequence[str]], speeds: Sequence[float]
 ) -> list[Team]:
-    """Those of a phase whose workers form groups; ``speeds`` are in samples a second."""
+    """The teams of a phase whose workers form groups; ``speeds`` are in samples per second."""
     by, size = phase.options.get("by", "rank"), phase.options.get("size")
     if by == "machine":
         return by_machine(machines())

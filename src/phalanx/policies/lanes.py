@@ -29,7 +29,7 @@ class LaneState:
     """What a checkpoint keeps."""
 
     lanes: list[tuple[int, int, int, int]]
-    """Of each worker: what it reads, and what it reads next."""
+    """For each worker, the rows that it reads, and those that it reads next."""
     lines: list[list[Range]]
     """What no lane has taken: one line for all, or one for each worker."""
     order: int = 0
@@ -50,7 +50,7 @@ class Lanes:
 
     @property
     def _lanes(self) -> NDArray[np.int64]:
-        """Of each: windows taken from its line; start and end of what it reads, and reads next."""
+        """By worker: windows taken from its line; start and end of its rows, and of its next."""
         return self.cells.reshape(self.workers, LANE_CELLS)
 
     def _line(self, worker: int) -> int:

@@ -36,16 +36,16 @@ class Lease:
     whole: int = 0
     """Samples of the batch that this is a part of, over all workers that step together."""
     full: float = 1.0
-    """That batch, as a share of a whole one; below 1 for a shorter last one."""
+    """The size of that batch as a share of a whole one; below 1 for a shorter last batch."""
     total: int = 0
     """Samples that its worker has been given up to the end of this lease, where that is counted."""
     ends: tuple[int, ...] = ()
     """In lockstep: where each worker's part of the batch ends; the first number is 0."""
 
     samples: int = field(init=False)
-    """Those that count as this worker's."""
+    """Samples of the lease that count as this worker's."""
     part: float = field(init=False)
-    """Of its batch; the parts of all workers that step together add up to 1."""
+    """The lease's part of its batch; the parts of workers that step together add up to 1."""
 
     def __post_init__(self) -> None:
         samples = self.end - self.start if self.share else 0
@@ -208,8 +208,8 @@ class Applied:
 
 
 def untrained(given: Sequence[Given], applied: Applied) -> tuple[int, int]:
-    """Of what a lost worker was ``given``, oldest first: how many leases at the end of it others
-    have to train, and how many samples cannot be, because they are in a part of the store."""
+    """How many of the last leases ``given`` to a lost worker others have to train, and how many
+    samples nobody can train, because they are in only a part of the store."""
     back = sum(one.total > applied.begun for one in given)
     in_part = sum(one.samples for one in given if applied.whole < one.total <= applied.begun)
     return back, in_part

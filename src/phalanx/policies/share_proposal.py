@@ -53,7 +53,7 @@ def propose(
     if max(low) <= min(high):  # all may be equally fast
         return None
     level = (max(low) + min(high)) / 2
-    # As near to the others as its quartiles allow: only what is beyond them is evidence.
+    # Each as near to the others as its quartiles allow: only more than that is evidence.
     times = [min(max(level, a), b) for a, b in zip(low, high, strict=True)]
     lap = statistics.median(tick.pace * sum(tick.sizes) for tick in ticks)
     if _gain(lap, max(times) - min(times)) < WORTH_TRYING:  # nothing could come to more

@@ -95,7 +95,7 @@ class _Worker:
             self._good.append(speed)
 
     def accept(self) -> None:
-        """As fast as it is now is its usual speed, unless it is already."""
+        """Take the worker's present speed for its usual one, unless it is back to that already."""
         if not self.is_back:
             self._good = deque([statistics.median(self._recent)] * WARM_UP, maxlen=MEMORY)
             self._recent.clear()
@@ -106,7 +106,7 @@ class _Worker:
 
     @property
     def is_back(self) -> bool:
-        """Its last observations are good: none of them slow, and their median as usual.
+        """Whether its last observations are good: none of them slow, and their median as usual.
 
         Of the median, because one that is a little low among five should not delay the return.
         """

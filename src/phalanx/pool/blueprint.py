@@ -46,7 +46,7 @@ def read_blueprint(path: Path) -> Pool:
     if not drafts:
         raise document.fault(document.root, "the blueprint has no machines", EXAMPLE)
     machines: list[Machine] = []
-    warnings: list[str] = []
+    warnings = list(document.warnings)
     for draft in drafts:
         machine = _machine(document, draft)
         _check_password(document, draft, machine)

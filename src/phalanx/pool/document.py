@@ -8,7 +8,6 @@ are never expanded, so a bomb of them stays small.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
@@ -26,6 +25,7 @@ SIZE_LIMIT = 1024 * 1024
 MOST_DEEP = 200
 """Brackets that are open at once, also those in texts."""
 QUOTES = "Put a value that begins with one of * & ! % @ # in quotes."
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+')
 _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = {_TAG + kind for kind in ("str", "int", "float", "bool", "null", "timestamp")}
 
@@ -46,6 +46,8 @@ class Document:
     path: Path
     private: bool
     root: Node | None
+    warnings: tuple[str, ...] = ()
+    """What had to be mended to read it."""
 
     def fault(self, node: Node | None, problem: str, remedy: str = "") -> InputError:
         """The error that ``problem`` at ``node`` is, with file, line and column."""
@@ -113,11 +115,14 @@ def read_document(path: Path) -> Document:
         depth += 1 if bracket in "[{" else -1
         if depth > MOST_DEEP:
             raise _too_deep(path)
+    warnings: list[str] = []
     if path.suffix.lower() == ".json":
-        _check_json(path, text)
         # Tabs are not in strings of valid JSON; as spaces, YAML takes them and columns hold.
         text = text.replace("\t", " ")
-    return Document(path, private, _compose(path, text))
+        if '"connections"' in text:  # the old form, whose printed examples lack commas
+            text, commas = with_commas(text)
+            warnings += [f"{path}: {commas} commas were missing"] if commas else []
+    return Document(path, private, _compose(path, text), tuple(warnings))
 
 
 def _read(path: Path) -> tuple[bytes, bool]:
@@ -159,20 +164,18 @@ def _place(before: str) -> str:
     return f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
 
 
-def _check_json(path: Path, text: str) -> None:
-    """Refuse what YAML would let pass in a file that calls itself JSON."""
-    if not text.strip():
-        return
-    try:
-        json.loads(text, parse_int=str, parse_float=str)
-    except json.JSONDecodeError as error:
-        problem = f"broken JSON: {error.msg}"
-        remedy = "Correct it there, or just before."
-        if '"connections"' in text:  # the old form, whose printed examples are no valid JSON
-            remedy = f"Mend and convert it: phalanx pool convert {path}"
-        raise InputError(f"{path}:{error.lineno}:{error.colno}: {problem}", remedy) from None
-    except RecursionError:
-        raise _too_deep(path) from None
+def with_commas(text: str) -> tuple[str, int]:
+    """Valid JSON, if commas are all that it lacks; and how many there were."""
+    found: list[str] = []
+    commas, before = 0, ""
+    for token in _TOKENS.findall(text):
+        if not token.isspace():
+            if before and before not in "{[:," and token not in "}]:,":
+                found.append(",")
+                commas += 1
+            before = token
+        found.append(token)
+    return "".join(found), commas
 
 
 def _compose(path: Path, text: str) -> Node | None:
@@ -195,12 +198,15 @@ def _compose(path: Path, text: str) -> Node | None:
 def _syntax_error(path: Path, error: MarkedYAMLError) -> InputError:
     mark = error.problem_mark or error.context_mark
     where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+    kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
     problem = " ".join((error.problem or error.context or "unreadable").split())
     # These quote what was written, which may be an unquoted password.
     secretive = re.match(r"found (undefined|unknown|duplicate) (alias|anchor|tag|escape)", problem)
     if secretive or "alias" in problem or "anchor" in problem or "directive" in problem:
-        return InputError(f"{path}{where}: broken YAML: a special character", QUOTES)
-    return InputError(f"{path}{where}: broken YAML: {problem}", "Correct it there, or just before.")
+        return InputError(f"{path}{where}: broken {kind}: a special character", QUOTES)
+    return InputError(
+        f"{path}{where}: broken {kind}: {problem}", "Correct it there, or just before."
+    )
 
 
 def _too_deep(path: Path) -> InputError:

@@ -74,7 +74,7 @@ class DeviceRates(msgspec.Struct, frozen=True):
     memory: Rate | None
     """GB/s read and written by a copy."""
     watts: Rate | None = None
-    """Under load, where the device counts it itself."""
+    """Power under load, where the device counts it itself."""
 
 
 class MachineRates(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class Probe(msgspec.Struct, frozen=True):
     """All figures of one probe."""
 
     date: str
-    """When it ended: ISO 8601, UTC."""
+    """When the probe ended: ISO 8601, UTC."""
     seconds: float
     budget: float
     machines: list[str]

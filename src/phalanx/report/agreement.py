@@ -10,7 +10,7 @@ from phalanx.report.load import RunGroup
 from phalanx.report.quality import Quality
 
 LOSS_BAND = 0.25
-"""Of the reference's loss."""
+"""How far a loss may be from the reference's, as a share of that."""
 ACCURACY_BAND = 0.01
 _PARTS = ("test", "validation", "train")
 
@@ -42,7 +42,7 @@ def reference_for(group: RunGroup, groups: Sequence[RunGroup]) -> RunGroup | Non
 
 
 def agreements(groups: Sequence[RunGroup]) -> list[Agreement]:
-    """One for each group; strategies of one system agree by definition."""
+    """The agreement of each group; strategies of one system agree by definition."""
     if not are_systems(groups):
         return [Agreement.AGREES] * len(groups)
     return [_judge(group, reference_for(group, groups)) for group in groups]

@@ -14,7 +14,7 @@ FEW_SWITCHES = 6
 
 
 def findings(summary: Summary) -> list[str]:
-    """All of them; first what makes the result doubtful."""
+    """All findings, first those that make the result doubtful."""
     found = (
         nonfinite_sentence(summary),
         straggler_sentence(summary),
@@ -56,7 +56,7 @@ def unreported_sentence(summary: Summary) -> str | None:
 
 
 def straggler_sentence(summary: Summary) -> str | None:
-    """Who it was, and what it cost whom."""
+    """A sentence about the straggler: which worker it was, and what it cost whom."""
     late = summary.straggler
     if late is None:
         return None

@@ -1,4 +1,4 @@
-"""``report.html``: one file, nothing to fetch, no script; and its figures as files."""
+"""Write ``report.html``, one file that loads nothing and runs no script, and its figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Drawn:
 
 
 def write_report(paths: RunPaths) -> Path:
-    """Write the report of a run or a study, whatever state it is in; where it was written."""
+    """Write the report of a run or a study, finished or not, and return its path."""
     study = load_study(paths)
     sections = make_sections(study)
     drawn = draw(sections)
@@ -66,7 +66,7 @@ def draw(sections: Sequence[Section]) -> dict[str, Drawn]:
 
 
 def render(study: StudyData, sections: Sequence[Section], drawn: dict[str, Drawn]) -> str:
-    """The page, as text."""
+    """The page, as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,

@@ -22,7 +22,7 @@ class Competitor:
     quality: Spread | None = None
     workers: int | None = None
     threads: int | None = None
-    """Of all workers together."""
+    """Threads of all workers together."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def rank_times(rows: Sequence[Competitor]) -> Ranking:
 
 
 def judge(a: Competitor, b: Competitor) -> Difference:
-    """What more workers cannot explain is never clear, however large."""
+    """Judge two times; a gain that more workers cannot explain is never clear."""
     found = judge_times(a.seconds, b.seconds)
     return Difference.TENTATIVE if found is Difference.CLEAR and is_implausible(a, b) else found
 

@@ -57,7 +57,7 @@ _ENDED = {
 
 
 BUSY_PERCENT = 20.0
-"""Of all cores, used by others: from here on times are no longer those of the run alone."""
+"""Percent of all cores; if others use more, times are no longer those of the run alone."""
 
 
 def gone_on(summary: Summary) -> list[str]:

@@ -73,7 +73,7 @@ def _agreed(agreement: Agreement) -> str:
 def _ratios_of_systems(
     groups: Sequence[RunGroup], found: Sequence[Agreement]
 ) -> Iterator[TableRow]:
-    """To the first of ours with the same batch; a row that trained to another loss has none."""
+    """Time ratios to the first of our runs with the same batch; none if the losses differ."""
     cells, bases = [], set[str]()
     for group, agreement in zip(groups, found, strict=True):
         base = reference_for(group, groups)
@@ -91,7 +91,7 @@ def _ratios_of_systems(
 
 
 def _sent(groups: Sequence[RunGroup]) -> TableRow:
-    """What a worker sends in a step, and with a codec the part of what it sends plainly."""
+    """Bytes that a worker sends in a step; with a codec also as a share of uncompressed ones."""
     line = _line("sent per step", groups, lambda s: s.bytes_per_step, words.size)
     cells = []
     for group, cell in zip(groups, line.cells, strict=True):

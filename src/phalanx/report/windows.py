@@ -28,7 +28,7 @@ class Bar:
     start: float
     seconds: float
     first: bool
-    """It opens a step."""
+    """Whether it is the first of its step."""
 
 
 @dataclass(frozen=True)

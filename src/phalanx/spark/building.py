@@ -109,7 +109,7 @@ def loss_of(source: ModelSource) -> Callable[[Tensor, Tensor], Tensor]:
         return lambda outputs, y: loss(outputs, y.long())
 
     def shaped(outputs: Tensor, y: Tensor) -> Tensor:
-        # Else (n, 1) and (n) would make a loss of all pairs, without a word.
+        # Otherwise (n, 1) and (n) would silently make a loss of all pairs.
         same = y.view_as(outputs) if y.numel() == outputs.numel() else y
         return loss(outputs, same.to(outputs.dtype))
 

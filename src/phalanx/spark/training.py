@@ -48,7 +48,7 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
                 raise
             seen, total, samples = seen + counted, total + loss * counted, samples + counted
     seconds = time.monotonic() - began
-    # Not of a batch: a run that goes on from its last checkpoint has none.
+    # A row of the data, not of a batch: a run resumed at its end has no batch.
     row = next(data.read_block(block) for block in data.blocks if block.home == request.rank)
     first = row[source.features][:1]
     width = trainee.width(as_inputs(first.to(run.device), trainee.model))
@@ -62,7 +62,7 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
 
 
 class Waited:
-    """How long batches were waited for."""
+    """Counts the seconds of waiting for batches."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -81,7 +81,7 @@ class Waited:
 def _data(request: WorkerRequest) -> BlockData:
     source, tasks = request.training.source, request.tasks
     names, rows = [source.features, source.label], sum(sum(task.rows) for task in tasks)
-    # Of all tasks, so that all workers have the same windows.
+    # The mean over all tasks, so that all workers have the same windows.
     row_bytes = max(1, sum(task.bytes for task in tasks) // max(1, rows))
     return BlockData(
         SparkRows(request, names), window=max(1, WINDOW_BYTES // row_bytes),
@@ -164,7 +164,7 @@ class KerasTrainee:
         self._checked = environment.workers == 1
 
     def state_dict(self) -> dict[str, int]:
-        """How far a schedule of the learning rate is."""
+        """The step of the learning rate's schedule."""
         return {"steps": self._done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

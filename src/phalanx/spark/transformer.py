@@ -70,7 +70,7 @@ class Model(SparkModel, MLWritable, MLReadable):  # type: ignore[misc]
             one_number=one_number, trained=self.figures[0].features,
         )  # fmt: skip
         made = frame.mapInArrow(function, StructType([*frame.schema.fields, *added]))
-        # What a task raises arrives with the traceback of its Python; what SQL raises, in a line.
+        # Raised by SQL, an error is one line; raised by a task, it has a Python traceback.
         failed = raise_error(made[PROBLEM]).cast(kind)
         checked = when(made[PROBLEM].isNull(), made[name]).otherwise(failed)
         return made.select(*dataset.columns, checked.alias(name))

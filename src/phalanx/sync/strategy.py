@@ -38,8 +38,8 @@ class Timing:
     staleness: int = 0
     bytes_sent: int = 0
     refused: tuple[int, ...] | None = None
-    """Not ``None``: the step was not taken, because the gradients of these workers (if of none, the
-    sum of all) were not finite. The same for all that step together."""
+    """Workers whose gradients were not finite (none: only their sum), so that the step was not
+    taken; ``None`` if it was. The same for all that step together."""
     before: float = 0.0
     """The part of ``wait`` before the gradient was there."""
     judged: bool = True
@@ -105,7 +105,7 @@ class Strategy(Protocol):
         """This worker is about to take a batch: from now on it is one that others wait for."""
 
     def emphasise(self, factor: float) -> None:
-        """This worker's batches are ``factor`` times as large as an equal share."""
+        """Weigh this worker's batches, which are ``factor`` times as large as an equal share."""
 
     def share_gradients(self, weight: float) -> None:
         """Give every member of the team the agreed gradient, without a step. Teams only."""
@@ -134,7 +134,7 @@ class Strategy(Protocol):
         return Timing()
 
     def rest(self) -> None:
-        """This worker gives nothing for a while: the others do not wait for it."""
+        """Take no part for a while; the others do not wait for this worker."""
 
     def lose(self, rank: int) -> None:
         """A worker is gone: the others do not wait for it. Called between steps or in a wait."""

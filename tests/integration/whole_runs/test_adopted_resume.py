@@ -6,17 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import phalanx
+from commands import TORCH, phalanx, succeeds
 
 SCRIPT = """
-import gc, os
-import torch
-from torch import nn
-from torch.optim.lr_scheduler import StepLR
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.manual_seed(0)
 x = torch.randn(32, 4)
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -46,13 +38,11 @@ torch.save(kept, "kept.pt")
 
 @pytest.mark.parametrize("again", ["", pytest.param("1", marks=pytest.mark.slow)])
 def test_two_of_a_kind_are_not_mixed_up(tmp_path: Path, again: str) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "train.py").write_text(TORCH + SCRIPT)
     words = ("--workers", "2", "--checkpoint-every", "1", "--name", "first")
-    ended = phalanx("run", "train.py", *words, cwd=tmp_path, COLLECT="" if again else "1")
-    assert ended.returncode == 0, ended.stderr
+    succeeds("run", "train.py", *words, cwd=tmp_path, COLLECT="" if again else "1")
     wanted = torch.load(tmp_path / "kept.pt")
-    ended = phalanx("resume", "first", "--checkpoint", "1", cwd=tmp_path, COLLECT=again)
-    assert ended.returncode == 0, ended.stderr
+    succeeds("resume", "first", "--checkpoint", "1", cwd=tmp_path, COLLECT=again)
     found = torch.load(tmp_path / "kept.pt")
     assert found["schedulers"] == wanted["schedulers"]
     for mine, other in zip(found["averages"], wanted["averages"], strict=True):
@@ -62,18 +52,10 @@ def test_two_of_a_kind_are_not_mixed_up(tmp_path: Path, again: str) -> None:
 
 
 LEFT_EARLY = """
-import sys
-import torch
-from torch import nn
-from torch.optim.lr_scheduler import StepLR
-from torch.optim.swa_utils import AveragedModel
-from torch.utils.data import DataLoader, TensorDataset
-
 def bar(batches):
     for batch in batches:
         yield batch
 
-torch.manual_seed(0)
 x = torch.randn(64, 4)
 data = TensorDataset(x, x.sum(1, keepdim=True))
 model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 1))
@@ -108,10 +90,9 @@ if "fails" not in sys.argv:
 
 def test_a_variable_of_a_skipped_loop_is_explained(tmp_path: Path) -> None:
     text = SCRIPT.replace("    for scheduler in", "    print(a.sum())\n    for scheduler in")
-    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "train.py").write_text(TORCH + text)
     words = ("--workers", "1", "--checkpoint-every", "1", "--name", "first")
-    ended = phalanx("run", "train.py", *words, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    ended = succeeds("run", "train.py", *words, cwd=tmp_path)
     ended = phalanx("resume", "first", "--checkpoint", "1", cwd=tmp_path)
     assert ended.returncode == 1
     assert "error: worker 0 failed: NameError: name 'a' is not defined (log: " in ended.stderr
@@ -120,11 +101,6 @@ def test_a_variable_of_a_skipped_loop_is_explained(tmp_path: Path) -> None:
 
 
 STOPPED = """
-import os, signal
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8)
@@ -146,7 +122,7 @@ for number in range(4):
 
 
 def test_a_stop_at_the_end_of_a_kept_iterator_ends_the_script(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(STOPPED)
+    (tmp_path / "train.py").write_text(TORCH + STOPPED)
     ended = phalanx("run", "train.py", "--workers", "1", "--checkpoint-every", "1", cwd=tmp_path)
     said = ended.stdout + ended.stderr
     assert "trained epoch 1" in said
@@ -179,7 +155,7 @@ def _checkpoints(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_epoch_that_was_left_early_has_a_checkpoint(tmp_path: Path, workers: str) -> None:
-    (tmp_path / "train.py").write_text(LEFT_EARLY)
+    (tmp_path / "train.py").write_text(TORCH + LEFT_EARLY)
     words = ("--workers", workers, "--checkpoint-every", "1,keep=9", "--name", "first")
     wanted = _run(tmp_path, "run", "train.py", *words)
     assert _checkpoints(tmp_path) == ["000001", "000002", "000003", "000004"]
@@ -188,7 +164,7 @@ def test_an_epoch_that_was_left_early_has_a_checkpoint(tmp_path: Path, workers: 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_epoch_in_which_the_script_failed_has_none(tmp_path: Path, workers: str) -> None:
-    (tmp_path / "train.py").write_text(LEFT_EARLY)
+    (tmp_path / "train.py").write_text(TORCH + LEFT_EARLY)
     words = ("--workers", workers, "--checkpoint-every", "1", "--name", "first")
     ended = phalanx("run", "train.py", *words, "--", "fails", cwd=tmp_path)
     assert ended.returncode == 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import last_json, phalanx
+from commands import last_json, phalanx, succeeds
 
 NEAR = 1e-5
 LIMIT = 240.0
@@ -160,11 +160,10 @@ def _plain(folder: Path, script: str, backend: str) -> Ended:
 def _run(folder: Path, script: str, backend: str, workers: int, strategy: str, *more: str) -> Ended:
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(script)
-    ended = phalanx(
+    succeeds(
         "run", "train.py", "--workers", str(workers), "--strategy", strategy, *more,
         cwd=folder, limit=LIMIT, **_variables(backend),
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
     return _read(folder)
 
 
@@ -194,11 +193,10 @@ def _assert_ended(found: Ended, wanted: Ended) -> None:
 def _explained(folder: Path, script: str, *words: str) -> dict[str, Any]:
     folder.mkdir()
     (folder / "train.py").write_text(script)
-    ended = phalanx(
+    ended = succeeds(
         "run", "--explain", *words, "train.py", "--json", cwd=folder, limit=LIMIT,
         **_variables("torch"),
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
     assert not (folder / "ended.json").exists() and not (folder / "runs").exists()
     return dict(last_json(ended.stdout))
 
@@ -261,11 +259,10 @@ def test_all_workers_end_with_the_best_weights(tmp_path: Path, backend: str, str
     """With batch normalisation and dropout, stopped by the first worker's callback."""
     script = BEGIN.format(noise=1.0, samples=200) + JOINED
     (tmp_path / "train.py").write_text(script)
-    ended = phalanx(
+    succeeds(
         "run", "train.py", "--workers", "3", "--strategy", strategy,
         cwd=tmp_path, limit=LIMIT, **_variables(backend),
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
     first, *others = (json.loads((tmp_path / f"ended-{r}.json").read_text()) for r in range(3))
     for other in others:
         assert other["history"] == first["history"]

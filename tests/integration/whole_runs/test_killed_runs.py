@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import children, phalanx, start, until
+from commands import children, phalanx, start, succeeds, until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -63,8 +63,7 @@ def _script(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     folder = tmp_path_factory.mktemp("undisturbed")
-    ended = phalanx("run", _script(folder), *OPTIONS, cwd=folder)
-    assert ended.returncode == 0, ended.stderr
+    succeeds("run", _script(folder), *OPTIONS, cwd=folder)
     return Undisturbed(_model(folder), _steps(folder))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import last_json, phalanx
+from commands import last_json, succeeds
 
 ROOT = Path(__file__).parents[3]
 DDP = """
@@ -21,9 +21,8 @@ dist.destroy_process_group()
 def test_torch_processes_find_each_other(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text(DDP)
-    done = phalanx("run", "--framework", "torch", str(script), "--workers", "2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "sum 3 of 2" in done.stdout
+    ended = succeeds("run", "--framework", "torch", str(script), "--workers", "2", cwd=tmp_path)
+    assert "sum 3 of 2" in ended.stdout
 
 
 @pytest.mark.slow
@@ -31,12 +30,11 @@ def test_torch_processes_find_each_other(tmp_path: Path) -> None:
 def test_four_systems_in_one_table(tmp_path: Path) -> None:
     systems = "phalanx,torch-ddp,tf-mwms,tf-ps"
     script = ROOT / "examples" / "mnist_mlp.py"
-    done = phalanx(
+    ended = succeeds(
         "compare", "--systems", systems, str(script), "--workers", "2", "--epochs", "2", "--json",
         cwd=tmp_path, limit=1700,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    runs = last_json(done.stdout)["runs"]
+    runs = last_json(ended.stdout)["runs"]
     assert [run["system"] for run in runs] == systems.split(",")
     assert all(run["epochs"] == 2 and abs(run["samples"] - 108_000) < 200 for run in runs)
     assert (

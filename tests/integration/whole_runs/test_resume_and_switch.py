@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import interrupt, last_json, phalanx, start, until
+from commands import interrupt, last_json, phalanx, start, succeeds, until
 from safetensors.numpy import load_file
 
 pytestmark = pytest.mark.timeout(600)
@@ -50,8 +50,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a synchronous run of two epochs, which is done."""
     folder = tmp_path_factory.mktemp("short")
-    ended = phalanx("run", _script(folder), *SYNCHRONOUS, "--name", "short", cwd=folder)
-    assert ended.returncode == 0, ended.stderr
+    succeeds("run", _script(folder), *SYNCHRONOUS, "--name", "short", cwd=folder)
     return folder
 
 
@@ -59,14 +58,11 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_more_epochs_end_where_a_longer_run_ends(short: Path, tmp_path: Path) -> None:
     done = phalanx("resume", "short", cwd=short)
     assert done.returncode == 2 and "has finished" in done.stderr and "--epochs" in done.stderr
-    first = phalanx("resume", "short", "--epochs", "3", "--name", "more", cwd=short)
-    assert first.returncode == 0, first.stderr
+    first = succeeds("resume", "short", "--epochs", "3", "--name", "more", cwd=short)
     assert "after epoch 2" in first.stderr
     assert "epoch 2/3  already trained, evaluated again  test accuracy 9" in first.stderr
-    second = phalanx("resume", "more", "--epochs", "4", "--name", "most", cwd=short)
-    assert second.returncode == 0, second.stderr
-    longer = phalanx("run", _script(tmp_path), *SYNCHRONOUS, "--epochs", "4", cwd=tmp_path)
-    assert longer.returncode == 0, longer.stderr
+    succeeds("resume", "more", "--epochs", "4", "--name", "most", cwd=short)
+    succeeds("run", _script(tmp_path), *SYNCHRONOUS, "--epochs", "4", cwd=tmp_path)
     resumed = _runs(short)[-1] / "model.safetensors"
     assert resumed.read_bytes() == (_runs(tmp_path)[-1] / "model.safetensors").read_bytes()
 
@@ -85,8 +81,7 @@ def test_a_run_that_ended_without_its_model_is_resumed(short: Path) -> None:
 
 def test_another_strategy_and_another_number_of_workers(short: Path) -> None:
     words = ("--checkpoint", "1", "--strategy", "ssp:bound=2", "--workers", "3")
-    ended = phalanx("resume", "short", *words, "--name", "other", "--json", cwd=short)
-    assert ended.returncode == 0, ended.stderr
+    ended = succeeds("resume", "short", *words, "--name", "other", "--json", cwd=short)
     summary = last_json(ended.stdout)
     assert (summary["strategy"], summary["workers"]) == ("ssp:bound=2", 3)
     assert summary["test_accuracy"] > 0.9
@@ -107,13 +102,11 @@ def test_switched_by_hand_exported_interrupted_and_resumed(tmp_path: Path) -> No
         switched = last_json(phalanx("switch", spec, "--json", cwd=tmp_path).stdout)
         assert switched["switched"] and switched["after"] == spec
     until(lambda: _manifest_or_none(tmp_path) == "async")
-    going = phalanx("export", "--output", "going.safetensors", cwd=tmp_path)
-    assert going.returncode == 0, going.stderr
+    succeeds("export", "--output", "going.safetensors", cwd=tmp_path)
     _, errors = interrupt(process)
     assert process.returncode == 130 and "Traceback" not in errors
     saved = _manifest(tmp_path)
-    ended = phalanx("resume", "--epochs", str(saved["epoch"] + 3), "--json", cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    ended = succeeds("resume", "--epochs", str(saved["epoch"] + 3), "--json", cwd=tmp_path)
     assert last_json(ended.stdout)["strategy"] == "async"
     final = phalanx("export", "--output", "final.safetensors", cwd=tmp_path)
     assert "the final weights" in final.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import last_json, phalanx
+from commands import last_json, phalanx, succeeds
 
 MODEL = "from torch import nn\n\ndef make():\n    return nn.Linear(4, 2)\n"
 TRAIN = """
@@ -52,8 +52,7 @@ def package(tmp_path: Path) -> Path:
     "words", [["-m", "pkg.train"], pytest.param(["pkg/train.py"], marks=pytest.mark.slow)]
 )
 def test_relative_imports_and_modules(package: Path, words: list[str], launcher: str) -> None:
-    ended = phalanx("run", *words, "--workers", "1", "--launcher", launcher, "--json", cwd=package)
-    assert ended.returncode == 0, ended.stderr
+    ended = succeeds("run", *words, "--workers", "1", "--launcher", launcher, "--json", cwd=package)
     assert last_json(ended.stdout)["status"] == "done"
 
 

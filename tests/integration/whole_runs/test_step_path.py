@@ -11,15 +11,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from commands import phalanx
+from commands import TORCH, succeeds
 
 SCRIPT = """
-import json, os, sys
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.manual_seed(0)
 data = TensorDataset(torch.randn(8192, 20), torch.randint(0, 4, (8192,)))
 model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -53,12 +47,11 @@ def test_a_step_enters_few_files_and_makes_few_calls(
     tmp_path: Path, strategy: str, most_files: int, most_calls: int
 ) -> None:
     script, counted = tmp_path / "train.py", tmp_path / "counted.json"
-    script.write_text(SCRIPT)
-    ended = phalanx(
+    script.write_text(TORCH + SCRIPT)
+    succeeds(
         "run", str(script), "--workers", "2", "--strategy", strategy, "--view", "parts",
         "--", str(counted), cwd=tmp_path,
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
     usual: list[str] = min(json.loads(counted.read_text()), key=len)
     files = {name.split()[0] for name in usual}
     said = [f"{n} {name}" for name, n in sorted(Counter(usual).items())]

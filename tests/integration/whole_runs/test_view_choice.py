@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import phalanx
+from commands import TORCH, phalanx, succeeds
 
 TWO = ("--workers", "2", "--strategy", "allreduce:shares=equal")
 SCRIPT = """
-import pathlib, sys, time
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -26,7 +21,6 @@ class Net(nn.Module):
             time.sleep(0.005 * len(x))
         return self.inner(x)
 
-torch.manual_seed(0)
 model = Net().double()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = TensorDataset(torch.randn(100, 6).double(), torch.randn(100, 3).double())
@@ -52,11 +46,10 @@ torch.save(model.state_dict(), "weights.pt")
 @pytest.mark.parametrize(("busy", "parts"), [("loop", True), ("model", False), ("noise", False)])
 def test_the_view_that_pays_is_chosen(tmp_path: Path, busy: str, parts: bool) -> None:
     script, alone = tmp_path / "train.py", tmp_path / "alone"
-    script.write_text(SCRIPT)
+    script.write_text(TORCH + SCRIPT)
     alone.mkdir()
     subprocess.run([sys.executable, str(script), busy], cwd=alone, check=True, timeout=60)
-    ended = phalanx("run", str(script), *TWO, "--", busy, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    ended = succeeds("run", str(script), *TWO, "--", busy, cwd=tmp_path)
     assert ("view parts: " in ended.stdout + ended.stderr) is parts
     found, wanted = (torch.load(f / "weights.pt") for f in (tmp_path, alone))
     for name, value in wanted.items():
@@ -68,11 +61,10 @@ def test_the_view_that_pays_is_chosen(tmp_path: Path, busy: str, parts: bool) ->
 
 def test_a_resumed_run_keeps_its_view(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(TORCH + SCRIPT)
     run = ["run", str(script), *TWO, "--checkpoint-every", "1"]
     failed = phalanx(*run, "--", "fails", cwd=tmp_path)
     assert failed.returncode != 0
     assert "view parts: " in failed.stdout + failed.stderr
-    ended = phalanx("resume", str(next(tmp_path.glob("runs/*"))), cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
+    succeeds("resume", str(next(tmp_path.glob("runs/*"))), cwd=tmp_path)
     assert set((tmp_path / "steps").read_text().split()) == {"10"}

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from commands import last_json, phalanx
+from commands import last_json, succeeds
 
 from phalanx.core.errors import InputError, MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
@@ -87,11 +87,10 @@ def test_what_steps_together_trains_bit_for_bit_as_processes_do(
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    ended = phalanx(
+    ended = succeeds(
         "run", str(script), "--workers", "3", "--seed", "3", "--json",
         "--strategy", f"{strategy}:shares=equal", cwd=tmp_path,
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
     run = tmp_path / "runs" / last_json(ended.stdout)["run"]
     given = cluster(3, each=1e-3, bandwidth=1e6, latency=1e-3, variation=0.2, update=0.004)
     _, weights = train_virtually(tmp_path / "virtual", strategy, given)
@@ -189,11 +188,10 @@ def test_replicas_that_do_not_fit_into_memory_are_refused(
 def test_the_command_line_marks_every_figure(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    ended = phalanx(
+    ended = succeeds(
         "compare", str(script), "--simulate", "--workers", "3", "--rate", "1mbit", "--slow",
         "1,1,0.5", "--strategies", "allreduce,async", "--json", cwd=tmp_path,
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
     study = last_json(ended.stdout)
     assert [run["simulated"] for run in study["runs"]] == [True] * 3
     report = (tmp_path / "runs" / study["study"] / "report.html").read_text()

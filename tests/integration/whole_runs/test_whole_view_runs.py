@@ -8,22 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import phalanx
+from commands import TORCH, phalanx, succeeds
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.summary.summary import summarise
 
 pytestmark = pytest.mark.runs
-HEAD = """
-import random
-import numpy as np
-import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
-random.seed(0)
-np.random.seed(0)
-torch.manual_seed(0)
+MODEL = """
 model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3)).double()
 """
 TAIL = """
@@ -126,12 +117,11 @@ def _weights(text: str) -> float:
     ids=["loader", "own", "hand", "closures", "later"],
 )
 def test_it_ends_as_plain_python_does(tmp_path: Path, body: str, checked: int, steps: int) -> None:
-    (tmp_path / "train.py").write_text(HEAD + body + TAIL)
+    (tmp_path / "train.py").write_text(TORCH + MODEL + body + TAIL)
     alone = subprocess.run(
         [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
     )
-    ended = phalanx("run", "train.py", "--workers", "2", cwd=tmp_path)
-    assert ended.returncode == 0, ended.stdout
+    ended = succeeds("run", "train.py", "--workers", "2", cwd=tmp_path)
     assert _weights(ended.stdout) == pytest.approx(_weights(alone.stdout), rel=1e-9)
     said = re.findall(r"one process: (\d+) steps, worst difference \de-\d+", ended.stdout)
     assert said == [str(checked)] * bool(checked), ended.stdout
@@ -141,11 +131,6 @@ def test_it_ends_as_plain_python_does(tmp_path: Path, body: str, checked: int, s
 
 
 FAILS = """
-import os
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-torch.manual_seed(0)
 model = nn.Linear(6, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = TensorDataset(torch.randn(32, 6))
@@ -161,17 +146,13 @@ for number, (x,) in enumerate(DataLoader(data, batch_size=8)):
 
 
 def test_an_error_of_one_worker_in_the_last_batch_ends_the_run(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(FAILS)
+    (tmp_path / "train.py").write_text(TORCH + FAILS)
     ended = phalanx("run", "train.py", "--workers", "2", "--view", "whole", cwd=tmp_path)
     assert ended.returncode == 1
     assert "ValueError: in the last batch" in ended.stdout + ended.stderr
 
 
 TWO_OPTIMIZERS = """
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-torch.manual_seed(0)
 torch.set_default_dtype(torch.double)
 made, judge = nn.Linear(3, 4), nn.Linear(4, 1)
 first, second = (torch.optim.Adam(m.parameters(), 2e-3) for m in (made, judge))
@@ -187,7 +168,7 @@ print("weights", sum(float(p.detach().sum()) for m in (made, judge) for p in m.p
 
 def test_checks_between_two_optimizers_of_a_batch(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(TWO_OPTIMIZERS)
+    script.write_text(TORCH + TWO_OPTIMIZERS)
     alone = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=True
     )

@@ -158,14 +158,14 @@ class KerasModel:
             Variable.assign, Variable.value = assign, value
 
     def count_steps(self, steps: int) -> None:
-        """So many updates were made: a ``train_step`` of the script's own may ask."""
+        """Set the number of updates made, which the script's own ``train_step`` may ask for."""
         self.optimizer._iterations.assign(steps)
 
     # -- the optimizer, which the engine's stands in for ---------------------------------------
 
     @contextmanager
     def intercepted(self) -> Iterator[None]:
-        """Inside, gradients that reach the model's optimizer are taken instead of applied."""
+        """Within this context, gradients given to the model's optimizer are kept, not applied."""
         from keras.src.optimizers.base_optimizer import BaseOptimizer
 
         object.__setattr__(self.optimizer, "apply", self._intercept)

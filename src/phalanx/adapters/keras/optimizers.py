@@ -1,4 +1,4 @@
-"""The torch optimizer that updates as a Keras optimizer does, and their common state."""
+"""Torch optimizers that update as a Keras optimizer does, and the transfer of their state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SLOTS = {
     "accumulated_grad": ("_accumulated_grads",),
     "accumulated_delta_var": ("_accumulated_delta_vars",),
 }
-"""Where Keras' optimizers keep the variables of each slot."""
+"""The attributes in which Keras' optimizers keep the variables of each slot."""
 _ABSENT = {
     "use_ema": "keeps an average of the weights (use_ema)",
     "gradient_accumulation_steps": "accumulates gradients (gradient_accumulation_steps)",
@@ -58,7 +58,7 @@ def rule_of(mirror: KerasModel) -> Any:
 
 
 def rate_of(optimizer: Any, step: int | None = None) -> float:
-    """A schedule's of ``step``; a function without arguments is asked anew each time."""
+    """The learning rate: a schedule's at ``step``, or the current value of a function."""
     from keras.optimizers import schedules
 
     rate = optimizer._learning_rate
@@ -123,7 +123,7 @@ def write_state(source: torch.optim.Optimizer, mirror: KerasModel) -> None:
 
 
 def _place(optimizer: Any, variable: Any) -> int:
-    """Layers may have been frozen since it was built."""
+    """The variable's index; an error if it was frozen when the optimizer was built."""
     try:
         return int(optimizer._get_variable_index(variable))
     except KeyError:

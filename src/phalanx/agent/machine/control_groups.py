@@ -1,7 +1,7 @@
-"""Control groups, versions 1 and 2: what this machine may use, and what it uses.
+"""Control groups, versions 1 and 2: the machine's limits on processor and memory, and its usage.
 
-In a container, and in an emulated machine, the kernel's figures are those of the whole host; the
-groups have the machine's own.
+In a container or an emulated machine, the kernel's figures are those of the whole host; the
+control groups have the machine's own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OURS = "/proc/self/cgroup"
 FIRST_PROCESS = "/proc/1/cgroup"
 UNLIMITED = 1 << 60
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel gives the host's own table of processes this number."""
+"""The PID namespace of the host itself: the Linux kernel always gives it this number."""
 
 
 class ControlGroup(NamedTuple):
@@ -26,7 +26,7 @@ class ControlGroup(NamedTuple):
 
 
 def read_text(path: str) -> str:
-    """Nothing where there is no such file."""
+    """The file's text, or an empty string if it cannot be read."""
     try:
         return Path(path).read_text()
     except (OSError, ValueError):
@@ -41,7 +41,7 @@ def read_number(path: str) -> int | None:
 
 
 def groups_of(controller: str, listing: str = OURS, mount: str = MOUNT) -> list[ControlGroup]:
-    """A process's group and those above it, innermost first; unified ones come last."""
+    """A process's groups for a controller, innermost first; those of version 2 come last."""
     first: list[ControlGroup] = []
     second: list[ControlGroup] = []
     for line in read_text(listing).splitlines():
@@ -55,7 +55,7 @@ def groups_of(controller: str, listing: str = OURS, mount: str = MOUNT) -> list[
 
 
 def _upwards(root: str, path: str) -> list[ControlGroup]:
-    # Inside a container the path may be the host's, and what is mounted the container's own.
+    # In a container the path may be the host's, while the mounted tree is the container's own.
     parts = [part for part in path.split("/") if part and part != ".."]
     while parts and not Path(root, *parts).is_dir():
         parts.pop()
@@ -67,7 +67,7 @@ def _upwards(root: str, path: str) -> list[ControlGroup]:
 
 
 def in_container() -> bool:
-    """Whether this machine has a table of processes of its own on a larger one."""
+    """Whether we run in a container: a PID namespace that is not the host's own."""
     try:
         own = os.readlink("/proc/self/ns/pid")  # noqa: PTH115  (not in Python 3.8's pathlib)
         return own != FIRST_PID_NAMESPACE
@@ -76,7 +76,7 @@ def in_container() -> bool:
 
 
 def cpu_quota(listing: str = OURS, mount: str = MOUNT) -> float | None:
-    """Cores' worth of time that we are allowed; ``None`` without a limit."""
+    """How many cores' worth of processor time we may use; ``None`` without a limit."""
     limits = [quota_of(group.folder) for group in groups_of("cpu", listing, mount)]
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -91,14 +91,14 @@ def quota_of(folder: str) -> float | None:
 
 
 def cpu_group() -> str | None:
-    """The group whose processor time is this machine's; ``None`` where the kernel's own is.
+    """The group whose processor time is this machine's; ``None`` if the kernel's figures are.
 
-    A group with a quota is: that quota is what there is to use. So is the group of the first
-    process of a container. A login's group is not: others work on the machine, too.
+    It is a group with a quota, because the quota is all that we can use, or the group of a
+    container's first process. A login's group is not: others work on the machine, too.
     """
     for group in groups_of("cpu"):
         if quota_of(group.folder) is not None and not group.is_root:
-            # Where the processor time of a group is counted: version 1 may do so in another tree.
+            # Version 1 may count a group's processor time in another tree than its quota.
             beside = group.folder.replace(f"{MOUNT}/cpu/", f"{MOUNT}/cpuacct/", 1)
             counted = next((f for f in (group.folder, beside) if cpu_seconds(f) is not None), None)
             if counted:
@@ -137,7 +137,7 @@ def limit_of(folder: str) -> int | None:
 
 
 def memory_group() -> str | None:
-    """The group whose memory is this machine's; ``None`` where the kernel's own figures are."""
+    """The group whose memory is this machine's; ``None`` if the kernel's figures are."""
     for group in groups_of("memory"):
         if limit_of(group.folder) is not None and memory_used(group.folder) is not None:
             return group.folder

@@ -17,11 +17,11 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 SECTOR = 512
 NOT_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 SCAN_SECONDS = 5.0
-"""Between two looks at the whole table of processes, which cost the most of all readings."""
+"""Seconds between scans of the whole process table, the most expensive of all readings."""
 
 
 def network_bytes(loopback: bool = False) -> tuple[int, int]:
-    """Received and sent by all interfaces, or all but loopback."""
+    """Bytes received and sent by all interfaces; loopback only if asked for."""
     received = sent = 0
     for line in read_text("/proc/net/dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
@@ -93,7 +93,7 @@ class Processes:
         self._last = self._total = 0.0
 
     def use(self, pids: Iterable[int]) -> tuple[float, int]:
-        """Seconds so far, and bytes now."""
+        """Processor seconds of the processes so far, and bytes of memory now."""
         found = [use for use in map(_times, pids) if use is not None]
         now = sum(seconds for seconds, _ in found)
         self._total += max(0.0, now - self._last)

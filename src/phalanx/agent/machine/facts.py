@@ -1,4 +1,4 @@
-"""What this machine is: asked for once, before anything is planned."""
+"""Facts about this machine: asked for once, before anything is planned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIOCGIFADDR = 0x8915
 
 
 def machine_facts(folder: Path) -> dict[str, Any]:
-    """All of them; ``folder`` is where Phalanx keeps its files."""
+    """All facts about this machine; ``folder`` is where Phalanx keeps its files."""
     ids = cpu_ids()
     return {
         "hostname": socket.gethostname(),
@@ -45,7 +45,7 @@ def machine_facts(folder: Path) -> dict[str, Any]:
 
 
 def usable_cores(ids: list[int]) -> int:
-    """A quota counts: half of the time of eight cores is four cores."""
+    """How many cores we may use; with a quota of half the time of eight cores, four."""
     quota = groups.cpu_quota()
     return len(ids) if quota is None else max(1, min(len(ids), math.floor(quota)))
 
@@ -58,7 +58,7 @@ def cpu_ids() -> list[int]:
 
 
 def order_by_core(ids: Iterable[int], topology: str = TOPOLOGY) -> list[int]:
-    """Neighbours share caches, so that a worker's cores are cut from one piece."""
+    """Order cores by physical core, so that the cores of a worker share caches."""
 
     def place(cpu: int) -> tuple[int, int, int]:
         folder = f"{topology}/cpu{cpu}/topology"
@@ -78,7 +78,7 @@ def cpu_model() -> str:
 
 
 def memory() -> int | None:
-    """Bytes in all; what a control group allows counts."""
+    """Bytes of memory, or the control group's limit if that is less."""
     known = (meminfo().get("MemTotal"), groups.memory_limit())
     return min((size for size in known if size is not None), default=None)
 
@@ -104,7 +104,7 @@ def disk_free(folder: Path) -> int | None:
 
 
 def machine_id() -> str:
-    """An identifier that processes share which have one kernel, one process table, one network."""
+    """An identifier of the boot, PID namespace and network namespace of this process."""
     boot = groups.read_text("/proc/sys/kernel/random/boot_id").strip() or platform.node()
     spaces = []
     for name in ("pid", "net"):
@@ -123,7 +123,7 @@ def _user() -> str:
 
 
 def addresses() -> list[dict[str, str]]:
-    """Every address with its interface; loopback, and those of the link only, are left out."""
+    """Every address with its interface, except loopback and link-local ones."""
     if not sys.platform.startswith("linux"):
         return []
     # /proc/net/if_inet6: address, number, length of the prefix, scope (0: global), flags.
@@ -144,7 +144,7 @@ def _version_4() -> list[dict[str, str]]:
             try:
                 answer = fcntl.ioctl(asking.fileno(), SIOCGIFADDR, request)
             except OSError:
-                continue  # it has none
+                continue  # this interface has no address
             address = socket.inet_ntoa(answer[20:24])
             if not address.startswith("127."):
                 found.append({"interface": name, "address": address})
@@ -152,7 +152,7 @@ def _version_4() -> list[dict[str, str]]:
 
 
 def default_interface() -> str:
-    """The network device that leads to the rest of the world; empty when there is none."""
+    """The network device of the default route; empty when there is none."""
     for line in groups.read_text("/proc/net/route").splitlines()[1:]:
         fields = line.split()
         if len(fields) > 7 and fields[1] == "00000000" and fields[7] == "00000000":

@@ -43,7 +43,7 @@ class KeptSamples:
             os.close(os.open(str(self._path), _ADD | os.O_CREAT, 0o600))
 
     def add(self, sample: dict[str, Any]) -> None:
-        """Not where the file is gone: then the run was cleaned up, and stays so."""
+        """Append a sample, unless the file is gone: then the run was cleaned up."""
         line = json.dumps(sample, allow_nan=False).encode() + b"\n"
         with contextlib.suppress(OSError):
             with os.fdopen(os.open(str(self._path), _ADD), "ab", buffering=0) as file:
@@ -75,7 +75,7 @@ class KeptSamples:
 
 
 def _read(line: bytes) -> dict[str, Any] | None:
-    """``None``: no sample."""
+    """The sample in a line of the file; ``None`` if it has none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

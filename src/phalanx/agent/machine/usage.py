@@ -1,4 +1,4 @@
-"""What the machine and its workers use: rates between successive readings of the counters."""
+"""The usage of the machine and its workers, as rates between readings of counters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from phalanx.agent.machine.gpus import GpuReadings
 
 
 class UsageMeter:
-    """Differences between successive readings; ``pids`` gives the workers' own.
+    """Reads the usage since the last reading; ``pids`` gives the processes of the workers.
 
-    ``loopback``: what a machine sends to itself counts too.
+    With ``loopback``, bytes that the machine sends to itself count too.
     """
 
     def __init__(self, pids: Callable[[], list[int]], *, loopback: bool = False) -> None:

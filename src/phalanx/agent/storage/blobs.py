@@ -1,7 +1,7 @@
-"""Content that was sent once and is kept under its checksum: ``blobs/ab/<sha256>``.
+"""File contents (blobs) that are sent once and kept by checksum: ``blobs/ab/<sha256>``.
 
-What arrives is written to ``….part`` and gets its name only when its checksum is right, which a
-thread of its own finds out while more arrives. A part that an interruption leaves is gone on with.
+A blob is written to ``….part`` and renamed once its checksum is right; a thread checks it while
+more blobs arrive. An interrupted transfer continues from the ``.part`` file that it left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from phalanx.agent.machine.facts import disk_free
 from phalanx.agent.ownership import checksum, content_is
 
 SPARE = 1.05
-"""What has to be free for each byte that is needed."""
+"""Bytes of disk that have to be free for each byte that is needed."""
 MORE_SPACE = "Free space there, or set 'folder' in the blueprint to a folder on another disk."
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -58,7 +58,7 @@ class BlobStore:
         self.received = 0
         self._incoming: _Incoming | None = None
         self.trouble: OSError | None = None
-        """Kept until the sender asks for it."""
+        """An error of writing, kept until the sender asks for it."""
         self._to_check: queue.Queue[_Incoming] = queue.Queue()
         self._checker: threading.Thread | None = None
         self._manifest: tuple[str, list[dict[str, Any]]] = ("", [])
@@ -72,7 +72,7 @@ class BlobStore:
         return self.folder / digest[:2] / (digest + ".part")
 
     def has(self, digest: str, size: int) -> bool:
-        """Whether it is here whole; one that is used is kept for another while."""
+        """Whether the whole blob is here; if it is, its age for ``remove_unused`` begins anew."""
         path = self.path(digest)
         try:
             if path.lstat().st_size != size or not self.is_right(digest):
@@ -92,7 +92,7 @@ class BlobStore:
         return True
 
     def offset(self, digest: str, size: int) -> int:
-        """Where a blob that is not here has to go on."""
+        """The offset from which a missing blob has to be sent: the size of its part."""
         try:
             held = self.part(digest).stat().st_size
         except OSError:
@@ -133,7 +133,7 @@ class BlobStore:
             self.drop_incoming()
             incoming = self._incoming = self._open(digest)
         if offset != incoming.offset:
-            # From the start again, or nothing: never a file with a hole.
+            # The part begins anew, and a piece from its middle is dropped: no file gets a hole.
             incoming.file.truncate(0)
             incoming.offset = 0
             if offset:
@@ -155,14 +155,14 @@ class BlobStore:
         file = _open_part(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another run sends it too: each its own
+        except OSError:  # another run is receiving this blob too: each has a part of its own
             file.close()
             path = path.with_name(f"{digest}.{os.getpid()}.part")
             file = _open_part(path)
         return _Incoming(digest, path, file)
 
     def drop_incoming(self) -> None:
-        """Leave the part of a blob that is arriving as it is."""
+        """Stop receiving the current blob; its part stays, to be continued later."""
         if self._incoming is not None:
             self._incoming.file.close()
             self._incoming = None
@@ -178,7 +178,7 @@ class BlobStore:
                 self._to_check.task_done()
 
     def _check(self, incoming: _Incoming) -> None:
-        """Give the part its name, or discard it: the sender finds it missing."""
+        """Rename the part if its checksum is right, or discard it: then the blob stays missing."""
         with incoming.file as file:
             file.seek(0)
             if checksum(file) != incoming.digest:
@@ -204,7 +204,7 @@ def store_of(agent: Agent) -> BlobStore:
 def missing_blobs(
     store: BlobStore, entries: list[dict[str, Any]], first: int = 0
 ) -> Iterator[tuple[int, int]]:
-    """The number of the first entry of each missing blob, and where to go on with it."""
+    """For each missing blob, its first entry's number and the offset to send it from."""
     seen = set()
     for number, entry in enumerate(entries):
         digest = entry["sha256"]
@@ -216,7 +216,7 @@ def missing_blobs(
 
 
 def check_space(agent: Agent, needed: float) -> None:
-    """Refuse what would not fit."""
+    """Refuse a transfer that would not fit on the disk."""
     free = disk_free(agent.folder)
     if free is not None and needed and free < needed * SPARE:
         raise RequestProblem(
@@ -238,14 +238,14 @@ def unwritable(agent: Agent, error: OSError) -> RequestProblem:
 
 
 def blob(agent: Agent, request: dict[str, Any], payload: bytes) -> None:
-    """A piece of a blob; it has no answer."""
+    """Receive a piece of a blob; this request has no answer."""
     store = store_of(agent)
     digest = checked_digest(request["digest"])
     store.receive(digest, int(request["offset"]), bool(request.get("last")), payload)
 
 
 def stored(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """How much has arrived; with ``wait``, once all of it is checked."""
+    """Report how many bytes have arrived; with ``wait``, after all of them are checked."""
     store = store_of(agent)
     if request.get("wait"):
         store.settle()

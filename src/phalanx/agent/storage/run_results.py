@@ -1,7 +1,7 @@
-"""What goes home at the end, and what is removed then.
+"""Send a run's results to the controller at its end, and remove its folder.
 
-The files of the run's folder that workers wrote are sent in pieces, each file followed by the
-checksum of what was sent. Of the project's folder, new and changed files are only named.
+The files that workers wrote to the run's folder are sent in pieces, each file followed by the
+checksum of what was sent. New and changed files of the project's folder are only named.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FOLDERS = ("files", "checkpoints")
 FILES = ("model.safetensors", "best.safetensors", "profile.json")
 HOME_MARKER = "results-are-home"
 NAMED = 200
-"""New files that are named one by one."""
+"""How many new files are named one by one."""
 LEAVING = ".leaving"
 
 
@@ -114,7 +114,7 @@ def _changed(project: Path) -> list[tuple[str, int]]:
 
 
 def collected(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """All results are home: they may be removed here."""
+    """Mark that the controller has all results, so that they may be removed here."""
     (run_folder_of(agent) / HOME_MARKER).touch()
     return {}
 
@@ -128,23 +128,23 @@ def clean(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, An
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if path.name not in keep:
             remove(path)
-    with contextlib.suppress(OSError):  # what is kept, or could not be removed, is in the answer
+    with contextlib.suppress(OSError):  # files that are kept or not removable are in the answer
         folder.rmdir()
     remove_unused(Path(agent.folder), _is_needed)
     return {"kept": sorted(str(path) for path in folder.iterdir()) if folder.is_dir() else []}
 
 
 def _is_needed(folder: Path) -> bool:
-    """Whether a run that its controller left behind has what is nowhere else."""
+    """Whether a run that its controller abandoned has files that exist only here."""
     project = folder / "project"
-    kept = project.is_dir() and read_baseline(project) is None  # for what was new in it
+    kept = project.is_dir() and read_baseline(project) is None  # an earlier clean kept it
     at_home = (folder / HOME_MARKER).exists() or not any(result_files(folder))
     return bool(kept or not at_home or _changed(project))
 
 
 def checkpoint(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Send one as soon as it is whole, so that it is not lost with this machine; the answer names
-    all that are here."""
+    """Send a finished checkpoint during the run, so that it is not lost with this machine; the
+    answer names all checkpoints that are here."""
     folder, name = run_folder_of(agent), field(request, "checkpoint", str)
     if not CHECKPOINT_NAME.fullmatch(name):
         raise RequestProblem(f"invalid checkpoint name: {name[:100]!r}")
@@ -156,7 +156,7 @@ def checkpoint(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[st
 
 @contextlib.contextmanager
 def held(folder: Path, name: str) -> Iterator[Path]:
-    """Holds the files of a checkpoint by second names: workers may remove it while it is sent."""
+    """Hard-link a checkpoint's files elsewhere: workers may remove it while it is sent."""
     place = folder / LEAVING / name
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Removes what was not used for 30 days: blobs, code, data, environments, forgotten runs."""
+"""Remove files that no run has used for 30 days: blobs, code, data, environments, old runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_LOOKED_AT = 200000
 
 
 def remove_unused(home: Path, is_needed: Callable[[Path], bool]) -> None:
-    """What is used is touched; so nothing that a run of today needs is old."""
+    """Remove old files; each use touches a file, so nothing that a current run needs is old."""
     now = time.time()
     old = now - KEEP_SECONDS
     for path in itertools.islice((home / "blobs").glob("*/*"), MOST_LOOKED_AT):
@@ -56,7 +56,7 @@ def _remove_if_older(path: Path, moment: float) -> None:
 
 
 def _touched(*paths: Path) -> float:
-    """When the first of them that is there was changed."""
+    """When the first of ``paths`` that exists was changed; now, if none exists."""
     for path in paths:
         with contextlib.suppress(OSError):
             return path.lstat().st_mtime
@@ -64,17 +64,17 @@ def _touched(*paths: Path) -> float:
 
 
 def _remove_environment(folder: Path, moment: float) -> None:
-    """Unless a run takes it up right now; its lock stays, as others may wait for it."""
+    """Remove an old environment that no run locks; its lock stays, as others may wait for it."""
     with contextlib.suppress(OSError), folder.with_name(folder.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _touched(folder / MARKER, folder) < moment:
-            # The marker first: what is half removed must not pass for whole.
+            # The marker goes first: a half removed environment must not pass for a whole one.
             (folder / MARKER).unlink(missing_ok=True)
             remove(folder)
 
 
 def _last_sign(run: Path) -> float:
-    """When a run's folder, or what its workers write all the time, last changed."""
+    """When a run's folder, or a file that its workers write, last changed."""
     parts = [run / name for name in PARTS]
     files = [path for part in parts for path in part.glob("*")]
     return max(_touched(path) for path in (run, *parts, *files) if path.exists())

@@ -29,7 +29,7 @@ ASK_TORCH = (
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """``status`` is ok, warn or fail."""
+    """The result of one check; ``status`` is ok, warn or fail."""
 
     name: str
     status: str

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STYLES = {"up": "green", "slow": "yellow", "cut": "red", "killed": "red", "lost": "red"}
 FIRST_WORDS = "# The lab '"
-"""How a blueprint begins that a lab wrote, and may write over."""
+"""The first words of a blueprint that a lab wrote, which a lab may overwrite."""
 
 LabName = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="The lab. Default: the only one.")
@@ -70,7 +70,7 @@ def up(
     """
     from phalanx.lab.lab import Lab
 
-    # Before anything is made: is this a place for the blueprint?
+    # Check that the blueprint can be written there before anything is made.
     check_root()
     if not out.absolute().parent.is_dir():
         raise InputError(f"{out}: there is no such folder", "Give another --out.")
@@ -185,7 +185,7 @@ def kill(machine: MachineName, lab: InLab = None, json: o.Json = False) -> int:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether it is the blueprint of a lab that is no more."""
+    """Whether the file is the blueprint of a lab that no longer exists."""
     from phalanx.lab.state import names, read
 
     states = [read(name) for name in names()]
@@ -198,7 +198,7 @@ def _is_left_over(path: Path) -> bool:
 def _change(
     name: str | None, machine: str, json: bool, act: Callable[[Lab], None], words: str
 ) -> int:
-    """``act`` on the lab of that name, or the only one; ``words`` say what its machine is now."""
+    """Call ``act`` with the named lab, or the only one, and print ``words`` about the machine."""
     from phalanx.lab.lab import Lab
     from phalanx.lab.state import names
 
@@ -266,8 +266,8 @@ def _rate(rate: float | None) -> str:
 
 
 def _row(lab: Lab, machine: MachineState) -> list[str | Text]:
-    """Who it is, its share of a core, processes, memory, bytes received and sent; of a dead machine
-    a dash."""
+    """A machine's row: name, address, status, share of a core, processes, memory and bytes received
+    and sent, with dashes for a dead machine."""
     from rich.text import Text
 
     from phalanx.core import words

@@ -99,7 +99,7 @@ def _visits(machines: Sequence[Machine], output: Output) -> list[Visit]:
 def _in_order(
     machines: Sequence[Machine], visits: Sequence[Visit], unseen: dict[str, PhalanxError]
 ) -> list[Visit]:
-    """As they were named, those without a host key among them."""
+    """The visits in the order of the machines, including those without a host key."""
     from phalanx.launch.pool.pool_check import Visit
 
     known = {visit.machine.name: visit for visit in visits}
@@ -121,7 +121,7 @@ def _show(visits: Sequence[Visit], out: Path, output: Output, told: Collection[s
 
 
 def _problems(visits: Sequence[Visit], output: Output, told: Collection[str]) -> None:
-    """Those that the look at host keys has not shown already."""
+    """Show the machines' errors that were not shown with their host keys already."""
     for visit in visits:
         if visit.error is not None and visit.machine.name not in told:
             output.problem(visit.error)

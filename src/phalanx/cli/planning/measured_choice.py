@@ -1,7 +1,7 @@
-"""Which machines a script of TensorFlow's own strategies trains on: short runs of it tell.
+"""Choose machines for a script with one of TensorFlow's own strategies, by short runs of it.
 
-How long TensorFlow's exchange takes is not modelled. Each machine alone is measured, then the two
-fastest together, the three fastest, …, until one more does not make it faster.
+TensorFlow's exchange is not modelled, so it is measured: each machine alone, then the two fastest
+together, the three fastest, …, until one more machine does not make the run faster.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from phalanx.plan.prediction import Interval, Prediction
 
 SECONDS = 10.0
 LEAST_ERROR = 0.05
-"""No machine repeats itself more closely from one hour to the next."""
+"""The least error of a measured step: even the same machine varies so much between hours."""
 
 
 class MeasuredSteps(msgspec.Struct, frozen=True):
-    """What ``keras_figures.py`` has measured."""
+    """The figures that ``keras_figures.py`` writes in a measuring run."""
 
     step: float
     spread: float
@@ -52,7 +52,7 @@ class MeasuredSteps(msgspec.Struct, frozen=True):
 def choose_by_runs(
     request: Request, framework: Framework, checked: Callable[[RunOptions], Request], out: Output
 ) -> Choice:
-    """The machines, measured and shown; the strategy stays the script's own."""
+    """Measure, choose and show the machines; the strategy stays the script's own."""
     if framework.name != TENSORFLOW or framework.has_servers:
         raise InputError(
             f"Phalanx cannot choose machines for a script of {framework.system}: it measures steps"
@@ -89,7 +89,7 @@ def choose_by_runs(
 
 
 def _measured(request: Request, framework: Framework, out: Output) -> MeasuredSteps:
-    """By a run that ends after some steps; its folder is temporary."""
+    """The figures of a run that ends after some steps; its folder is temporary."""
     out.note(f"measuring steps on {', '.join(m.name for m in request.machines)}")
     variables = {**framework.variables, MEASURE: str(SECONDS)}
     measuring = msgspec.structs.replace(framework, variables=variables)

@@ -1,4 +1,4 @@
-"""A choice on the terminal: the ranked table, and the reasons."""
+"""Print a choice of machines and strategy on the terminal: a ranked table, and the reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MARK = "►"
 WIDTH = 80
 MOST_MACHINES = 4
 CLOCK_FROM = 100.0
-"""Seconds from which on ranges are hours and minutes."""
+"""Seconds from which on a range is shown in hours and minutes."""
 
 
 def show_choice(choice: Choice, goal: Objectives, out: Output) -> None:
@@ -56,7 +56,7 @@ def _table(rows: Sequence[tuple[Prediction, str]], goal: Objectives) -> Table:
 
 
 def _cell(value: Interval, shown: Callable[[float], str]) -> str:
-    """The value, and below it what that lies between."""
+    """The value, and below it the interval that it lies in."""
     return f"{shown(value.value)}\n{shown(value.low)}–{shown(value.high)}"
 
 

@@ -29,7 +29,7 @@ BATCH = 32
 def run_timed(
     phase: Phase, cluster: VirtualCluster, compute: Floats, gradient: float, steps: int, seed: int
 ) -> Outcome:
-    """By the engine that suits the strategy; ``compute``: seconds of each worker's step."""
+    """Simulate with the engine that suits the strategy; ``compute``: seconds per worker's step."""
     update = max(w.update for w in cluster.workers)
     codec, coded = codec_cost(phase.codec), phase.codec is not None
     coding = gradient * codec.coding

@@ -32,7 +32,7 @@ UNKNOWN_STEP = 0.0, 1e-3
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """As typed; what is not given comes from the profile, the probe, or is left out."""
+    """Options as typed; one that is missing comes from the profile or the probe, if at all."""
 
     speeds: str | None = None
     rate: str | None = None

@@ -81,7 +81,7 @@ def _is_one_missing(paths: RunPaths) -> bool:
 
 
 def _with_silent(error: InputError, silent: dict[str, str]) -> InputError:
-    """That there is none is certain only if all machines have answered."""
+    """The error that no checkpoint was found, with the machines that did not answer."""
     if not silent:
         return error
     names = ", ".join(silent)

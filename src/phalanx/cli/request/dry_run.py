@@ -1,4 +1,4 @@
-"""``--dry-run``: exactly what would be started."""
+"""``--dry-run``: show exactly what would be started."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def refuse_beside_explain(framework: str | None, options: RunOptions) -> None:
 
 
 def explain(request: Request, out: Output) -> Explanation:
-    """What adoption finds; raises what the script would be refused for."""
+    """Explain how the script would be adopted; raises the error that would refuse it."""
     import msgspec
 
     from phalanx.core.run_folder.run_paths import new_run

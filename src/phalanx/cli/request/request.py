@@ -41,7 +41,7 @@ from phalanx.pool.measured import read_probe
 
 MOST_SEED = 2**32
 SERVES = "server:"
-"""Before the name of a machine that runs a parameter server and no worker."""
+"""The prefix of a machine's name if it runs a parameter server and no worker."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Request:
     servers: Sequence[Machine] = ()
     """Machines for parameter servers alone."""
     keras: str | None = None
-    """Which Keras trains, of ``KERAS_SYSTEMS``, where it was asked for."""
+    """The name in ``KERAS_SYSTEMS`` that was asked for, if any."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Request:
 
     @property
     def workers(self) -> int:
-        """How many a strategy of several has."""
+        """How many workers a strategy of several workers has."""
         return self.plan("allreduce", None).workers
 
     @property

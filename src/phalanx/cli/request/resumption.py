@@ -28,7 +28,7 @@ Number = int | None
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """As typed; ``None`` is as it was."""
+    """The options of ``resume`` as typed; with ``None`` a setting stays as it was."""
 
     strategy: o.NewStrategy = None
     workers: Annotated[Number, typer.Option(metavar="N", help=Same)] = None
@@ -71,7 +71,7 @@ class ResumeOptions:
 
 @dataclass(frozen=True)
 class Past:
-    """What the run was that is gone on with."""
+    """The run that is resumed."""
 
     paths: RunPaths
     launch: Launch
@@ -123,7 +123,7 @@ class Resumption:
         return replace(request, words=tuple(launch.arguments))
 
     def _workers(self) -> int | None:
-        """As many as before, unless it goes on with other machines: then as they have room."""
+        """How many workers go on: as many as before, or as other machines have room for."""
         asked = self.options
         if asked.workers is None and (asked.machines or asked.pool):
             return None

@@ -128,7 +128,7 @@ class StudyRun:
         return STOPPED if stopped else self._exit_code()
 
     def _run_all(self, study: Study) -> bool:
-        """Whether the user stopped it."""
+        """Run all jobs of the study; whether the user stopped it."""
         for number, (cell, name, job) in enumerate(
             zip(self._cells, self.names(), self.jobs, strict=True), start=1
         ):
@@ -141,7 +141,7 @@ class StudyRun:
         return self._again(study)
 
     def _again(self, study: Study) -> bool:
-        """What a verdict would hang on, and one run each does not explain, runs once more."""
+        """Repeat the pair of runs whose difference decides the verdict and is not plausible."""
         pair = in_question(self._outcomes) if self._repeat == 1 and self._batches == 1 else []
         if pair:
             self._out.say("repeating: a speed-up above the number of workers", "bold")
@@ -223,7 +223,7 @@ def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
 
 
 def start_of(request: Request) -> Output:
-    """Where a comparison is printed."""
+    """The output of a comparison, with the warnings about its request."""
     out = Output(request.options.json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
@@ -239,7 +239,7 @@ def show_or_execute(study: StudyRun, out: Output, dry_run: bool) -> int:
 
 @contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Between runs, ``phalanx stop`` ends a study the way Ctrl-C does."""
+    """Let ``phalanx stop`` end a study between runs, as Ctrl-C does."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -57,7 +57,7 @@ class Wanted:
 
     systems: Sequence[str]
     strategies: Sequence[str]
-    """Under which Phalanx itself trains."""
+    """The strategies under which Phalanx itself trains."""
     scripts: Mapping[str, Path] = field(default_factory=dict)
     roles: Mapping[str, int] = field(default_factory=dict)
     """How many processes of each kind TensorFlow's systems have."""
@@ -173,7 +173,7 @@ def framework_of(system: str, roles: Mapping[str, int]) -> Framework:
 
 
 def spark_request(request: Request, system: str, systems: Sequence[str]) -> Request:
-    """By way of Spark, or not: where both are compared, ``spark:URL`` is for one of them only."""
+    """The request of a system, with Spark or without: ``spark:URL`` is for only one of these."""
     asked, by_spark = request.options.launcher, request.launcher == "spark"
     if system == SPARK_SYSTEM:
         asked = asked if by_spark else "spark"

@@ -40,7 +40,7 @@ def _cells(visit: Visit) -> list[Text]:
 
 
 def gpu_lines(check: Check) -> list[str]:
-    """Which models; the table has only room for how many."""
+    """Lines with the GPUs' models: the table has room only for their number."""
     lines = []
     for visit in check.visits:
         gpus = visit.facts.gpus if visit.facts else []

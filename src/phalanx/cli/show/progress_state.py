@@ -11,19 +11,6 @@ from phalanx.observe.summary.history import epoch_row
 WINDOW_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class StepsChunk:
-    """One ``Steps`` event, as far as rates need it."""
-
-    began: float
-    ended: float
-    samples: int
-    seconds: float
-    waiting: float
-    staleness: int
-    steps: int
-
-
 @dataclass
 class WorkerState:
     """One row of the display; figures are of the last few seconds."""
@@ -34,7 +21,7 @@ class WorkerState:
     loss: float | None = None
     samples: int = 0
     finished: str = ""
-    recent: deque[StepsChunk] = field(default_factory=deque)
+    recent: deque[ev.Steps] = field(default_factory=deque)
 
     def take(self, steps: ev.Steps) -> None:
         self.epoch = max(self.epoch, steps.epoch)
@@ -42,28 +29,30 @@ class WorkerState:
         known = [loss for loss in steps.loss if loss is not None]
         self.loss = known[-1] if known else self.loss
         if steps.began:
-            self.recent.append(_chunk(steps))
-        while self.recent and self.recent[-1].ended - self.recent[0].ended > WINDOW_SECONDS:
+            self.recent.append(steps)
+        while self.recent and _end(self.recent[-1]) - _end(self.recent[0]) > WINDOW_SECONDS:
             self.recent.popleft()
 
     @property
     def rate(self) -> float | None:
-        """Samples a second."""
+        """Samples per second over the last few seconds."""
         if not self.recent:
             return None
-        seconds = self.recent[-1].ended - self.recent[0].began
-        return sum(c.samples for c in self.recent) / seconds if seconds > 0 else None
+        seconds = _end(self.recent[-1]) - self.recent[0].began[0]
+        return sum(sum(s.samples) for s in self.recent) / seconds if seconds > 0 else None
 
     @property
     def waiting(self) -> float | None:
         """The share of its time that it waits for others."""
-        seconds = sum(c.seconds for c in self.recent)
-        return sum(c.waiting for c in self.recent) / seconds if seconds > 0 else None
+        seconds = sum(sum(map(sum, _columns(s))) for s in self.recent)
+        waited = sum(sum(s.wait) + sum(s.settle) for s in self.recent)
+        return waited / seconds if seconds > 0 else None
 
     @property
     def staleness(self) -> float | None:
-        steps = sum(c.steps for c in self.recent)
-        return sum(c.staleness for c in self.recent) / steps if steps else None
+        # A row without samples is a round.
+        steps = sum(sum(map(bool, s.samples)) for s in self.recent)
+        return sum(sum(s.staleness) for s in self.recent) / steps if steps else None
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,7 @@ class EpochLine:
     trained: bool = True
     """``False``: the run went on from a checkpoint after this epoch, and only evaluated it."""
     step: int | None = None
-    """Of a training without epochs: its steps so far."""
+    """Steps so far of a training without epochs."""
 
 
 class ProgressState:
@@ -230,28 +219,22 @@ class ProgressState:
         worker = self._worker(event.rank)
         worker.take(event)
         if worker.recent:
-            self._last = max(self._last, worker.recent[-1].ended)
+            self._last = max(self._last, _end(worker.recent[-1]))
             if self._began is None:
-                self._began = worker.recent[0].began
+                self._began = worker.recent[0].began[0]
 
     def _worker(self, rank: int) -> WorkerState:
         return self.workers.setdefault(rank, WorkerState(rank))
 
 
-def _chunk(steps: ev.Steps) -> StepsChunk:
-    columns = (
+def _columns(steps: ev.Steps) -> tuple[list[float], ...]:
+    return (
         steps.input, steps.compute, steps.send, steps.wait, steps.reduce, steps.update, steps.settle
     )  # fmt: skip
-    last = sum(column[-1] for column in columns)
-    return StepsChunk(
-        began=steps.began[0],
-        ended=steps.began[-1] + last,
-        samples=sum(steps.samples),
-        seconds=sum(map(sum, columns)),
-        waiting=sum(steps.wait) + sum(steps.settle),
-        staleness=sum(steps.staleness),
-        steps=sum(map(bool, steps.samples)),  # a row without samples is a round
-    )
+
+
+def _end(steps: ev.Steps) -> float:
+    return steps.began[-1] + sum(column[-1] for column in _columns(steps))
 
 
 def _has(parts: list[ev.EpochDone], rank: int) -> bool:

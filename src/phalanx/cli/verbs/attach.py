@@ -44,7 +44,7 @@ def attach(
 
 
 def job_of(paths: RunPaths, pool: Path | None) -> Job:
-    """As it was started, with the machines as the blueprint has them now."""
+    """The job as it was started, with the machines as the blueprint has them now."""
     from phalanx.cli.request.find_run import past_job
 
     if not paths.detached.exists() and paths.summary.exists():

@@ -71,7 +71,7 @@ def compare(
 
 
 def with_workers_of(wanted: Wanted | None, options: o.RunOptions) -> o.RunOptions:
-    """All systems have as many workers as ``tf-ps:worker=N:ps=M`` says."""
+    """Give all systems as many workers as ``tf-ps:worker=N:ps=M`` says."""
     from phalanx.launch.frameworks.framework import PARAMETER_SERVER
 
     workers = wanted.roles.get("worker") if wanted else None

@@ -133,7 +133,7 @@ def _check_target(target: Path, force: bool) -> None:
 
 
 def _write(target: Path, save: Callable[[Path], object], force: bool) -> tuple[int, int]:
-    """All of it or nothing; the numbers of tensors and of values that were written."""
+    """Write the whole file or nothing; return how many tensors and values it has."""
     scratch = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
         save(scratch)

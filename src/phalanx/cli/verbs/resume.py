@@ -67,7 +67,7 @@ def where(manifest: CheckpointManifest) -> str:
 
 
 def changed_machines(past: Past, job: Job) -> str | None:
-    """Who goes on, where that is not who was there before."""
+    """A line about which machines go on, if some of the run's machines do not."""
     now = [machine.name for machine in job.plan.machines]
     without = [name for name in past.machines if name not in now]
     if not without:

@@ -46,7 +46,7 @@ def runs(
 
 
 def _row_or_warning(paths: RunPaths, out: Output) -> dict[str, Any]:
-    """One folder that cannot be read does not hide the others."""
+    """The row of a run; a folder that cannot be read only gives a warning."""
     from phalanx.cli.request.find_run import study_runs, summary_of
     from phalanx.observe.summary.run_records import LaunchRecord, read_record
 

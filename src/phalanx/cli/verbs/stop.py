@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 15.0
 HOMEWARD_SECONDS = 600.0
-"""More for runs on other machines, whose results come home first."""
+"""Seconds to wait longer for runs on other machines, whose results are fetched first."""
 POLL_SECONDS = 0.1
 HEAR_SECONDS = 2.0
 

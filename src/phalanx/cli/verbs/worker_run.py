@@ -49,9 +49,9 @@ def train(start: WorkerStart, out: Output) -> int:
     seat = start.seat
     by_hand.stop_in_order()
     paths = _folder(f"{seat.launcher}-{seat.run}", start.title)
-    record = _begin(start, paths, out) if seat.is_first else None
+    record = _begin(start, paths, out) if seat.process == 0 else None
     by_hand.keep_output(paths.log_of(seat.process))
-    # What the bootstrap of phalanx run does before the script.
+    # From here on as the bootstrap of ``phalanx run`` prepares a script.
     os.environ[names.STARTED] = repr(time.monotonic())
     # Only these steps see a rank: for the script it is settled when the workers have met.
     mine = {**os.environ, names.RANK: str(seat.process)}
@@ -88,7 +88,7 @@ def _begin(start: WorkerStart, paths: RunPaths, out: Output) -> by_hand.Record:
 
 
 def _job(start: WorkerStart) -> Job:
-    """As the controller would have it, but for the machines, which only the workers know."""
+    """The job as a controller would make it, except the machines, which only workers know."""
     seat, settings = start.seat, start.settings
     plan = Plan(
         strategy=settings.strategy,

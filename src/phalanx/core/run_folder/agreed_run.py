@@ -36,7 +36,7 @@ def agreed_run(word: str, title: str) -> RunPaths:
 
 @contextmanager
 def _alone(gate: Path) -> Iterator[None]:
-    """One process at a time, for the moment that the decision takes."""
+    """A lock that one process at a time holds while it decides."""
     file = os.open(gate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -153,7 +153,7 @@ def _made_home() -> Path:
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:
-    # What is in the way "exists" for mkdir alone: a link to nowhere does not for anybody else.
+    # A link to nowhere "exists" for ``mkdir``, and for nothing else.
     in_the_way = isinstance(error, FileExistsError)
     why = "it exists and is not a folder" if in_the_way else error.strerror
     return InputError(f"cannot write the run folder {folder}: {why}", REMEDY)
@@ -187,7 +187,7 @@ def find_run(name: str | None) -> RunPaths:
         return runs[-1]
     matches = (
         [r for r in runs if r.id == name]
-        # What the user called it: without the moment in front.
+        # The run's name without the time in front, as the user gave it.
         or [r for r in runs if re.sub(r"^\d{8}-\d{6}-", "", r.id) == name]
         or [r for r in runs if name in r.id]
     )

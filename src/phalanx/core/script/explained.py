@@ -39,7 +39,7 @@ class FoundData(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     shuffled: bool
     place: Place | None = None
-    """Of the loop."""
+    """Where the loop is."""
     library: str | None = None
     """The library whose loop it is, if not the script's own."""
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 class ImportHooks(MetaPathFinder):
-    """No module is imported for its hook's sake."""
+    """Calls hooks after the script imports certain modules; imports none of them itself."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Callable[[ModuleType], None]] = {}
@@ -41,7 +41,7 @@ class ImportHooks(MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 plain(module)
-                # Not before: some only ask whether the module is there, without importing it.
+                # Only after the import: code may just ask whether a module exists.
                 hook = self._waiting.pop(name, None)
                 if hook is not None:
                     hook(module)

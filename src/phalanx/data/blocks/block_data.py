@@ -220,7 +220,7 @@ class BlockData(Reader):
 
 
 def _threads(source: str) -> int:
-    """More than there are cores only take memory, unless they wait for data from elsewhere."""
+    """Reading threads: no more than cores, unless they wait for data from elsewhere."""
     return THREADS if is_remote(source) else min(THREADS, len(os.sched_getaffinity(0)))
 
 

@@ -101,5 +101,5 @@ def serialize(lists: Iterable[tuple[str, str, list[Any]]]) -> bytes:
     example = message(floats_as_bytes=True)()
     for name, kind, values in lists:
         getattr(example.features.feature[name], kind).value.extend(values)
-    # Else the order of the features differs from record to record.
+    # Deterministic, or else the order of the features differs from record to record.
     return bytes(example.SerializeToString(deterministic=True))

@@ -82,7 +82,7 @@ class Walk:
             live = self.regular & (at < self._end)
             if not live.any():
                 return
-            # Those that are at their end must not be judged by what follows them.
+            # Records that are at their end must not be judged by the bytes after them.
             ended = self.regular & ~live
             entry, size = self._field(at, FIRST)
             key, key_size = self._field(entry, FIRST)

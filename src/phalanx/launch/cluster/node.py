@@ -1,4 +1,4 @@
-"""On a node of a cluster: its address, and the process of one worker."""
+"""Code that runs on a node of a cluster: its address, and the process of one worker."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def connect(address: str, paths: RunPaths) -> tuple[Any, Path | None]:
     # All of these are read when Ray is imported.
     chosen, token = {"RAY_USAGE_STATS_ENABLED": "0"}, None
     if not address:
-        # Else Ray replaces loopback by an address that others reach.
+        # Without this, Ray replaces loopback by an address that others reach.
         chosen[_LOOPBACK_ONLY] = "0"
     if not address and _MODE not in os.environ:
         # Loopback is open to all users of this machine, and Ray's own token file readable by them.

@@ -43,14 +43,14 @@ class SeatLauncher(seats.ClusterLauncher):
     cluster: ClassVar[str]
     """The cluster's name in messages."""
     check: ClassVar[str]
-    """What to do when it fails."""
+    """The advice to a user when the cluster fails."""
     together: ClassVar[bool] = False
     """Whether the cluster ends all seats when it loses one."""
+    _job: Job
+    _paths: RunPaths
 
     def __init__(self) -> None:
         super().__init__()
-        self._job: Job | None = None
-        self._paths: RunPaths | None = None
         self._notes: list[seats.SeatNote] = []
         self._shared: list[bool] = []
         self._codes: dict[int, int] = {}
@@ -119,7 +119,6 @@ class SeatLauncher(seats.ClusterLauncher):
         yield from self._until(begun, f"{self.cluster} starts the workers")
         for question in begun:
             self._answer(question)
-        assert self._job is not None
         seats.write_down_nodes(launch, self._job.plan, paths, self._notes, None)
         pairs = zip(self._notes, self._shared, strict=True)
         self._homes = [self._home(paths, note, shared) for note, shared in pairs]
@@ -156,7 +155,7 @@ class SeatLauncher(seats.ClusterLauncher):
 
     def _look(self) -> None:
         """Ask the seats for news, and take what has come."""
-        if not self._started or self._paths is None:
+        if not self._started:
             return
         idle = next(self._coming, self) is self
         for rank, question in list(self._asked.items()):
@@ -205,7 +204,6 @@ class SeatLauncher(seats.ClusterLauncher):
 
     def _bring_checkpoint(self, rank: int, names: Sequence[str]) -> Iterator[None]:
         """The newest of ``names``, which are all that are there; goes on when it is asked again."""
-        assert self._paths is not None
         newest = max(names, key=int)
         with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self._paths.folder) as scratch:
             incoming = Incoming(self._notes[rank].node, Path(scratch))
@@ -248,7 +246,6 @@ class SeatLauncher(seats.ClusterLauncher):
 
     def _bring_node(self, rank: int, node: str, say: Say, hurry: Callable[[], bool]) -> None:
         """What its workers left in a folder that only it has; then that folder goes."""
-        assert self._paths is not None
         collected, deadline = Collected(), time.monotonic() + _HOMEWARD
         with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self._paths.folder) as scratch:
             incoming = Incoming(node, Path(scratch))
@@ -274,7 +271,6 @@ class SeatLauncher(seats.ClusterLauncher):
 
     def _fetch(self, rank: int, incoming: Incoming, checkpoint: str = "") -> Iterator[None]:
         """Fetches one checkpoint, or all results except the checkpoints that are here."""
-        assert self._paths is not None
         have = {f"{checkpoints.PREFIX}{name}" for name in checkpoints.at_home(self._paths)}
         files = yield from self._reply(rank, "files", checkpoint)
         for name, size in msgspec.convert(files, list[tuple[str, int]]):

@@ -40,15 +40,16 @@ _MOST_SAID = 1 << 16
 class SlurmLauncher(seats.ClusterLauncher):
     """Submits one job for each run."""
 
+    _plan: Plan
+    _script: str
+    _launch: Launch
+    _paths: RunPaths
+
     def __init__(self) -> None:
         super().__init__()
         self._job: SlurmJob | None = None
-        self._launch: Launch | None = None
-        self._plan: Plan | None = None
-        self._paths: RunPaths | None = None
-        self._script = ""
         self._problem: PhalanxError | None = None
-        self._shown = ""
+        self._shown, self._began = "", False
         self._notes: dict[int, seats.SeatNote] = {}
         self._read = 0.0
         self._seen = -1
@@ -71,7 +72,7 @@ class SlurmLauncher(seats.ClusterLauncher):
         return msgspec.structs.replace(launch, batch_script=self._script)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
-        self._launch, self._paths = launch, paths
+        self._launch, self._paths, self._began = launch, paths, True
         script = seats.cluster_folder(paths) / "job.sh"
         seats.write_private(seats.key_file(paths), RunKey.new().text())
         seats.write_private(script, self._script)
@@ -90,7 +91,7 @@ class SlurmLauncher(seats.ClusterLauncher):
             return {}
         self._read_notes(_READ)
         codes = self.codes()
-        settled = len(codes) == self._workers
+        settled = len(codes) == len(self._launch.workers)
         doubtful = any(c < 0 or c in (STOPPED_CODE, PEER_LOST_CODE) for c in codes.values())
         calm = job.last.state == "RUNNING" and not doubtful
         state = job.look(_SELDOM if calm else _OFTEN)
@@ -131,36 +132,32 @@ class SlurmLauncher(seats.ClusterLauncher):
         self._read_notes(0.0)
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
-        job, paths = self._job, self._paths
+        job = self._job
         if job is not None:
             if not job.last.over:
                 say(f"job {job.number} may still be running: see squeue, or end it with scancel")
             job.close()
-        if paths is not None and (job is None or job.last.over):
-            seats.key_file(paths).unlink(missing_ok=True)
-
-    @property
-    def _workers(self) -> int:
-        return len(self._launch.workers) if self._launch else 0
+        if self._began and (job is None or job.last.over):
+            seats.key_file(self._paths).unlink(missing_ok=True)
 
     def _all_ended(self) -> bool:
         self._read_notes(_READ)
-        return len(self.codes()) == self._workers
+        return len(self.codes()) == len(self._launch.workers)
 
     def _is_over(self) -> bool:
         return self._job is None or self._job.look(_OFTEN).over
 
     def _read_notes(self, every: float) -> None:
         launch, paths, now = self._launch, self._paths, time.monotonic()
-        if launch is None or paths is None or now - self._read < every:
+        if now - self._read < every:
             return
         self._read = now
         for worker in launch.workers:
             if (note := seats.read_note(paths, worker.rank)) is not None:
                 self._notes[worker.rank] = note
         attempts = {note.attempt for note in self._notes.values()}
-        whole = len(self._notes) == self._workers and len(attempts) == 1
-        if not whole or max(attempts) <= self._seen or self._plan is None:
+        whole = len(self._notes) == len(self._launch.workers) and len(attempts) == 1
+        if not whole or max(attempts) <= self._seen:
             return
         meeting = seats.read_meeting(paths, max(attempts))
         if meeting is not None:
@@ -180,7 +177,7 @@ class SlurmLauncher(seats.ClusterLauncher):
 
     def _ended(self, state: str) -> MachineError:
         """Why a job is over whose workers have not all ended by themselves."""
-        assert self._job and self._paths
+        assert self._job
         number, log = self._job.number, self._paths.logs / LOG
         if state == "TIMEOUT":
             return MachineError(

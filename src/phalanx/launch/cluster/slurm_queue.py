@@ -77,7 +77,7 @@ def submit(script: Path) -> str:
 
 
 class SlurmJob:
-    """Asked without waiting for the answer: the controller has other things to look at."""
+    """A Slurm job, whose state is asked for without waiting for the answer."""
 
     def __init__(self, number: str) -> None:
         self.number = number
@@ -118,7 +118,7 @@ class SlurmJob:
             self.last = JobState(state, number, reason, nodes)
         elif code == 0 or _NO_SUCH_JOB in complaint:
             self.last = JobState("GONE", self.last.restarts)
-        # Else Slurm does not answer now, which ends no job.
+        # Otherwise Slurm did not answer this time, which does not mean that the job ended.
 
     def cancel(self, *options: str) -> None:
         words = ["scancel", *options, self.number]

@@ -44,7 +44,7 @@ def main() -> int:
     try:
         return seat.run()
     except PhalanxError as error:
-        # As a worker's own last words, so that the controller tells it as any other failure.
+        # Written like a worker's own error, so that the controller reports it like any other.
         write_whole(paths.traceback_of(seat.note.rank), f"{error}\n")
         seat.say(code=error.exit_code)
         return error.exit_code
@@ -104,7 +104,7 @@ class _Seat:
         return code if code >= 0 else 128 - code
 
     def _settle(self) -> None:
-        """Rank 0, once all are there."""
+        """Wait, as rank 0, for all others, and settle what they have to agree on."""
         resume = self._newest() if self.note.attempt else None
         self._await_all()
         if self.note.attempt:

@@ -89,7 +89,7 @@ class SparkLauncher(SeatLauncher):
         rows.barrier().mapPartitions(function).collect()
 
     def _ask(self, rank: int, method: str, *given: Any) -> tuple[str, Any]:
-        """Why there is no answer; and the answer, which is there at once."""
+        """Call ``method`` of a worker's seat; its error, if any, and its answer."""
         channel = self._channels[rank]
         try:
             send(channel, (method, given))

@@ -50,7 +50,7 @@ class Framework(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Process:
-    """Where one process is."""
+    """A process of a run, its machine and its address."""
 
     rank: int
     machine: str

@@ -153,7 +153,7 @@ def _marked(folder: Path, content: str) -> bool:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two commands at once make one environment."""
+    """Lock an environment's folder, so that two commands do not both make it."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         check(folder.parent)

@@ -125,7 +125,7 @@ class InProcessLauncher(Launcher):
         return [os.getpid()] if self._running() else []
 
     def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:
-        # What this machine does says nothing about machines that are not there.
+        # The usage of this machine says nothing about virtual machines.
         return [] if launch.settings.virtual else super().monitors(launch, paths)
 
     def _work(self, worker: WorkerCommand, launch: Launch, paths: RunPaths, hub: Hub) -> None:

@@ -71,7 +71,7 @@ class LocalLauncher(Launcher):
         return describe_launch(job, paths, workers)
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
-        # What workers leave behind comes to us, also what has left their group (setsid).
+        # Adopt processes that workers leave behind, also those that left their group (setsid).
         self._others = set(system.children())
         system.adopt_orphans()
         several = len(launch.workers) > 1  # one worker needs no shared memory

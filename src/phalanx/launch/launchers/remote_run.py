@@ -215,14 +215,14 @@ class RemoteRun:
         await self._tell_all(lambda m: m.leave(), LAST_SECONDS)
 
     async def switch(self, request: str) -> None:
-        """What ``phalanx switch`` asks is for the first worker to read."""
+        """Send a request of ``phalanx switch`` to the first worker's machine."""
         await self._tell_all(lambda m: m.switch(request), LAST_SECONDS, self.members[:1])
 
     async def stop(self, grace: float) -> None:
         await self._tell_all(lambda m: m.stop(grace), grace + LAST_SECONDS)
 
     def say_unreachable(self) -> None:
-        """Where no machine is here to be stopped, none of them stops."""
+        """Give up on stopping a run of which no machine can be reached."""
         if self.started and self.absences.names and not any(m.alive for m in self.members):
             self.absences.give_up("no machine can be reached; the run cannot be stopped")
 
@@ -275,7 +275,7 @@ class RemoteRun:
 
 
 def _refuse_twice(members: Sequence[MachineSession]) -> None:
-    """Two names of one machine would have it wait for itself."""
+    """Refuse two names of one machine, which would wait for itself."""
     seen: dict[str, MachineSession] = {}
     for member in members:
         other = seen.setdefault(member.facts.machine_id, member)

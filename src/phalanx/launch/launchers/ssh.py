@@ -41,7 +41,7 @@ class SshLauncher(Launcher):
         self._paths: RunPaths | None = None
         self._launching: Future[None] | None = None
         self._look: Callable[[], bool] = never
-        """Asked while something is waited for: says what there is, and whether to stop."""
+        """Called during waits: shows news, and returns whether to stop."""
         self._switched = 0
         """When the file of ``phalanx switch`` was last changed."""
 
@@ -164,7 +164,7 @@ class SshLauncher(Launcher):
         return []  # agents read their machines
 
     def _saying(self, say: Say, asked: Callable[[], bool]) -> Callable[[], bool]:
-        """Asked again and again while something is waited for: a time to say what there is."""
+        """A function to call during waits: it shows news, and returns what ``asked`` returns."""
 
         def look() -> bool:
             self._say_news(say)

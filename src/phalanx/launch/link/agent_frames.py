@@ -16,7 +16,7 @@ _headers = msgspec.json.Decoder(dict[str, Any])
 
 
 class WrongAgentFrame(Exception):  # noqa: N818  (what came)
-    """Not what an agent says."""
+    """Bytes came that are not a frame of an agent."""
 
 
 class AgentFrame(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Ports(msgspec.Struct, frozen=True):
 
 
 class Pong(msgspec.Struct, frozen=True):
-    """When our ping left, by our clock, and when it came, by the machine's."""
+    """The answer to a ping: when it was sent, by our clock, and came, by the machine's."""
 
     sent: float
     mine: float

@@ -61,11 +61,11 @@ class AgentLink:
         self._heard = time.monotonic()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
-        """Awaited answers by number."""
+        """Requests that wait for answers, by number."""
         self._clock = ClockOffset()
         self._closing = False
         self._ended = False
-        """Whether its output has: then there is no process left to kill."""
+        """Whether the agent's output has ended: then there is no process left to kill."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property

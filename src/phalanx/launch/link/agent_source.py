@@ -44,12 +44,5 @@ def agent_command(python: str, run: str | None) -> list[str]:
     words of commands are UTF-8 whatever the machine's locale is.
     """
     label = " ".join(f"# {LABEL} {run or ''}".split())
-    return [
-        python,
-        "-X",
-        "utf8",
-        "-I",
-        "-c",
-        f"{label}\n{boot_source()}",
-        str(len(agent_sources())),
-    ]
+    options = ["-X", "utf8", "-I"]
+    return [python, *options, "-c", f"{label}\n{boot_source()}", str(len(agent_sources()))]

@@ -49,7 +49,7 @@ class MachineWait:
     def __init__(self, machine: Machine, say: Say) -> None:
         self.say, self._machine = say, machine
         self._noted = 0.0
-        """When the machine itself last said how it is going."""
+        """When the machine itself last reported progress."""
         self._limits: dict[asyncio.Timeout, float] = {}
 
     @contextlib.asynccontextmanager

@@ -53,10 +53,10 @@ class MachineSession(AgentListener):
     ) -> None:
         self.machine = machine
         self.ranks: list[int] = []
-        """Planned for this machine."""
+        """The ranks planned for this machine."""
         self.started_ranks: list[int] = []
         self.remarks: list[str] = []
-        """What was found to be other than the blueprint says."""
+        """Differences found between the machine and the blueprint."""
         self.skew = 0.0
         """Seconds that the machine's wall clock is ahead of ours."""
         self.own_address = "127.0.0.1"
@@ -154,7 +154,7 @@ class MachineSession(AgentListener):
         self._layout, self._python = settled
 
     async def equip(self, equipment: Equipment) -> None:
-        """Everything that the workers need is on the machine."""
+        """Bring everything that the workers need to the machine."""
         assert self._python is not None
         self.python = await equipment.bring(self.link, self.layout, self._python)
 

@@ -89,7 +89,7 @@ class Absences:
         task = asyncio.create_task(self._bring_back(member, error, lose))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # Of a machine that is back at once after this computer slept there is nothing to tell.
+        # A machine that is back at once after this computer slept is not worth a line.
         pause = max(0.0, self._slept + SETTLED - time.monotonic())
         words = f"{error.cause}; trying for {self.seconds:.0f} s to reach it again"
         word = asyncio.get_running_loop().call_later(pause, self._say, words)

@@ -57,7 +57,7 @@ class FileDownload:
         self.offsets[file] = done + len(fresh)
 
     def know(self) -> dict[str, int]:
-        """What is here already, for a machine that is asked to go on."""
+        """How much of each file is here already, for a machine to continue from there."""
         for name in self._limits:
             path = self._paths.folder / name
             self.offsets[name] = path.stat().st_size if path.is_file() else 0
@@ -84,7 +84,7 @@ class MachineFile:
         self._size = path.stat().st_size if path.is_file() else 0
 
     def hear(self, fields: dict[str, Any]) -> None:
-        """What the machine's agent sends."""
+        """Take in a sample that the machine's agent sends."""
         sample = self._reader.read(fields, self.clock_to_run)
         if sample is not None:
             self.add(sample)
@@ -106,7 +106,7 @@ class MachineFile:
         self._size += len(line)
 
     def last(self) -> ToldSample | None:
-        """What came last; a line that a controller could not end is removed, and comes again."""
+        """The last sample in the file; an incomplete line is removed, as it will be sent again."""
         if not self._path.is_file():
             return None
         with self._path.open("r+b") as file:

@@ -108,7 +108,7 @@ async def _inspect(link: AgentLink, visit: Visit) -> None:
 
 
 async def _meet(check: Check, links: dict[str, AgentLink]) -> None:
-    """Everybody listens, and everybody else knocks."""
+    """Test all connections: each machine listens, and all others connect to it."""
     ours = own_address([link.reached_from for link in links.values()])
     doors: dict[str, tuple[str, int, str]] = {}
 

@@ -62,7 +62,7 @@ def password_reference(text: str) -> Credential:
 
 
 def typed_password(machines: Iterable[Machine]) -> Credential | None:
-    """Asked for once, for all machines that are to be asked for theirs; ``None`` without any."""
+    """Ask once for the password of all machines that need a typed one; ``None`` if none does."""
     names = [m.label for m in machines if m.password is not None and m.password.kind == "prompt"]
     if not names:
         return None

@@ -169,7 +169,7 @@ class Prober:
             self._note(pair, f"{pair[0]} – {pair[1]}: {problem.cause}", _OPEN_PORTS)
 
     async def _measure_collectives(self) -> float | None:
-        """What handling one small message takes, as far as they say."""
+        """Time collectives; returns the seconds per small message that follow, if any."""
         reached = {frozenset((link.source, link.target)) for link in self._found.links}
         alive = [name for name in self._peers if name in self._workers]
         names = all_reached([mc.name for mc in self._machines if mc.name in alive], reached)
@@ -204,7 +204,7 @@ class Prober:
         return all(isinstance(answers.get(name), m.ProbeDone) for name in names)
 
     async def _time(self, schedule: Schedule, name: str, size: int, repeats: int) -> bool:
-        """Whether there is a figure; a collective that does not end in time ends the probe."""
+        """Time a collective; whether it gave a figure. One that does not end ends the probe."""
         names = self._found.participants
         request = m.TimeCollective(name, size, repeats)
         limit = max(0.0, self._left) + GRACE_SECONDS

@@ -103,7 +103,7 @@ def all_reached(names: Iterable[str], reached: Set[frozenset[str]]) -> list[str]
         missing = [pair for pair in combinations(chosen, 2) if frozenset(pair) not in reached]
         if not missing:
             break
-        # Of machines that miss as many, the last one goes, so that the order of the pool decides.
+        # Among machines that miss equally many, drop the last: the order of the pool decides.
         worst = max(reversed(chosen), key=lambda name: sum(name in pair for pair in missing))
         chosen.remove(worst)
     return chosen

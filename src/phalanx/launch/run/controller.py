@@ -78,7 +78,7 @@ def execute(job: Job, paths: RunPaths, observer: Observer) -> RunOutcome:
 
 
 def _settle(launcher: Launcher, job: Job, paths: RunPaths) -> Launch:
-    """What will be started, written down before it is."""
+    """Prepare the launch, and write it down before anything starts."""
     launch = launcher.prepare(job, paths)
     try:
         write_whole(paths.plan, job.plan.to_json() + "\n")
@@ -299,7 +299,7 @@ class Controller:
         return _Ending("done", DONE)
 
     def _write_down(self, summary: Summary) -> MachineError | None:
-        """What is known is shown even where it cannot be kept."""
+        """Write the summary; an error is returned, so that the summary can still be shown."""
         try:
             write_whole(self._paths.summary, summary.to_json() + "\n")
         except OSError as error:

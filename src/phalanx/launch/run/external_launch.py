@@ -91,7 +91,7 @@ def exit_code_of(code: int) -> int:
 def stop_in_order() -> None:
     """SIGTERM, by which launchers end a run, and Ctrl-C both stop it as ``phalanx stop`` does."""
     signal.signal(signal.SIGTERM, _stop)
-    # As the other one: training replaces the handler of SIGTERM by its own.
+    # Ctrl-C raises SIGTERM, because training replaces that handler by its own.
     signal.signal(signal.SIGINT, lambda number, frame: signal.raise_signal(signal.SIGTERM))
 
 

@@ -64,13 +64,13 @@ def explain(rank: int, code: int, paths: RunPaths, launch: Launch | None = None)
     who = worker_name(rank, launch)
     log = f"(log: {paths.log_of(rank)})"
     if code > 0 and not told and _disk_is_full(paths):
-        # What it had to say could not be written down.
+        # The disk was too full for the worker to write its error.
         return MachineError(f"{who} failed: the disk is full {log}", FREE_SOME_SPACE)
     if told:
         said, hint = told, ""
         if told[-1].startswith("hint: ") and "" in told[1:]:  # advice follows an empty line
             said, hint = told[: -told[::-1].index("") - 1], told[-1].removeprefix("hint: ")
-        # What an error says may have several lines; the first of them names its kind.
+        # An error's message may have several lines; the first of them names its kind.
         named = (line for line in reversed(said) if _NAMES_ERROR.match(line))
         return ScriptError(f"{who} failed: {next(named, said[-1])} {log}", hint)
     if code < 0:
@@ -97,7 +97,7 @@ def never_joined(script: str) -> InputError:
 
 
 def model_lost(first: PhalanxError, paths: RunPaths) -> MachineError:
-    """All workers have trained to the end, but the ``first`` one had the model."""
+    """The error when training ended, but the first machine's model was lost by ``first``."""
     return MachineError(
         f"the training ended, but its model did not arrive here: {first.cause}",
         f"Write it from the newest checkpoint: phalanx resume {paths.id}",

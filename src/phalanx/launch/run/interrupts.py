@@ -28,7 +28,7 @@ class Interrupts:
         return self.count > 0
 
     def insisted(self) -> bool:
-        """Asked more than once: no more patience."""
+        """Whether the user pressed Ctrl-C more than once, and does not want to wait."""
         return self.count > 1
 
     def __enter__(self) -> Interrupts:

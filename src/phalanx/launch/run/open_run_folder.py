@@ -29,7 +29,7 @@ class OpenRunFolder:
 
 
 def folder_gone(paths: RunPaths) -> MachineError:
-    """Nothing that the workers write is kept any more: whatever they do is in vain."""
+    """The error when the run's folder has gone, so that nothing workers write is kept."""
     return MachineError(
         f"the run's folder {paths.folder} was removed or replaced while it ran",
         "Start the run again: the contents of the folder are lost.",

@@ -35,27 +35,32 @@ def walk(root: Path, left_out: LeftOut, *, follow: bool = False) -> list[FileEnt
     ``follow``: links to files that are not sent, outside or left out, are sent as those files.
     """
     real_root = Path(os.path.realpath(root))
-    found = list(_folder(real_root, "", left_out))
+    found = list(_entries(real_root, left_out))
     shipped = {file.path for file in found}
     found = [_with_target(real_root, file, shipped, follow) for file in found]
     return sorted(found, key=lambda file: file.path)
 
 
-def _folder(root: Path, at: str, left_out: LeftOut) -> Iterator[FileEntry]:
-    """The files of one folder and those below it; itself when there are none."""
-    waiting = [at]
+def _entries(root: Path, left_out: LeftOut) -> Iterator[FileEntry]:
+    """Files and links, and folders that have none."""
     count = 0
-    while waiting:
-        place = waiting.pop()
-        kept = list(_children(root, place, left_out))
-        for child in kept:
-            if child.folder:
-                waiting.append(child.path)
-            else:
+    for place, folders, names in os.walk(root, onerror=_refuse_unreadable):
+        inner, kept, before = Path(place).relative_to(root), [], count
+        for name in (*folders, *names):
+            path, status = (inner / name).as_posix(), Path(place, name).lstat()
+            is_folder = stat.S_ISDIR(status.st_mode)
+            if left_out(path, is_folder):
+                continue
+            _check_name(root, path)
+            if is_folder:
+                kept.append(name)
+            elif stat.S_ISLNK(status.st_mode) or stat.S_ISREG(status.st_mode):
                 count += 1
-                yield child
-        if not kept and place:
-            yield FileEntry(place, folder=True)
+                link = stat.S_ISLNK(status.st_mode)
+                yield _link(root, path) if link else regular(path, status)
+        folders[:] = kept
+        if not kept and count == before and place != str(root):
+            yield FileEntry(inner.as_posix(), folder=True)
         if count > MOST_FILES:
             raise InputError(
                 f"{root} has more than {MOST_FILES} files to send",
@@ -64,31 +69,11 @@ def _folder(root: Path, at: str, left_out: LeftOut) -> Iterator[FileEntry]:
             )
 
 
-def _children(root: Path, place: str, left_out: LeftOut) -> Iterator[FileEntry]:
-    try:
-        with os.scandir(root / place) as entries:
-            names = sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        raise InputError(
-            f"cannot read the folder {root / place}: {error.strerror}",
-            "Make it readable, or exclude it in a .gitignore: it would be sent to the machines.",
-        ) from None
-    for entry in names:
-        path = f"{place}/{entry.name}" if place else entry.name
-        if not left_out(path, entry.is_dir(follow_symlinks=False)):
-            _check_name(root, path)
-            yield from _child(root, path, entry)
-
-
-def _child(root: Path, path: str, entry: os.DirEntry[str]) -> Iterator[FileEntry]:
-    if entry.is_symlink():
-        yield _link(root, path)
-        return
-    mode = entry.stat(follow_symlinks=False).st_mode
-    if stat.S_ISDIR(mode):
-        yield FileEntry(path, folder=True)
-    elif stat.S_ISREG(mode):
-        yield regular(path, entry.stat(follow_symlinks=False))
+def _refuse_unreadable(error: OSError) -> None:
+    raise InputError(
+        f"cannot read the folder {error.filename}: {error.strerror}",
+        "Make it readable, or exclude it in a .gitignore: it would be sent to the machines.",
+    )
 
 
 def regular(path: str, status: os.stat_result) -> FileEntry:

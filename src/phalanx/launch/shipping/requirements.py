@@ -52,7 +52,7 @@ class Recipe(msgspec.Struct, frozen=True):
     steps: tuple[PipStep, ...]
 
     def digest(self, *circumstances: str) -> str:
-        """What environments that are alike share: the contents and where they are made."""
+        """A digest that equal environments share, of their contents and ``circumstances``."""
         content = msgspec.json.encode([self.steps, circumstances])
         return hashlib.sha256(content).hexdigest()
 
@@ -169,7 +169,7 @@ def _text_of(file: Path, shown: Path, root: Path) -> str:
 
 
 def refuse_unsafe(steps: Iterable[PipStep], machine: str) -> None:
-    """Before pip works on this machine: names and versions only.
+    """Refuse all but names and versions before pip works on this machine.
 
     Anything else could have it build a source, which runs the project's code here, read a file of
     this machine, or send a variable of this environment (``${NAME}``) to a server.

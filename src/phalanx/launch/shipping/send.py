@@ -96,7 +96,7 @@ class Shipment:
         self._what = f"{words.size(self._size)} of {kind}"
 
     async def ask_what_is_missing(self) -> Have:
-        """All pages of it in one, once the manifest itself is there."""
+        """Send the manifest if it is missing; then return what else is, all pages in one."""
         found = await self._have(0)
         for _ in range(ATTEMPTS):
             if found.manifest_offset is None:

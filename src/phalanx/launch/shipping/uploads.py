@@ -35,7 +35,7 @@ def checkpoint_manifest(checkpoint: Path) -> tuple[Path, FileManifest]:
 
 
 def _is_older(best: Path, checkpoint: Path) -> bool:
-    """What was found to be the best only after the checkpoint is not the resumed run's."""
+    """Whether the best model is older than the checkpoint; a newer one is not sent."""
     try:
         return best.stat().st_mtime <= (checkpoint / MANIFEST).stat().st_mtime
     except OSError:

@@ -24,7 +24,7 @@ from phalanx.launch.shipping.versions import Inspection
 
 FETCH_SECONDS = 3600.0
 OLD_NAMES = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
-"""What manylinux was called after, by the minor version of glibc."""
+"""Older names of manylinux tags, by the minor version of glibc."""
 _TICK = 0.2
 
 
@@ -39,7 +39,8 @@ async def fetch_wheels(
     async with _alone(folder):
         if not folder.is_dir():
             await _fetch(recipe, python, folder, machine)
-    return folder, await in_thread(_listed, folder)
+    files = await in_thread(walk, folder, lambda path, is_folder: False)
+    return folder, await in_thread(make_manifest, folder, files)
 
 
 @contextlib.asynccontextmanager
@@ -56,17 +57,13 @@ async def _alone(folder: Path) -> AsyncIterator[None]:
 
 
 async def _fetch(recipe: Recipe, python: Inspection, folder: Path, machine: str) -> None:
-    """Under another name first: a folder that has its name is whole."""
+    """Download to a folder with a temporary name, renamed when it is complete."""
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     for step in recipe.steps:
         await _download(step, python, part, machine)
     part.rename(folder)
-
-
-def _listed(folder: Path) -> FileManifest:
-    return make_manifest(folder, walk(folder, lambda path, is_folder: False))
 
 
 async def _download(step: PipStep, python: Inspection, folder: Path, machine: str) -> None:

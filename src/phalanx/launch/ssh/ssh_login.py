@@ -68,7 +68,7 @@ def _with_password(machine: Machine) -> Machine:
 
 @functools.cache
 def typed(label: str) -> Credential:
-    """Asked for once, however many runs a command has."""
+    """Ask for a password, once however many runs a command has."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:  # a run counts Ctrl-C instead, which would leave the user in front of the question
         text = getpass(f"password of {label}: ")

@@ -93,7 +93,7 @@ def _steps(base: Any, seconds: float) -> Any:
             self.done, self.last = 0, 0.0
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Between two steps of one epoch; one call may be of several steps."""
+            """Time the steps since the last call in this epoch; one call may be for several."""
             now, steps = time.perf_counter(), batch + 1 - self.done
             if self.last:
                 self.took += [(now - self.last) / steps] * steps

@@ -110,7 +110,7 @@ class FigureLines:
                 self._end_epoch(values)
 
     def _join(self, values: Values) -> None:
-        """Every rank joins when the first line comes, or else when all is over."""
+        """Tell that every rank joined, when the first line comes or else at the end."""
         if self._joined:
             return
         self._joined = True
@@ -163,7 +163,7 @@ class FigureLines:
             self._write(PhaseDone(time=now, rank=0, phase=name, seconds=seconds))
 
     def _write(self, event: Event, rank: int = 0) -> None:
-        # What lies there may come from another machine: a link is not followed.
+        # The file may come from another machine, so a link in its place is not followed.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
         try:
             file = os.open(self._paths.events_of(rank), flags, 0o644)

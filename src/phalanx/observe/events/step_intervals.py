@@ -17,7 +17,7 @@ from phalanx.observe.events.timeline import WorkerStep
 WARM_UP = 3
 """The first steps of a rank, which load code and fill caches."""
 MOST = 96
-"""So many laps of a rank are plenty, spread over the whole time."""
+"""The most laps kept of a rank, spread over the whole time."""
 _ENOUGH, _DIFFERENT = 3, 1.5
 """Steps of one size that make a typical one; sizes so far apart tell what a step itself costs."""
 

@@ -31,7 +31,7 @@ class WorkerStep(NamedTuple):
 
     @property
     def ready(self) -> float:
-        """When its gradient was ready, before any barrier."""
+        """When the step's gradient was ready, before any barrier."""
         return self.began + self.input + self.compute
 
     @property
@@ -40,7 +40,7 @@ class WorkerStep(NamedTuple):
 
     @property
     def is_round(self) -> bool:
-        """No step: workers that train apart came together here."""
+        """Whether this is no step but a meeting of workers that train apart."""
         return not self.samples and self.compute == 0.0 and self.input == 0.0
 
     @property

@@ -30,7 +30,7 @@ def judge(
     ``settled``: only what came after the last change of shares counts, however little that is.
     After a loss only what came then does: it is about who is left.
     """
-    # By rank. A lost worker's own word does not count: cut off, it has lost all the others.
+    # Losses by rank, but none told by a lost worker: cut off, it has lost all the others.
     gone: dict[int, WorkerLost] = {}
     for log in ranks:
         if log.rank not in gone:
@@ -65,7 +65,7 @@ def _with_words(found: Worth, lost: dict[str, float], settled: bool) -> Worth:
 
 
 def _since_loss(log: RankLog) -> RankLog:
-    """What a worker did after it had heard, by its own clock."""
+    """A worker's log from when it heard of the last loss, by its own clock."""
     if not log.lost:
         return log
     moment = log.lost[-1].time

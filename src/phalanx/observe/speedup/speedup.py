@@ -35,9 +35,9 @@ class WaitedFor(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     share: float
-    """What waiting for it costs, as a share of the others' time."""
+    """Time that the others wait for this machine, as a share of their time."""
     slower: float | None
-    """Its time per sample as a multiple of the others'."""
+    """The machine's time per sample as a multiple of the others'."""
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ def _units(ranks: Windows, machines: Mapping[int, str]) -> dict[int, str]:
 
 
 def _options(ranks: Windows, names: Mapping[int, str], way: Way) -> Iterator[Option]:
-    """All as they are, all balanced, and without the slowest one, two, and so on."""
+    """Options: all machines, all balanced, and all without the slowest one, two, and so on."""
     replay = _Replay(_with_parts(ranks), names, way)
     everyone = list(dict.fromkeys(names.values()))
     yield replay.option(ALL, everyone)

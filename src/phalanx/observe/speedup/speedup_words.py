@@ -12,7 +12,7 @@ GAIN = 1.10
 _ALIKE = 0.05
 _WORTH_NAMING = 0.03
 _STEADY = (0.75, 1.33)
-"""What is called "about as fast" may not be further off in any stretch of the time."""
+"""The ratios within which "about as fast" has to stay in every stretch of the time."""
 _CLEARLY_SLOWER = 1.3
 _FEW = 3
 

@@ -43,9 +43,9 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     """How many meetings there were."""
     seconds: float
-    """What the other workers together waited for it."""
+    """Seconds that the other workers together waited for this one."""
     cost: float = 0.0
-    """That time as a share of those workers' time."""
+    """Those seconds as a share of the other workers' time."""
     slower: float | None = None
     """Its time per sample (input and compute) as a multiple of the others' median."""
     waiting: str = "lockstep"
@@ -63,7 +63,7 @@ class _Tally:
         late = max(row, key=lambda step: step.ready)
         self.meetings += 1
         self.last[late.rank] += 1
-        # What came earlier may also have been sent meanwhile: that is no waiting.
+        # Only seconds that the others waited: they may have sent their gradients meanwhile.
         self.cost[late.rank] += sum(min(late.ready - s.ready, s.wait + s.settle) for s in row)
 
 
@@ -101,7 +101,7 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
             slower=paces[rank] / median(others) if rank in paces and others else None,
             waiting=waiting,
         )
-        # Of equal workers each is last by chance now and then, one of two half of the time.
+        # Equal workers are each last by chance now and then, one of two half of the time.
         came_last = found.share >= max(0.5, LAST / len(paces)) or not tally.meetings
         costly = came_last and found.cost >= SHARE_OF_COST
         if costly or (rank == slowest and (found.slower or 0.0) >= SLOWER):

@@ -86,7 +86,7 @@ def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -
     for run, found, value in known:
         baseline = baselines.get((run.ground, found.seed))
         if run.spec is not None and baseline is not None and not run.is_plain:
-            # As the planner writes it: ps is async.
+            # The strategy's name as the planner writes it: ps is async.
             whole = run.spec.text.replace(EQUAL_SHARES, "")
             name = run.spec.phases[0].label if len(run.spec.phases) == 1 else whole
             by_seed = losses.setdefault((name, found.workers or 1), {})
@@ -95,7 +95,7 @@ def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -
 
 
 def outcomes_of(runs: Sequence[PastRun]) -> Iterator[tuple[list[str], str, float]]:
-    """Of each predicted run: its machines, its strategy, the seconds of a step ÷ predicted ones."""
+    """For each predicted run: its machines, its strategy, and measured ÷ predicted seconds."""
     for run in runs:
         summary, predicted = run.summary, run.summary.predicted
         rate, expected = summary.samples_per_second, predicted.get("samples_per_second")

@@ -83,7 +83,7 @@ class StudyRecord(msgspec.Struct, kw_only=True):
     started_wall: float | None = None
     repeat: int = 1
     failures: dict[str, str] = {}
-    """Why a run has no result, by its id."""
+    """Reasons why runs have no result, by id."""
 
 
 T = TypeVar("T")

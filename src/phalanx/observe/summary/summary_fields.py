@@ -160,7 +160,7 @@ class Summary(msgspec.Struct, kw_only=True):
     staleness: dict[int, int] = {}
     per_worker: list[WorkerSummary] = []
     nonfinite: list[RefusedSummary] = []
-    """The first few of them."""
+    """The first few steps that were refused because they were not finite."""
     straggler: Straggler | None = None
     balance: BalanceSummary | None = None
     worth: Worth | None = None
@@ -170,7 +170,7 @@ class Summary(msgspec.Struct, kw_only=True):
     bytes_per_step: float | None = None
     """What one worker sends, on average over its steps."""
     checkpoint: CheckpointSummary | None = None
-    """The last one."""
+    """The last checkpoint."""
     checkpoint_seconds: dict[int, float] = {}
     """Training time until each of the newest checkpoints, by number; earlier runs' included."""
     data: list[DataSummary] = []

@@ -18,7 +18,7 @@ from phalanx.plan.prediction import Interval, Prediction
 from phalanx.pool.machine import Machine
 
 LEAST_GAIN = 1.05
-"""More machines have to be better by so much, at the lower end of what is expected."""
+"""The factor by which more machines must be better, at the low end of the interval."""
 MOST_BASES = 4
 """Selections on which strategies that change the mathematics are tried."""
 
@@ -95,7 +95,7 @@ def least_gain(before: Interval, after: Interval) -> float:
 
 
 def _impossible(found: Sequence[Prediction], goal: Objectives) -> InputError:
-    """What was wished for cannot be had; what can."""
+    """The error when no plan meets the deadline or budget, with the best that does exist."""
     quickest = min(found, key=lambda p: p.seconds.value)
     cheapest = min(found, key=lambda p: p.price.value if p.price else 0.0)
     time, price = quickest.seconds.value, cheapest.price.value if cheapest.price else 0.0

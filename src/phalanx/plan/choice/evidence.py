@@ -10,7 +10,7 @@ from phalanx.core.spec import AUTO_SWITCH
 
 LEAST_PAIRS = 3
 SHRINKING = 3.0
-"""So many runs have to agree before half of what they say is believed."""
+"""How many runs have to agree before half of their deviation is believed."""
 SWITCH, MIDDLE_SWITCH = "switch:at=", "switch:at=0.5"
 SWITCH_LOSS = 0.003
 """Accuracy that a switch may cost, on average."""

@@ -1,4 +1,4 @@
-"""What the user wants of a run."""
+"""The user's goal for a run: what to minimise, and within which limits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OBJECTIVES = (TIME, ENERGY, COST)
 class Objectives:
     objective: str = TIME
     deadline: float | None = None
-    """Seconds of the whole run."""
+    """The most seconds that the whole run may take."""
     budget: float | None = None
-    """Money, in the unit of ``price_per_hour``."""
+    """The most money that the run may cost, in the currency of ``price_per_hour``."""
     max_accuracy_loss: float = 0.0
-    """A share of one, for strategies that change the mathematics."""
+    """Accuracy (from 0 to 1) that may be lost by strategies that change the mathematics."""
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -29,7 +29,7 @@ class Objectives:
             raise InputError(f"unknown objective '{self.objective}'", remedy)
 
     def value(self, found: Prediction) -> Interval:
-        """What is to be small."""
+        """The predicted figure that this objective minimises."""
         if self.objective == ENERGY and found.joules is not None:
             return found.joules
         if self.objective == COST:
@@ -50,7 +50,7 @@ class Objectives:
 
 
 def joules(value: float) -> str:
-    """``3.2 kJ``"""
+    """Energy in words, such as ``3.2 kJ``."""
     for unit, size in (("MJ", 1e6), ("kJ", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"

@@ -87,7 +87,7 @@ class Reasons:
             )
 
     def _price_in_time(self) -> Iterator[str]:
-        """Another objective than time is paid for in time; and a deadline may be missed."""
+        """Reasons about time: what another objective costs in time, and a deadline missed."""
         took, quickest = self.chosen.seconds, self.quickest
         times = took.value / quickest.seconds.value
         if self.goal.objective != TIME and times >= SLOWER_TO_TELL:

@@ -13,21 +13,21 @@ from phalanx.plan.prediction import Prediction
 from phalanx.pool.machine import Machine
 
 MOST_SUBSETS = 8
-"""With more machines, only the quickest, the two quickest, … are looked at."""
+"""Up to so many machines every subset is tried; of more, only the best 1, 2, 3, …"""
 OTHERS = ("async", "ssp:bound=3", "dssp", MIDDLE_SWITCH, "localsgd:every=8")
 CODECS = ("fp16", "int8", "topk:ratio=0.01")
 GROUPED = "groups:by=speed"
 LEAST_GROUPED = 4
 JUDGED = 6
-"""Candidates that the engine judges."""
+"""How many candidates of unknown accuracy the engine predicts exactly."""
 
 Selection = tuple[Machine, ...]
 Approved = Callable[[str, int], bool]
-"""Whether there is evidence that a strategy keeps the accuracy, with so many workers."""
+"""Whether there is evidence that a strategy keeps the accuracy with so many workers."""
 
 
 def selections(model: CostModel, machines: Sequence[Machine]) -> list[Selection]:
-    """All of them, by number of machines; of a large pool those that are good for something."""
+    """All subsets, by size; of a large pool the best by speed, energy, price and links."""
     sizes = range(1, len(machines) + 1)
     if len(machines) <= MOST_SUBSETS:
         return [found for size in sizes for found in combinations(machines, size)]
@@ -45,7 +45,7 @@ def selections(model: CostModel, machines: Sequence[Machine]) -> list[Selection]
 def choosable(
     model: CostModel, chosen: Sequence[Machine], approved: Approved
 ) -> Iterable[Prediction]:
-    """What may be chosen freely on these machines, and what there is evidence for."""
+    """Predictions that may be chosen on these machines: exact strategies and approved ones."""
     if len(chosen) == 1:
         yield model.predict(chosen, "single")
     workers = model.workers_on(chosen)
@@ -55,7 +55,7 @@ def choosable(
     if model.job.elementwise:
         yield model.predict(chosen, "bsp")
     for spec in other_specs(model, chosen):
-        # What is slower at best does not need the engine's judgement.
+        # A strategy that is slower by the rough prediction needs no exact one.
         if approved(spec, workers) and (
             model.predict(chosen, spec, exact=False).seconds.value < plain.seconds.value
         ):
@@ -99,7 +99,7 @@ def others(
     for found, chosen in sorted(rough, key=lambda pair: goal.value(pair[0]).value):
         if goal.allows(found):
             once.setdefault(found.strategy, chosen)
-    # The best ones, and what changes the steps least: a codec, and a switch half-way.
+    # Keep the best, and those that change the steps least: codecs, and a switch half-way.
     judged = [
         model.predict(chosen, strategy)
         for place, (strategy, chosen) in enumerate(once.items())

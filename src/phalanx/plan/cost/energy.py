@@ -1,4 +1,4 @@
-"""Energy and money of a run, by what its machines draw and cost."""
+"""Energy and price of a run, from the power and the hourly price of its machines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from phalanx.pool.measured import Probe
 MEASURED, BLUEPRINT, ESTIMATE = "measured", "blueprint", "estimate"
 ERRORS = {MEASURED: 0.1, BLUEPRINT: 0.3, ESTIMATE: 0.6}
 BASE_WATTS, CORE_WATTS, GPU_WATTS = 10.0, 8.0, 250.0
-"""Guesses for machines of which nothing is known; what they give is called an estimate."""
+"""Guesses for machines whose power is not known; the result is called an estimate."""
 
 
 def watts_of(machine: Machine, probe: Probe | None) -> tuple[float, str]:
-    """Under load, and how that is known."""
+    """A machine's power under load, and the source of that figure."""
     rates = probe.rates_of(machine.name) if probe else None
     counted = [d.watts * d.count for d in rates.devices if d.watts is not None] if rates else []
     if counted:
@@ -28,7 +28,7 @@ def watts_of(machine: Machine, probe: Probe | None) -> tuple[float, str]:
 def joules_of(
     machines: Sequence[Machine], busy: Mapping[str, float], error: float, probe: Probe | None
 ) -> tuple[Interval, str]:
-    """``busy``: seconds by machine, each with an ``error`` as a share."""
+    """Energy of a run, and the figure's least certain source; ``busy`` has seconds by machine."""
     known = [watts_of(machine, probe) for machine in machines]
     joules = sum(w * busy[m.name] for m, (w, _) in zip(machines, known, strict=True))
     worst = max((source for _, source in known), key=ERRORS.__getitem__)

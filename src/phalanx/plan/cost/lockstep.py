@@ -1,4 +1,4 @@
-"""Strategies whose workers step together, or train apart and meet every so many batches."""
+"""The cost of strategies whose workers step together, or meet every so many batches."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from phalanx.plan.cost.step_cost import Setup, StepCost, combined, lateness
 from phalanx.plan.job import JobProfile
 
 MEETING_SECONDS = 0.6e-3
-"""What a step between hosts takes besides its collective: meeting, copies (``hosts-steps``: 14.1 ms
-a step, of which 4.4 are computing and 8.9 the link)."""
+"""Seconds of a step between hosts besides its collective: barriers and copies (``hosts-steps``:
+14.1 ms a step, of which 4.4 are computing and 8.9 the link)."""
 LEAST_AHEAD = 64 << 10
-"""Bytes; less does not go ahead of its step."""
+"""Gradients of fewer bytes are not sent before the backward pass ends."""
 OVERLAPPED = 0.85
-"""The part that is sent of what could be sent while computing: moving bytes takes the processor too
-(``hosts-ahead``: 49.8 ms a step instead of 57.9)."""
+"""The share of sending that computing can hide which it does hide: moving bytes takes the processor
+too (``hosts-ahead``: 49.8 ms a step instead of 57.9)."""
 STORE_ERROR = 0.1
 UNSURE = 0.5
-"""Error of copies, barriers and small messages."""
+"""Error of the seconds for copies, barriers and small messages."""
 
 
 def steps_between_meetings(phase: Phase) -> int:
@@ -28,14 +28,14 @@ def steps_between_meetings(phase: Phase) -> int:
 
 
 def lockstep_cost(setup: Setup) -> StepCost:
-    """``single``, ``allreduce``, ``bsp``, ``localsgd`` and ``diloco``."""
+    """The cost of a step of ``single``, ``allreduce``, ``bsp``, ``localsgd`` or ``diloco``."""
     job, team, phase = setup.job, setup.team, setup.phase
     members, samples = team.members, team.samples
     works = [m.seconds(n) for m, n in zip(members, samples, strict=True)]
     through_store = phase.name == "bsp" and setup.apart
     busy = works
     if not through_store:
-        # Workers of a host update its parameters together, each a slice; apart, all of them.
+        # Workers of a host each update a slice of its parameters, or else all of them.
         whole = phase.traits.local or not job.elementwise
         parts = [1 if whole else team.per_host[m.host] for m in members]
         busy = [w + m.costs.update / p for w, m, p in zip(works, members, parts, strict=True)]
@@ -57,7 +57,7 @@ def lockstep_cost(setup: Setup) -> StepCost:
 
 
 def _exchange(setup: Setup, computing: float) -> ExchangeCost:
-    """What a meeting of all takes beside computing."""
+    """Seconds of one exchange among all workers that computing does not hide."""
     size, several = setup.job.gradient_bytes, max(setup.team.per_host.values()) > 1
     inside = setup.sum_in_memory if several else 0.0
     if not setup.apart:
@@ -94,7 +94,7 @@ def _summed(setup: Setup, computing: float) -> ExchangeCost:
     )
     if not goes_ahead:
         return found
-    # Of two hosts each sends all at once; of more, what comes back goes after the sum.
+    # Two hosts send each other everything early; with more, half is sent back after the sum.
     early = found.seconds if len(team.hosts) == 2 else found.seconds / 2
     ahead = early - _left_after(setup.job, early, computing)
     moved = 4.0 * size * (1.0 - 1.0 / len(team.hosts)) * ahead / found.seconds
@@ -103,7 +103,7 @@ def _summed(setup: Setup, computing: float) -> ExchangeCost:
 
 
 def _left_after(job: JobProfile, sending: float, computing: float) -> float:
-    """Seconds of sending that remain when the last gradient is there: pieces go in order."""
+    """Seconds of sending that remain when the last gradient is ready; pieces go in order."""
     free_at = 0.0
     for share, ready in job.ready:
         free_at = max(free_at, ready * computing) + share * sending
@@ -111,7 +111,7 @@ def _left_after(job: JobProfile, sending: float, computing: float) -> float:
 
 
 def _through_store(setup: Setup) -> ExchangeCost:
-    """All push at once, the servers update, all get the parameters back."""
+    """The cost of a step in which all push at once, servers update, and all pull."""
     team, network, codec, size = setup.team, setup.network, setup.codec, setup.job.gradient_bytes
     others = len(team.hosts) - 1
     updates = {m.host: m.costs.update for m in team.members}

@@ -70,7 +70,7 @@ class CostModel:
         return member.seconds(self.job.batch) + member.costs.update
 
     def workers_on(self, machines: Sequence[Machine]) -> int:
-        """How many a strategy of several has there."""
+        """How many workers a strategy of several workers has on these machines."""
         return natural_workers(machines) if self.asked_workers is None else self.asked_workers
 
     def factor(self, machines: Sequence[str], strategy: str) -> float:

@@ -1,4 +1,4 @@
-"""The links between machines, as a probe measured them or as links usually are."""
+"""The links between machines: as a probe measured them, or with usual values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FORMULA_ERROR = 0.12
 BARE_ERROR = 0.25
 """Error of the formula alone, from measured links."""
 USUAL_HANDLING = 1.5e-9
-"""Handling of machines that were not probed (one core of a 2-core ARM machine)."""
+"""Seconds of processor per byte on machines not probed (a core of a 2-core ARM machine)."""
 UNKNOWN_ERROR = 1.5
 """Error of links that were not measured: Ethernet has 100 Mbit/s to 10 Gbit/s."""
 
 
 @dataclass(frozen=True)
 class ExchangeCost:
-    """Seconds, and the share of them by which they may be wrong."""
+    """Seconds of an exchange, and the share of them by which they may be wrong."""
 
     seconds: float
     error: float
@@ -44,18 +44,18 @@ class Network:
         self._slowest: dict[frozenset[str], tuple[LinkSpeed, bool]] = {}
 
     def measured(self, names: Sequence[str]) -> bool:
-        """Whether all links among them were."""
+        """Whether all links among these machines were measured."""
         return len(set(names)) <= 1 or self.link(names)[1]
 
     def sending(self, name: str) -> float:
-        """Bytes a second that leave a machine: what the best link from it carries."""
+        """Bytes per second that a machine can send: the rate of its best outgoing link."""
         return self._out.get(name, USUAL_BANDWIDTH)
 
     def receiving(self, name: str) -> float:
         return self._into.get(name, USUAL_BANDWIDTH)
 
     def rate(self, name: str) -> float:
-        """The slower direction."""
+        """Bytes per second in the slower direction."""
         return min(self.sending(name), self.receiving(name))
 
     def handling(self, name: str) -> float:
@@ -65,7 +65,7 @@ class Network:
         return median(found) if found else USUAL_HANDLING
 
     def link(self, names: Sequence[str]) -> tuple[LinkSpeed, bool]:
-        """The slowest among ``names``, and whether it was measured."""
+        """The slowest link among ``names``, and whether it was measured."""
         key = frozenset(names)
         if key not in self._slowest:
             found = slowest(self._probe, key) if self._probe else None
@@ -81,8 +81,7 @@ class Network:
         *,
         coded: bool = False,
     ) -> ExchangeCost:
-        """Seconds for ``count`` bytes among the first workers of these machines, as training does
-        it."""
+        """Seconds to exchange ``count`` bytes as training does, between one worker per machine."""
         if len(names) < 2:
             return ExchangeCost(0.0, 0.0)
         link, known = self.link(names)
@@ -93,7 +92,7 @@ class Network:
         measured = sorted((c.bytes, c.ratio) for c in self._probe.collectives if c.name == name)
         if not measured:
             return ExchangeCost(seconds, BARE_ERROR, name)
-        # Measured by predicted at that size, and how far the next measured size is (in tens).
+        # Measured over predicted seconds by size; the nearest measured size, in powers of ten.
         sizes, ratios = np.log(measured).T
         size = log(max(count, 1.0))
         distance = float(np.abs(sizes - size).min()) / log(10)

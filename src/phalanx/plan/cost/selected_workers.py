@@ -62,7 +62,7 @@ class SelectedWorkers:
 
     @cached_property
     def per_host(self) -> Counter[str]:
-        """Workers."""
+        """The number of workers on each host."""
         return Counter(member.host for member in self.members)
 
     @cached_property

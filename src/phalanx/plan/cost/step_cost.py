@@ -16,9 +16,9 @@ from phalanx.plan.job import JobProfile
 from phalanx.plan.servers import Host, place_servers
 
 MEMORY_SPEED = 4e9
-"""Bytes a second that a worker adds up in shared memory (2-core ARM machine)."""
+"""Bytes per second at which a worker sums gradients in shared memory (2-core ARM machine)."""
 BARRIER_SECONDS = 60e-6
-"""Two barriers of workers on one host."""
+"""Seconds that two barriers among the workers of one host take."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Setup:
 
     @property
     def apart(self) -> bool:
-        """Whether there are links between the workers."""
+        """Whether the workers are on several hosts, with network links between them."""
         return len(self.team.hosts) > 1
 
     @cached_property
@@ -41,7 +41,7 @@ class Setup:
 
     @cached_property
     def servers(self) -> tuple[str, ...]:
-        """Where the parameters are, as the run will place them."""
+        """The hosts whose servers hold the parameters, placed as the run will place them."""
         known, hosts = self.network.measured(self.team.hosts), self.team.per_host.items()
         places = [Host(n, 8.0 * self.network.rate(n) if known else None, w) for n, w in hosts]
         wish = self.phase.options.get("servers")
@@ -49,7 +49,7 @@ class Setup:
 
     @cached_property
     def handling(self) -> dict[str, float]:
-        """Seconds of computing that each byte costs a host which it sends or receives, by host."""
+        """For each host, seconds of computing that it loses per byte that it sends or receives."""
         busy = {m.host for m in self.team.members if not m.spare} if self.apart else set()
         return {h: self.network.handling(h) if h in busy else 0.0 for h in self.team.hosts}
 
@@ -60,7 +60,7 @@ class Setup:
 
     @property
     def link_words(self) -> str:
-        """The slowest link, as people say it."""
+        """The slowest link, in words for the plan."""
         if not self.apart:
             return "memory"
         rates = {host: self.network.rate(host) for host in self.team.hosts}
@@ -76,9 +76,9 @@ class StepCost:
     computing: float
     """Seconds of the worker that computes longest, with its update."""
     exchange: float
-    """What is not hidden behind computing."""
+    """Seconds of exchange that are not hidden behind computing."""
     error: float
-    """Error of both, as a share."""
+    """Error of ``seconds``, as a share of them."""
     samples: Sequence[float]
     busy: Sequence[float]
     """Seconds that each worker computes."""
@@ -95,13 +95,13 @@ class StepCost:
 
 @lru_cache(maxsize=256)
 def lateness(workers: int) -> float:
-    """Standard deviations by which the latest of so many is late, on average (Blom)."""
+    """How late the slowest worker is on average, in standard deviations of a step (Blom)."""
     if workers < 2:
         return 0.0
     return NormalDist().inv_cdf((workers - 0.375) / (workers + 0.25))
 
 
 def combined(*parts: tuple[float, float]) -> float:
-    """The error of a sum of (seconds, error) that are wrong independently, as a share."""
+    """The error of the sum of (seconds, error) parts with independent errors, as a share."""
     whole = sum(seconds for seconds, _ in parts)
     return hypot(*(seconds * error for seconds, error in parts)) / whole if whole > 0.0 else 0.0

@@ -113,7 +113,7 @@ class Hosts(Protocol):
         """Raise if a machine is known to be gone without which this worker cannot go on."""
 
     def channels_with_first(self) -> dict[int, Channel]:
-        """Between the first worker and each on another machine, by rank. Collective."""
+        """Channels between the first worker and each on another machine, by rank. Collective."""
 
     def new_name(self) -> str:
         """A name for something that all workers make together, in the same order."""

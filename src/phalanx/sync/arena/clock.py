@@ -61,5 +61,5 @@ class Toll:
         """The server of ``shard`` has done it and answers with ``count`` bytes."""
 
     def settle(self) -> float:
-        """All answers are here; returns the seconds of servers' updates among the wait."""
+        """End a wait for answers; returns the part of it that servers' updates took."""
         return 0.0

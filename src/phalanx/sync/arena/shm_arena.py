@@ -164,7 +164,7 @@ class ShmArena:
         return block
 
     def _agree(self, what: str) -> None:
-        """All workers ask for the same memory, or their models differ."""
+        """Check that all workers ask for the same memory; if not, their models differ."""
         start = self.rank * 32
         self._agreement[start : start + 32] = hashlib.sha256(what.encode()).digest()
         self.barrier()

@@ -50,7 +50,7 @@ class SimulatedNetwork(Toll):
     def request(self, shard: int, count: float, update: float = 0.0) -> float:
         server, now = self._servers[shard], self._arena.pace.now()
         first, self._sending = not self._sending, True
-        # What follows the first part goes at once.
+        # Only the first part waits for the latency; the others follow at once.
         came = now + (self._latency(server) if first else 0.0)
         came = self._carry("in", server, came, count)
         if came > now:  # another may be there before, and is served before

@@ -62,7 +62,7 @@ class Stateless:
         return {}
 
     def import_state(self, state: Mapping[str, Tensor]) -> None:
-        """There is nothing to go on from."""
+        """Do nothing: this codec keeps no state."""
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -22,7 +22,7 @@ _WORTH_SAMPLING = 1 << 16
 
 
 class _Sparse(Stateless, ABC):
-    # What was not sent is remembered by the error feedback, not here.
+    # The error feedback, not this codec, remembers what was not sent.
 
     def encode(self, flat: Tensor) -> Payload:
         chosen = self._choose(flat)

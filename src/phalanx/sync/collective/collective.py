@@ -39,11 +39,10 @@ class Collective:
         links: Links,
         topology: str | None = None,
         latency: float | None = None,
-        bandwidth: float | None = None,
         open_more: OpenMore | None = None,
     ) -> None:
         self.links, self._open_more = links, open_more
-        self._wanted = (topology, latency, bandwidth)
+        self._wanted = (topology, latency)
         self._begun: list[ahead.EarlySum] = []
         self._packs: dict[tuple[torch.dtype, int], Tensor] = {}
         self.topology(0)
@@ -63,8 +62,8 @@ class Collective:
 
     def topology(self, count_bytes: int) -> str:
         """The algorithm for a message of that many bytes."""
-        topology, latency, bandwidth = self._wanted
-        return choose(topology, self.links.size, count_bytes, latency, bandwidth)
+        topology, latency = self._wanted
+        return choose(topology, self.links.size, count_bytes, latency)
 
     def all_reduce(self, flats: Sequence[Tensor]) -> int:
         """Sum each of ``flats`` over all participants, in place; returns the bytes sent.

@@ -1,16 +1,13 @@
 """A mesh of connections among some participants, each known by its rank: what collectives run on.
 
-:class:`Links` is the small protocol that algorithms see; :class:`ChannelLinks` runs it over
-authenticated channels, ``memory_links`` between threads. What is swapped is raw bytes of sizes
-both sides know, so there are no frames, and a message may be taken in smaller pieces than it was
-sent in.
+What is swapped is raw bytes of sizes both sides know, so there are no frames, and a message may be
+taken in smaller pieces than it was sent in.
 """
 
 from __future__ import annotations
 
 import ctypes
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -71,34 +68,61 @@ class Scratch:
         return view
 
 
-class Links(ABC):
-    """Participant ``rank`` of ``size``, connected to all others."""
+class Links:
+    """Participant ``rank``, with an authenticated channel to each of the others."""
 
-    def __init__(self, rank: int, names: Sequence[str]) -> None:
-        self.rank, self.size = rank, len(names)
-        self.names = tuple(names)
+    def __init__(
+        self,
+        rank: int,
+        channels: Mapping[int, Channel],
+        names: Sequence[str],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        self.rank, self.size, self.names = rank, len(names), tuple(names)
         self.sent = 0
         """Bytes of data that this participant has sent, headers of payloads included."""
         self.scratch = Scratch()
-
-    @abstractmethod
-    def swap(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
-        """Send and receive all of it, at once and in both directions."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Nothing can be sent any more; the others find this participant gone."""
-
-    goes_ahead = False
-    """Whether a part of an exchange may go before its time: by ``push`` and ``pull``."""
+        self._channels, self._timeout = dict(channels), timeout
+        self.goes_ahead = all(channel.sends_ahead for channel in self._channels.values())
+        """Whether a part of an exchange may go before its time: by ``push`` and ``pull``."""
 
     def push(self, to: int, outgoing: Sequence[memoryview]) -> int:
         """Send what goes without waiting; how many bytes went."""
-        return 0
+        if not self.goes_ahead:
+            return 0
+        channel = self._channels[to]
+        channel.expect_bulk(sum(map(len, outgoing)))
+        count = channel.send_some(outgoing, wait=False)
+        self.sent += count
+        return count
 
     def pull(self, frm: int, incoming: memoryview) -> int:
         """Receive what is there already; how many bytes came."""
-        return 0
+        return self._channels[frm].receive_some(incoming, wait=False) if self.goes_ahead else 0
+
+    def swap(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
+        """Send and receive all of it, at once and in both directions."""
+        channels = self._channels
+        count = sum(len(buffer) for _, buffers in outgoing for buffer in buffers)
+        if count <= SMALL and self._timeout is None:
+            for to, buffers in outgoing:
+                channels[to].send_raw(buffers)
+            for frm, buffers in incoming:
+                for buffer in buffers:
+                    channels[frm].receive_raw(buffer)
+        else:
+            exchange_channels(
+                [(channels[to], buffers) for to, buffers in outgoing],
+                [(channels[frm], buffers) for frm, buffers in incoming],
+                self._timeout,
+            )
+        self.sent += count
+
+    def close(self) -> None:
+        """Nothing can be sent any more; the others find this participant gone."""
+        for channel in self._channels.values():
+            channel.close()
 
     def exchange(
         self, to: int | None, outgoing: Flat | None, frm: int | None, incoming: Flat | None
@@ -158,58 +182,6 @@ class Links(ABC):
         return rooms
 
 
-class ChannelLinks(Links):
-    """Over one authenticated channel to each other participant."""
-
-    def __init__(
-        self,
-        rank: int,
-        channels: Mapping[int, Channel],
-        names: Sequence[str],
-        *,
-        timeout: float | None = None,
-    ) -> None:
-        super().__init__(rank, names)
-        self._channels = dict(channels)
-        self._timeout = timeout
-        self.goes_ahead = all(channel.sends_ahead for channel in self._channels.values())
-        for peer, channel in self._channels.items():
-            channel.peer = names[peer]
-
-    def push(self, to: int, outgoing: Sequence[memoryview]) -> int:
-        if not self.goes_ahead:
-            return 0
-        channel = self._channels[to]
-        channel.expect_bulk(sum(map(len, outgoing)))
-        count = channel.send_some(outgoing, wait=False)
-        self.sent += count
-        return count
-
-    def pull(self, frm: int, incoming: memoryview) -> int:
-        return self._channels[frm].receive_some(incoming, wait=False) if self.goes_ahead else 0
-
-    def swap(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
-        channels = self._channels
-        count = sum(len(buffer) for _, buffers in outgoing for buffer in buffers)
-        if count <= SMALL and self._timeout is None:
-            for to, buffers in outgoing:
-                channels[to].send_raw(buffers)
-            for frm, buffers in incoming:
-                for buffer in buffers:
-                    channels[frm].receive_raw(buffer)
-        else:
-            exchange_channels(
-                [(channels[to], buffers) for to, buffers in outgoing],
-                [(channels[frm], buffers) for frm, buffers in incoming],
-                self._timeout,
-            )
-        self.sent += count
-
-    def close(self) -> None:
-        for channel in self._channels.values():
-            channel.close()
-
-
 def open_links(
     rank: int,
     addresses: Sequence[tuple[str, int]],
@@ -219,7 +191,7 @@ def open_links(
     timeout: float = 30.0,
     names: Sequence[str] | None = None,
     patience: float | None = None,
-) -> ChannelLinks:
+) -> Links:
     """Connect ``rank`` with all the others; collective: each of them calls it with this ``tag``.
 
     ``addresses`` are those of everybody's listeners, by rank. The higher rank connects to the
@@ -228,7 +200,7 @@ def open_links(
     """
     names = tuple(names or (f"{address}:{port}" for address, port in addresses))
     channels = open_channels(rank, addresses, access, tag, timeout=timeout, names=names)
-    return ChannelLinks(rank, channels, names, timeout=patience)
+    return Links(rank, channels, names, timeout=patience)
 
 
 def open_channels(

@@ -113,10 +113,6 @@ class Channel:
         """The descriptor, for selectors; -1 once closed."""
         return self._connection.fileno()
 
-    def share(self) -> socket.socket:
-        """The socket itself, for code that moves raw bytes on its own."""
-        return self._connection
-
     def close(self) -> None:
         """End the connection; the other side reads the end of it."""
         with contextlib.suppress(OSError):

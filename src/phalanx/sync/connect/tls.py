@@ -113,10 +113,6 @@ class TlsChannel(Channel):
         self._receiving_wants = select.POLLIN
         secured.setblocking(False)
 
-    def share(self) -> socket.socket:
-        """There is no raw access: everything has to pass through TLS."""
-        raise ValueError("a TLS connection has no raw socket to share")
-
     def poll(self, seconds: float) -> bool:
         """Is there something to read, within ``seconds``?"""
         with self._turn:

@@ -1,7 +1,7 @@
 """``python -m phalanx.sync.probe.probe_worker``: one machine's part in a probe of links.
 
-It reads its orders from lines of JSON on its standard input, which keeps the key out of process
-lists, and answers by lines on its standard output. It ends when its input does, whatever it is
+It reads orders as lines of JSON from its standard input, which keeps the key out of process
+lists, and answers by lines on its standard output. It ends when its input ends, whatever it is
 doing, and at the latest when its time is over.
 """
 
@@ -16,24 +16,24 @@ import msgspec
 
 from phalanx.core.errors import PhalanxError
 from phalanx.core.run_folder.run_key import RunKey
-from phalanx.sync.collective.links import ChannelLinks, open_links
+from phalanx.sync.collective.links import Links, open_links
 from phalanx.sync.connect.dispatcher import Credentials
 from phalanx.sync.probe import probe_compute, probing
 from phalanx.sync.probe import probe_messages as m
 
 LATENCY_SHARE = 0.3
-"""Share of a pair's time for its latency; the rest is for the two directions."""
+"""Share of a pair's time that measures latency; the rest measures the rate each way."""
 
 
 class ProbeParticipant:
-    """Keeps the mesh that collectives run on; pairs get connections of their own."""
+    """Answers requests; it keeps the mesh for collectives, while each pair opens new links."""
 
     def __init__(self, access: Credentials) -> None:
         self._access = access
-        self._mesh: ChannelLinks | None = None
+        self._mesh: Links | None = None
 
     def answer(self, request: m.Request) -> m.Answer:
-        """Do what is asked; a lost peer raises."""
+        """Measure what is asked; raises ``PhalanxError`` when a peer is lost."""
         if isinstance(request, m.MeasureMachine):
             return probe_compute.measure_machine(request.seconds)
         if isinstance(request, m.MeasurePair):
@@ -63,7 +63,7 @@ class ProbeParticipant:
         count = min(request.bytes, m.LARGEST)
         return m.Timed(probing.time_collective(self._mesh, request.name, count, request.repeats))
 
-    def _open(self, request: m.MeasurePair | m.OpenMesh) -> ChannelLinks:
+    def _open(self, request: m.MeasurePair | m.OpenMesh) -> Links:
         return open_links(
             request.rank,
             [(peer.address, peer.port) for peer in request.peers],
@@ -120,7 +120,7 @@ def _serve(orders: m.ProbeOrders, key: RunKey, lines: queue.SimpleQueue[bytes]) 
 
 
 def _read_input(lines: queue.SimpleQueue[bytes]) -> None:
-    """When its input ends the process that started it is gone, and the figures are not needed."""
+    """Queue lines of input; at its end the starter has gone, so this process exits."""
     while line := sys.stdin.buffer.readline(LINE_LIMIT):
         lines.put(line)
     os._exit(0)
@@ -134,4 +134,4 @@ def _say(answer: m.Answer) -> None:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # at once: a thread still waits for input, which an orderly end would wait for
+    os._exit(code)  # an orderly exit would wait for the thread that still reads input

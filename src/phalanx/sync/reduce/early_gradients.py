@@ -78,9 +78,9 @@ class EarlyGradients:
     def _forget(self) -> None:
         self._taken: set[int] = set()
         self._first = len(self._places)
-        """All gradients from this parameter on are copied."""
+        """The first parameter of those whose gradients are copied, up to the last."""
         self._gone, self._pieces = self._flat.numel(), 0
-        """All numbers from here on have gone, in so many pieces."""
+        """Where the numbers that have been sent begin, and in how many pieces they went."""
         self.stale = False
         """Whether some of that is known to be something else by now."""
         self._way.renew()
@@ -225,7 +225,7 @@ class EarlyFromDevice(EarlyGradients):
         super().distrust()
 
     def _as_they_went(self, gone: set[int]) -> set[int]:
-        """All of them or none: one question to the device."""
+        """The gradients that were sent unchanged: all or none, by one comparison on the device."""
         self._courier.wait()
         if not gone:
             return gone

@@ -79,7 +79,7 @@ class Leader(Outlet):
         self._ahead, self._cells, self._slots, self._lock = ahead, cells, list(slots), lock
         self._own, self._rows, self._sums = own, rows, sums
         self._low = self._begun = sums.numel()
-        """Its own gradients are there from ``_low`` on, and the sum has gone from ``_begun`` on."""
+        """Own gradients are ready from ``_low`` on, and the sum was sent from ``_begun`` on."""
         self._turn, self._waits = threading.Lock(), False
         self._thread = BackgroundThread("phalanx-leader")
 
@@ -220,7 +220,7 @@ class EarlySums:
         return {i for i in gone if layout.places[i].start >= begun}, stale
 
     def still_to_add(self, stale: bool) -> int | None:
-        """So many numbers, from the first on: the leader has added up the others; ``None`` is all.
+        """How many of the first numbers are not yet added up by the leader; ``None``: all.
         Collective among the members of this host."""
         if self._barrier is None:
             return None
@@ -232,5 +232,5 @@ class EarlySums:
         return None
 
     def renew(self) -> None:
-        """The step is over."""
+        """Prepare for the next step."""
         self._gradients.renew()

@@ -105,7 +105,7 @@ class Reducer:
         return [member for member in self._local if member != kept]
 
     def _sent(self) -> list[tuple[str, Layout, int, Tensor]]:
-        """What other members of this host take; between hosts it is theirs to count."""
+        """The sums that other members of this host take; those for other hosts count elsewhere."""
         if self.apart or self._team.size == 1:
             return []
         return [
@@ -174,7 +174,7 @@ class Reducer:
         return self._looks_first and not are_sound(self._offered)
 
     def keep_own(self) -> Masks:
-        """All members have the same gradients: what this one sums is its part of its own."""
+        """Take this member's part of its own gradients as the sum, as all have the same."""
         masks = [collector.collect() for collector in self._collectors]
         if self.apart and not self.leads:
             for own, targets in zip(self.reduced, self._targets, strict=True):
@@ -213,7 +213,7 @@ class Reducer:
             if self.leads:
                 if declared.stale:
                     self._summing.discard()
-                # As it comes, and the same on all hosts; unless the norm of the sum decides.
+                # Scale sums at once, alike on all hosts, unless their norm decides the factor.
                 at_once = factor if clip <= 0.0 else 1.0
                 self.bytes_sent = self._summing.sum(at_once, coded=coded)
                 if clip > 0.0:
@@ -251,7 +251,7 @@ class Reducer:
         return bool(self._shared.norms[self._local].any())
 
     def _who(self) -> tuple[int, ...]:
-        """Asked by all members, whose sums are the same: whose gradient it was."""
+        """The members whose own gradients are not finite. Collective."""
         own = self._flats
         if own is None:
             grads = (get_grad(p) for space in self._replica.parameters for p in space)

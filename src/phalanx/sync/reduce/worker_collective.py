@@ -23,7 +23,7 @@ from phalanx.sync.arena.clock import Clock
 FEW = 1 << 13
 """Numbers that every worker adds up by itself: cheaper than one more barrier."""
 FEW_WORKERS = 3
-"""So few add up any count by themselves: sharing the work would move as many bytes."""
+"""Up to so many workers each sum everything: sharing the work would move as many bytes."""
 _ROOM = 1 << 16
 HOST = torch.device("cpu")
 
@@ -140,7 +140,7 @@ class WorkerCollective:
         return window[turn], turn
 
     def _meet(self, turn: int, count: int, meaning: int) -> None:
-        """All workers of this host have written, and mean the same."""
+        """Wait until all workers of this host have written; an error if their calls differ."""
         self._told[turn, self._host.rank] = (count, meaning)
         self._barrier()
         told = self._told[turn]

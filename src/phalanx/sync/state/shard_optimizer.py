@@ -137,7 +137,7 @@ class ShardOptimizer:
         self._step = _bare_step(type(source))
         self._pieces = layout.shards[shard]
         self._parameters, self._slots, self._steps = parameters, slots, steps
-        # Of a few numbers: NumPy's operations would cost as much as the update of a small shard.
+        # A memoryview: NumPy's operations would cost as much as the update of a small shard.
         self._counts = steps.numpy().data
         self._scalars = scalars
         self._low = layout.bounds(shard)[0]
@@ -199,8 +199,8 @@ class ShardOptimizer:
             tensor.grad = gradient[segment.start - self._low : segment.end - self._low]
             options = _options(kind, self._source.param_groups[segment.group])
             groups.append({**options, "params": [tensor]})
-        # What an optimizer (Adagrad) fills its state with before the first step. It takes this from
-        # the arguments of its constructor only, not from the groups.
+        # The value that an optimizer (Adagrad) fills its state with before the first step, which it
+        # takes only from its constructor's arguments, not from the groups.
         name = "initial_accumulator_value"
         first = {k: value for k, value in self._source.defaults.items() if k == name}
         optimizer = kind(groups, **first)

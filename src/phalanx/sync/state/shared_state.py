@@ -89,7 +89,7 @@ class SharedState:
             .numpy()
             for i, n in enumerate(layouts)
         ]
-        # What a device reads and writes. Not what threads share: it would stay pinned.
+        # Pin the memory that a device reads and writes, but none of threads: it would stay pinned.
         if not self.arena.scripted:
             own = [rows[self.arena.host.rank] for rows in self.gradients]
             self.replica.staging.pin([*self.parameters, *own])
@@ -117,7 +117,7 @@ class SharedState:
         self.arena.barrier()
 
     def share_steps(self) -> None:
-        """Every host counts as the first one does. Collective among hosts' first workers."""
+        """Copy the first host's step counts to all hosts. Collective among hosts' first workers."""
         if self.arena.hosts is not None:
             steps = [torch.tensor(s, dtype=torch.float64) for s in self.steps_by_parameter()]
             self.arena.hosts.broadcast(steps)

@@ -104,7 +104,7 @@ class Staging:
                     torch.zeros(1, device=self.device)
 
     def unpin(self) -> None:
-        """Before the memory is given back: the device would go on writing to the old pages."""
+        """Unpin memory before it is freed: the device would go on writing to the old pages."""
         if not self._pinned:
             return
         torch.cuda.synchronize(self.device)

@@ -17,7 +17,7 @@ ABSENT = -1
 
 @torch.no_grad()
 def broadcast(arena: Arena, tensors: Iterable[Tensor]) -> None:
-    """Every worker gets the first one's, in place. Collective."""
+    """Copy the first worker's ``tensors`` to every worker, in place. Collective."""
     found = list(tensors)
     if arena.hosts is not None:
         shapes = [(tuple(t.shape), str(t.dtype)) for t in found]

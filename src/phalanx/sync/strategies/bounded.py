@@ -37,7 +37,7 @@ class Bounded(Asynchronous):
         self._taken: list[int] = []
 
     def arrive(self) -> None:
-        """Before it computes: one that is done sooner must not take it for a resting worker.
+        """Announce a worker before it computes, so that a faster one does not take it for resting.
 
         What it took before a rest can be of any age.
         """

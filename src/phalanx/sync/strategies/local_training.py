@@ -34,7 +34,7 @@ class Local(SharedStrategy):
         self._weight = 0.0
         workers = self._arena.workers
         self._apart = self._arena.region(f"{context.tag}.apart", workers, torch.uint8).numpy()
-        """Which workers have stepped since all came together."""
+        """Whether each worker has stepped since all came together."""
 
     def begin(self) -> None:
         if self._shared.elementwise:

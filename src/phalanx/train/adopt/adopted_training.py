@@ -65,7 +65,7 @@ class AdoptedTraining:
         """Loaders that were trained on although the models were in eval mode."""
         self._orders, self._passes = ComparedOrders(parts.trained.engine), 0
         self._unmet: RemovableHandle | None = None
-        """What makes this worker meet the others, who have left a pass early as it has."""
+        """The hook by which this worker meets the others, who have left a pass early as it has."""
         engine = parts.trained.engine
         self.own = OwnBatches(parts, loop) if engine.workers == 1 else None
         """Steps outside of any pass, where they can be counted."""
@@ -95,13 +95,13 @@ class AdoptedTraining:
 
     @property
     def can_fork(self) -> bool:
-        """A GPU cannot be used in a fork."""
+        """Whether a child can be forked: it could not use a GPU."""
         environment = self.parts.environment
         cpu = environment.device.type == "cpu" and not torch.cuda.is_initialized()
         return cpu and not environment.thread
 
     def parameter_names(self) -> list[str]:
-        """Of what the optimizers were given, in their order."""
+        """Names of the parameters that the optimizers were given, in their order."""
         known = {id(p): n for m in self.models for n, p in m.named_parameters()}
         return [known.get(id(p), "a parameter") for p in parameters_of(self.optimizers)]
 
@@ -114,14 +114,14 @@ class AdoptedTraining:
         self._kept = self._pass and self._pass()
 
     def alone(self, loader: DataLoader[Any], drawn: Drawn, given: int) -> Iterator[Any]:
-        """In a child: the rest of a pass."""
+        """The batches of the rest of a pass, in a child."""
         if isinstance(drawn, PlainPass):
             return drawn.rest()
         reader = read_by_number(loader, self._seed, alone=True)
         return alone_pass(reader, drawn, self._passes - 1, given, self._checks, self._streams)
 
     def alone_again(self, loader: DataLoader[Any], drawn: Drawn) -> Iterator[Any]:
-        """In a child: another pass."""
+        """The batches of another pass, in a child."""
         self._passes += 1
         return self.alone(loader, drawn, 0)
 
@@ -220,7 +220,7 @@ class AdoptedTraining:
 
     @property
     def awaits_step(self) -> bool:
-        """Inside a pass; also after one, if batches of it have not been stepped with."""
+        """Whether a step may come: inside a pass, and after one whose batches are still without."""
         if self.own is not None and self.own.under_way:
             return False
         pending = self.parts.trained.weight.pending

@@ -73,7 +73,7 @@ class Adoption:
 
     @property
     def _child(self) -> Checks | ViewTrial | None:
-        """In a child of a worker: what it is there for."""
+        """The check or trial that this process was forked for, if it is a child of a worker."""
         return self._checks if self._checks.is_child else self._view.trial
 
     def joins_itself(self) -> None:
@@ -104,8 +104,8 @@ class Adoption:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def passes_on(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether a step of this optimizer is its own: not the script's, or of one worker."""
+    def passes_on(self, _optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a step of an optimizer is its own now: not the script's, or of one worker."""
         training = self._training
         return self._joining or (training is not None and bool(training.parts.steps.ours))
 
@@ -201,7 +201,7 @@ class Adoption:
     # -- passes ------------------------------------------------------------------------------
 
     def iterate(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """In place of ``iter(loader)``."""
+        """The iterator that a script's ``iter(loader)`` returns instead of its own."""
         if is_ours(loader):
             return plain()
         if self._checks.is_child:
@@ -364,7 +364,7 @@ class Adoption:
             )  # fmt: skip
             loop.adopt(self._chosen.epochs or passes)
             call_at_end(self._end_at_exit)
-            # What a script does after its last pass is measured as well, or shared out.
+            # With a profile or whole batches, work after the last pass counts as well.
             known = None if self.profiles or whole else passes
             engine = parts.trained.engine
             if isinstance(engine, WholeEngine):

@@ -166,7 +166,7 @@ class Explaining(Adoption):
 
 
 def _own_frames(frame: FrameType) -> list[FrameType]:
-    """Those of the script's own files, the innermost first."""
+    """The frames that are in the script's own files, the innermost first."""
     return [one for one, _ in walk_stack(frame) if kind_of(one.f_code.co_filename) == "script"]
 
 
@@ -217,7 +217,7 @@ def _optimizer(optimizer: torch.optim.Optimizer, place: Place | None) -> FoundOp
 
 
 def _schedulers(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
-    """Those of their learning rates."""
+    """Names of the schedulers of these optimizers' learning rates."""
     found = (thing for thing in gc.get_objects() if issubclass(type(thing), LRScheduler))
     owners = ((thing, getattr(thing, "optimizer", None)) for thing in found)
     # A library may have wrapped the optimizer.

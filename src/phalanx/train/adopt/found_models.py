@@ -38,7 +38,7 @@ class Leftover(nn.Module):
         super().__init__()
         self.values = nn.ParameterList()
         for number, parameter in enumerate(parameters):
-            # Not by append, which would make a parameter of its own of a plain tensor.
+            # Not by ``append``, which would make a new parameter from a plain tensor.
             self.values._parameters[str(number)] = parameter  # type: ignore[assignment]
 
 

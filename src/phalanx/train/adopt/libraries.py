@@ -17,7 +17,7 @@ _MARK = "_phalanx_plain"
 
 
 def look_for_libraries() -> None:
-    """At those that the script has imported by now; each is changed once."""
+    """Patch the libraries that the script has imported by now, each of them once."""
     shard = getattr(sys.modules.get("accelerate.data_loader"), "DataLoaderShard", None)
     if shard is not None and not hasattr(shard.__iter__, _MARK):
         setattr(iterate_shard, _MARK, shard.__iter__)
@@ -25,7 +25,7 @@ def look_for_libraries() -> None:
 
 
 def iterate_shard(self: Any) -> Iterator[Any]:
-    """In place of ``DataLoaderShard.__iter__``."""
+    """Replaces ``DataLoaderShard.__iter__``."""
     from phalanx.train.adopt.torch_patches import current_adoption
 
     adoption, loader = current_adoption(), self.base_dataloader

@@ -31,7 +31,7 @@ from phalanx.train.proof.checks import Checks
 from phalanx.train.start.seed import Streams
 
 _PASSES_APART = 4
-"""That free-running workers may be, for their orders to be compared."""
+"""Passes that free-running workers may be apart for their orders still to be compared."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class ComparedOrders:
         self._engine, shape = engine, (engine.workers * engine.copies, _PASSES_APART, 2)
         cells = engine.region("orders of passes", math.prod(shape), torch.int64)
         self._orders = cells.view(shape).numpy()
-        """Of each worker and its last passes: the number, and a checksum of the samples' order."""
+        """For each worker's last passes: the number, and a checksum of the samples' order."""
 
     def compare(self, number: int, drawn: LoaderPass) -> None:
         checksum = zlib.crc32(drawn.order.numpy().tobytes(), drawn.batch)

@@ -188,7 +188,7 @@ def _whole(value: Any) -> int:
 
 
 def value_of(node: ast.expr, frame: FrameType) -> Any:
-    """Of names, attributes of plain objects, numbers and their sums and products."""
+    """The value of an expression of names, attributes of plain objects, and arithmetic."""
     match node:
         case ast.Constant(value=value):
             return value

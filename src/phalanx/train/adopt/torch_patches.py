@@ -80,7 +80,7 @@ def adopt_this_worker() -> None:
 
 
 def end_adoption() -> None:
-    """The script joins by itself."""
+    """End adoption: the script joins the run itself."""
     adoption, _current.adoption = _current.adoption, None
     if adoption is not None and not adoption.profiles:
         from phalanx.train.files.side_effects import stop_keeping
@@ -113,7 +113,7 @@ def _init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
 
 
 def _wrap_step(kind: Any) -> None:
-    """On the class, and before a scheduler is made: schedulers keep the step that they find."""
+    """Wrap a class's ``step`` before schedulers are made, which keep the step that they find."""
     plain = kind.step
     if hasattr(plain, "_phalanx_plain"):
         return

@@ -73,7 +73,7 @@ class _Loop:
         values = self.run.measure(self.means, data, wait=wait, forward=self.forward)
         if values is None:
             return {}
-        # By their number: the worker that waited for another's figures has not seen the outputs.
+        # Found by number: a worker that only waited for another's figures has seen no outputs.
         names = ["loss", "accuracy"][: len(values) - len(self.metrics)] + list(self.metrics)
         return {f"{prefix}_{n}": v for n, v in zip(names, values, strict=True)}
 

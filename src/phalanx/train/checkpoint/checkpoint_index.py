@@ -28,7 +28,7 @@ from phalanx.train.checkpoint.disk import Steps, scratch_of, unwatched, write_du
 
 
 def numbers(folder: Path) -> list[int]:
-    """Of all checkpoints that have been finished, oldest first; some may be damaged since."""
+    """Numbers of all finished checkpoints, oldest first; some may be damaged since."""
     found = (number_of(name) for name in _names(folder))
     return sorted(number for number in found if number is not None)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, OptimizerLayout
     from phalanx.train.checkpoint.writer import Writer
 
-# What reads and writes files is imported where it is called: most runs save no checkpoints.
+# Modules for files are imported where they are called: most runs save no checkpoints.
 
 LAST_WRITE_SECONDS = 120.0
 
@@ -39,7 +39,7 @@ History = list[dict[str, int | float | None]]
 
 @dataclass
 class Trained:
-    """What a checkpoint is of."""
+    """The objects whose state a checkpoint holds."""
 
     engine: Engine
     models: Sequence[nn.Module]
@@ -47,6 +47,7 @@ class Trained:
     weight: GradientWeight
     best: Best
     history: History
+    """The figures logged so far."""
     training: int
     """A script may train several times, one after another."""
     keepers: dict[str, Keeper] = field(default_factory=dict)
@@ -132,7 +133,7 @@ class Checkpointer:
         self._after_epoch = self._stopwatch.epoch
 
     def _may_wait(self, current: Pass) -> bool:
-        """Not the first one, nor the last, nor one that may be marked as the best."""
+        """Whether this checkpoint may wait: not the first or last, or one that may be the best."""
         last, watched = self._schedule.epochs, self._trained.best.name
         young = self._saved and self._timer.age < self._settings.checkpoint_gap
         return young and watched is None and last is not None and current.epoch + 1 < last

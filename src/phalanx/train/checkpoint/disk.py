@@ -14,11 +14,11 @@ Steps = Callable[[str], None]
 
 
 def unwatched(_step: str) -> None:
-    """Ignores it."""
+    """Ignore the name of a step of writing."""
 
 
 def scratch_of(path: Path) -> Path:
-    """What ``path`` is called while it is written."""
+    """The temporary name of ``path`` while it is written."""
     return path.with_name(f".{path.name}.part")
 
 

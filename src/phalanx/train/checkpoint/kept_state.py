@@ -64,7 +64,7 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 IMPLEMENTATION = ("foreach", "fused")
-"""What suits a machine, and is not part of a training."""
+"""Options of an optimizer that suit a machine, and are not part of a training."""
 
 
 def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ class Label(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     sha256: str
     """Empty: the part could not be made."""
     file: str = ""
-    """Of a whole checkpoint: what the file is called there."""
+    """The file's name in a checkpoint that is sent whole."""
 
 
 _decode = msgspec.msgpack.Decoder(Label).decode

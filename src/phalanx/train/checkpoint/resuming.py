@@ -77,7 +77,7 @@ class Resumed:
         return []
 
     def unfreeze(self, models: Sequence[nn.Module]) -> None:
-        """What the script unfroze later is trained from the start: it will not do so again."""
+        """Unfreeze what the script had unfrozen before the checkpoint: it will not do so again."""
         flats = (flat for optimizer in self.manifest.optimizers for flat in optimizer.layouts)
         saved = {name for flat in flats for place in flat.places for name in place.names}
         names = names_of(models)

@@ -49,7 +49,7 @@ POLL = 0.01
 
 
 class NotWritten(Exception):  # noqa: N818  (what happened, not what went wrong here)
-    """This checkpoint came to nothing; training does not care."""
+    """A checkpoint could not be written; training goes on."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Writer:
         self._lost = lost
         """Workers that are gone, and without whom the others go on."""
         self._far = far or {}
-        """To workers who have no part in this folder, or to the first one if this has none."""
+        """Channels to workers without access to this folder; on such a worker, to the first."""
         self._second = second
         """The worker on another machine that keeps each checkpoint too, if there is one."""
         self._folder, self._rank, self._workers, self._keep = folder, rank, workers, keep
@@ -163,7 +163,7 @@ class Writer:
         self._publish(partial, msgspec.structs.replace(job.manifest, files=files, finite=finite))
 
     def _keep_copy(self, number: int) -> None:
-        """On a second machine: the whole checkpoint, as the first worker has finished it."""
+        """Receive the finished checkpoint from the first worker, to keep it on a second machine."""
         partial, end = self._make_partial(number), time.monotonic() + 2 * self._patience
         try:
             parcels.receive_whole(self._far[0], number, partial, end, self._steps)
@@ -200,7 +200,7 @@ class Writer:
             raise NotWritten(f"worker {rank} {problem}") from None
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close the channels to other workers: nothing more is written."""
         for channel in self._far.values():
             channel.close()
 
@@ -241,7 +241,7 @@ class Writer:
             self._tidy(lambda: shelf.prune(self._folder, self._keep, manifest.number, self._steps))
 
     def _name(self, partial: Path, number: int) -> None:
-        """All of it is on the disk before it is called a checkpoint."""
+        """Rename a partial checkpoint to a whole one, once all of it is on the disk."""
         fsync_folder(partial, self._steps)
         self._steps("rename folder")
         partial.rename(self._folder / folder_name(number))
@@ -270,7 +270,7 @@ class Writer:
             self._best = None
 
     def _tidy(self, action: Callable[[], None]) -> None:
-        """What fails here leaves something lying about, and no checkpoint is the worse for it."""
+        """Clean up; a failure leaves files behind, but harms no checkpoint."""
         try:
             action()
         except Exception as error:
@@ -308,7 +308,7 @@ def mark(tensors: Iterable[Tensor]) -> torch.cuda.Event | None:
 
 
 class HostCopies:
-    """What it brought is good until it brings something else."""
+    """Copies tensors to memory of the host, which the next copy overwrites."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[int, str], Tensor] = {}

@@ -26,6 +26,7 @@ class ActivePhase:
     phase: Phase
     team: Team
     rendezvous: Rendezvous
+    """Where the team's workers meet."""
     strategies: list[Strategy]
 
     @cached_property
@@ -123,7 +124,7 @@ class PhaseSet:
                 strategy.arrive()
 
     def drain(self) -> None:
-        """Everything that is under way is applied."""
+        """Apply all updates that are under way."""
         for strategy in self.strategies:
             strategy.drain()
 

@@ -33,7 +33,7 @@ class SpeedWatch:
         """Samples a second of this worker's last steps."""
         self.shares = [1.0 / workers] * workers
         self.decided: list[ShareChange] = []
-        """What has been found out about shares, and not been said yet."""
+        """Changes of shares that were decided and not announced yet."""
         self._workers, self._wanted = workers, balance
         self._balancer = Balancer(workers)
         self.balances = self.regroups = False
@@ -42,8 +42,8 @@ class SpeedWatch:
         self._spec = ""
         self._since: Any = None
         self.next_tick = -math.inf
-        """Of the figure ``WHOLE`` of the first worker: from then on shares are looked at. Not by a
-        clock, so that all workers agree on when that is."""
+        """The value of the first worker's ``WHOLE`` from which on shares are looked at. It is no
+        clock's time, so that all workers agree on when that is."""
         self._steps, self._next_look, self._looked, self._every = 0, LOOK_EVERY, 0.0, 1
 
     def enter(self, phase: Phase, spec: Spec, grouped_by_speed: bool, every: int = 1) -> None:

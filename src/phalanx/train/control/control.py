@@ -57,6 +57,7 @@ class Control(DirectiveTaker):
         self._first = arena.rank == 0
         everyone = range(arena.workers)
         self.rendezvous = Rendezvous(arena, arena.subset_barrier(everyone), everyone, self.attended)
+        """Where all workers meet."""
         self._digest = OptimizerDigest(optimizers)
         self.watch = SpeedWatch(arena.workers, balance=balance)
         self._cells = CommandCells(arena)
@@ -69,14 +70,14 @@ class Control(DirectiveTaker):
 
     @property
     def speeds(self) -> list[float]:
-        """Of all workers; 0 is unknown, and what a lost worker wrote last is of no use."""
+        """Speeds of all workers; 0 is unknown, and also stands for a lost worker."""
         lost = self._arena.lost
         written = self._cells.figures[:, SPEED]
         return [0.0 if r in lost else float(speed) for r, speed in enumerate(written)]
 
     @property
     def free_shares(self) -> list[float]:
-        """For workers that do not meet: as the first one sees them."""
+        """The shares that the first worker sets for workers that do not meet."""
         found: list[float] = self._cells.shares.tolist()
         return found
 
@@ -87,8 +88,8 @@ class Control(DirectiveTaker):
         self.rendezvous.meet(intent)
 
     def announce(self, intent: int, active: ActivePhase, batch_end: int) -> None:
-        """To those who step together; in lockstep their optimizers have to be set alike, and they
-        have to have parts of the same batch in hand, which ends at ``batch_end`` of the pass."""
+        """Tell ``intent`` to those who step together. In lockstep their optimizers need the same
+        settings, and they need parts of one batch, which ends at ``batch_end`` of the pass."""
         if active.lockstep:
             # The settings are a whole number of 32 bits, so that a fraction of 16 can be added.
             batch = batch_end * 40_503 % 65_536 / 65_536
@@ -116,7 +117,7 @@ class Control(DirectiveTaker):
     # -- speeds ------------------------------------------------------------------------------
 
     def measured(self, samples: int, seconds: float) -> None:
-        """This worker has computed."""
+        """Add ``seconds`` of computing ``samples`` to this worker's figures."""
         if samples > 0 and seconds > 0.0:
             self.watch.rates.append(samples / seconds)
         figures = self.rendezvous.figures
@@ -149,7 +150,7 @@ class Control(DirectiveTaker):
     # -- directives --------------------------------------------------------------------------
 
     def attended(self, figures: Any, directive: int) -> None:
-        """At a rendezvous of all: they see the same, and decide the same."""
+        """Look at all figures at a rendezvous: workers see the same, so they decide the same."""
         self._seen = directive
         if not self._lockstep:
             return

@@ -34,7 +34,7 @@ asked for while it still started counts."""
 
 
 class Kind(IntEnum):
-    """Of what all workers do at the same place in the data."""
+    """The kinds of directives: actions of all workers at the same place in the data."""
 
     SAVE = 0  # write a checkpoint
     SWITCH = 1  # go on under another strategy
@@ -48,7 +48,7 @@ class Kind(IntEnum):
 class Directive:
     kind: Kind
     spec: str = ""
-    """To switch to."""
+    """The strategy to switch to."""
 
 
 class DirectiveSource:
@@ -60,7 +60,7 @@ class DirectiveSource:
         return False
 
     def look(self) -> Directive | None:
-        """Asked at every step, on each worker: the others have none but to stop."""
+        """The next directive, asked for at every step; a worker but the first can only stop."""
         return None
 
 
@@ -185,7 +185,7 @@ class CommandCells:
         self._text = arena.region("directive.text", TEXT, torch.uint8).numpy()
         stopping = arena.region("directive.stopping", arena.workers, torch.uint8)
         self.stopping = stopping.numpy().data
-        """Of each worker, whether it has to stop; the first one looks at them."""
+        """Whether each worker has to stop, for the first one to look at."""
 
     def post(self, directive: Directive) -> None:
         self._text[:] = list(directive.spec.encode()[:TEXT].ljust(TEXT, b"\0"))

@@ -74,6 +74,7 @@ class Rendezvous:
         self._rows: slice | list[int] = slice(None) if whole else self._members
         self._left = arena.region("left", arena.workers, torch.uint8).numpy()
         self.figures = [0.0] * len(FIGURES)
+        """This worker's figures."""
         self.directive = 0
         """The number of the newest directive that this worker knows."""
         self.options = 0.0
@@ -171,7 +172,7 @@ class OptimizerDigest:
 
 
 def _number(value: object) -> object:
-    """Of a rate that is a tensor; one on an accelerator is not waited for."""
+    """A setting as a plain number if it is a tensor on the CPU; no accelerator is waited for."""
     if isinstance(value, int | float | tuple):
         return value
     if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1:

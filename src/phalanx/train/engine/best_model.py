@@ -13,7 +13,7 @@ from phalanx.train.engine.engine import Engine
 
 
 class BestSoFar(msgspec.Struct, frozen=True):
-    """What a checkpoint knows of it."""
+    """The best model so far, as a checkpoint records it."""
 
     name: str
     value: float
@@ -27,7 +27,7 @@ class Best:
         self.name: str | None = None
         self.patience: int | None = None
         self.before = before
-        """From before the run was resumed; it counts if the same figure is watched."""
+        """The best before the run was resumed; it counts if the same figure is watched."""
         self._engine = engine
         # [is there one, its value, its epoch]
         self._cells = engine.region("best", 3, torch.float64).numpy()

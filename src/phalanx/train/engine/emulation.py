@@ -25,7 +25,7 @@ SCRIPTED_NOISE = 0.1
 
 @dataclass
 class SpeedEmulation:
-    """How fast this worker is, of its own speed."""
+    """Slows this worker down to ``speed``, a share of its own."""
 
     speed: float
     arena: Arena | None

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Script:
-    """What the script brings, on this worker's device."""
+    """The script's models and optimizers, on this worker's device."""
 
     environment: Environment
     models: list[nn.Module]
@@ -71,13 +71,13 @@ class Engine:
     """Whether gradients may be on their way before the step: then
     ``exchange.begin_batch`` is called."""
     leads = True
-    """Whether it speaks for those that step together."""
+    """Whether this worker speaks for those that step together."""
     holds_optimizers = True
     """Whether this worker can give the script's optimizers their state at any time."""
     near_first = True
     """Whether this worker writes where the first one does: they are on one machine."""
     phase = "single"
-    """What this worker trains under now, in words."""
+    """The current phase of the strategy, in words."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Engine:
     # -- the way through the data ------------------------------------------------------------
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterable[T]:
-        """Of the ``count`` batches of an evaluation, those that are evaluated: all of them."""
+        """The batches of an evaluation to evaluate, of ``count``: all, except when profiling."""
         return batches
 
     def end_pass(self, *, adopted: bool = False) -> None:
@@ -158,7 +158,7 @@ class Engine:
         """``end_pass`` of an adopted script that has left its loop after ``reached`` samples."""
 
     def begin_pass(self, *, adopted: bool) -> None:
-        """Of an adopted script: no worker trains before all have done what came before."""
+        """Wait, in an adopted script, until all workers have come to this pass."""
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
         """Be in ``phase``; when that is a switch, returns when the last worker came to it. By then
@@ -175,7 +175,7 @@ class Engine:
     # -- a child that goes on alone ----------------------------------------------------------
 
     def leave_shared_memory(self) -> None:
-        """Of a process that was forked from this worker: what it trains becomes its own."""
+        """Give a process forked from this worker memory of its own for what it trains."""
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Engine:
         """End in the middle, all together. Collective."""
 
     def channels_with_first(self) -> dict[int, Channel]:
-        """Between the first worker and those who cannot write where it does. Collective."""
+        """Channels from the first worker to those that cannot write where it does. Collective."""
         return {}
 
     def finish(self, collective: bool) -> None:

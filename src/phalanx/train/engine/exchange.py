@@ -23,7 +23,7 @@ from phalanx.train.engine.script_optimizers import WrittenWeights
 
 
 class Exchange:
-    """Of a worker alone: its optimizers simply step."""
+    """The exchange of a worker alone: its optimizers simply step."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Exchange:
         self, index: int, scale: float, weight: float, clip: float | None, *,
         agreed: bool = False, judge: bool = False,
     ) -> Timing:  # fmt: skip
-        """Of optimizer ``index``; ``agreed`` if all that take part have the agreed gradient,
-        ``judge`` if it has to be known at once whether the step was refused."""
+        """Take a step of optimizer ``index``; ``agreed`` if all that take part have the agreed
+        gradient, ``judge`` if it has to be known at once whether the step was refused."""
         alone = self._alone[index] if judge or self._on_gpu is None else self._on_gpu
         return alone.exchange(scale, clip)
 
@@ -66,7 +66,7 @@ class Exchange:
         return Timing()
 
     def settle(self) -> list[Timing]:
-        """Of the steps that were not judged yet."""
+        """Timings of the steps that were not judged yet."""
         return [] if self._on_gpu is None else self._on_gpu.settle()
 
     def share_gradients(self, index: int, scale: float, weight: float) -> None:
@@ -78,7 +78,7 @@ class Exchange:
 
 
 class SharedExchange(Exchange):
-    """Of several workers: by the strategies of the phase under way."""
+    """The exchange of several workers, by the strategies of the current phase."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class Captured:
 
 
 class ModelState:
-    """Of a worker alone."""
+    """The state of a worker's models, for a worker alone."""
 
     def __init__(
         self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
@@ -60,7 +60,7 @@ class ModelState:
 
     @contextmanager
     def showing(self, snapshot: Snapshot | None) -> Iterator[None]:
-        """Inside, the models hold ``snapshot``."""
+        """Within this context, the models hold ``snapshot``."""
         yield
 
     def capture(self) -> Captured:
@@ -88,7 +88,7 @@ class ModelState:
 
 
 class SharedModelState(ModelState):
-    """Of several workers."""
+    """The state of the models of several workers."""
 
     def __init__(
         self, arena: Arena, models: Sequence[nn.Module], phases: PhaseSet, buffers: str

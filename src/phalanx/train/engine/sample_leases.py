@@ -23,17 +23,17 @@ class EngineListener:
     """What an engine tells about the workers that train together; this one does nothing with it."""
 
     def shares_changed(self, change: ShareChange) -> None:
-        """On the first worker: other parts of a batch have been kept or refused."""
+        """New shares of a batch have been kept or refused; the first worker hears it."""
 
     def worker_lost(self, lost: LostWorker) -> None:
         """A worker is gone, and the others go on."""
 
     def samples_settled(self, settled: SettledSamples) -> None:
-        """On one worker: what became of the samples that a lost one was given."""
+        """A lost worker's samples were settled; one worker hears what became of them."""
 
 
 class SampleLeases:
-    """Of a worker alone."""
+    """Gives samples to train on to a worker alone."""
 
     def of(
         self, ticket: int, segment: Segment, batch: int, *, fixed: bool, counted: bool
@@ -47,7 +47,7 @@ class SampleLeases:
         """The next leases are of a pass whose data come in blocks, or are not."""
 
     def end_lanes(self, ticket: int) -> None:
-        """A segment is over."""
+        """Publish, at the end of a segment, which rows were claimed."""
 
     def complete(self, ticket: int) -> bool:
         """After all leases of a segment, whether it is over: no worker has any of it in hand. If
@@ -63,7 +63,7 @@ class SampleLeases:
 
 
 class SharedSampleLeases(SampleLeases):
-    """Of several workers."""
+    """Shares the samples out among several workers."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SharedSampleLeases(SampleLeases):
         self.had = self.stepped = 0
         """Samples that this worker has had in this training, and those it has stepped with."""
         self.batch_end = 0
-        """Of the pass, where the batch in hand ends."""
+        """Where the current batch ends, in samples of the pass."""
         self._segment = Segment(0, 0, 0)
 
     def begin_phase(self) -> None:
@@ -169,13 +169,13 @@ class SharedSampleLeases(SampleLeases):
         return given.over(ticket)
 
     def settle_all(self) -> None:
-        """At the end of training: what became of the samples of lost workers."""
+        """Report, at the end of training, what became of the samples of lost workers."""
         if self._claims.given is not None:
             for settled in self._claims.given.settle_all(self._fence):
                 self._listener.samples_settled(settled)
 
     def _fence(self, rank: int) -> Applied | None:
-        """Of several optimizers, the one that has come farthest: not all step with each batch."""
+        """Steps of a lost worker that arrived, by the optimizer that has come farthest."""
         found = [strategy.fence(rank) for strategy in self._phases.strategies]
         return max((one for one in found if one), key=lambda one: one.whole, default=None)
 

@@ -42,7 +42,7 @@ class Inside:
 
 
 class ScriptOptimizers:
-    """Of a worker alone: they train by themselves."""
+    """The script's optimizers on a worker alone, which train by themselves."""
 
     def outgrown(self) -> bool:
         """Whether they train parameters that they did not before."""
@@ -61,7 +61,7 @@ class ScriptOptimizers:
 
 
 class SharedOptimizers(ScriptOptimizers):
-    """Of several workers: parameters and state lie in memory that the strategies update."""
+    """The optimizers of several workers; strategies update the shared parameters and state."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class WrittenWeights:
             self.note(index)
 
     def follow_all(self) -> None:
-        """Before the weights are read elsewhere than in the script, where workers are in step."""
+        """In lockstep, take over the script's changes before Phalanx reads the weights."""
         if self._phases.current.lockstep:
             for index in range(len(self._phases.replicas)):
                 self.follow(index)
@@ -176,12 +176,12 @@ class WrittenWeights:
     def note(self, index: int) -> None:
         """The weights of optimizer ``index`` are as they should be now."""
         active, replica = self._phases.current, self._phases.replicas[index]
-        # Those who train apart write into what is theirs until they come together.
+        # Workers that train apart write into weights of their own until they come together.
         watches = active.every == 0 and (active.lockstep or replica.private)
         self._seen[index] = self._look(replica) if watches else None
 
     def follow(self, index: int) -> None:
-        """Before a step: take over what the script has written. Collective if it has."""
+        """Take over, before a step, what the script wrote to the weights. Collective if it did."""
         replica, seen = self._phases.replicas[index], self._seen.get(index)
         active, shared = self._phases.current, self._phases.shared[index]
         moved = bool(strays := replica.strays()) and self._take_back(

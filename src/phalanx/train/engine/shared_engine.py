@@ -22,7 +22,7 @@ from phalanx.train.engine.script_optimizers import SharedOptimizers, WrittenWeig
 
 
 class SharedEngine(ArenaEngine):
-    """Of several workers: the same as ``Engine``, over what the arena lets them share."""
+    """The ``Engine`` of several workers, which share state through the arena."""
 
     model: SharedModelState
     leases: SharedSampleLeases

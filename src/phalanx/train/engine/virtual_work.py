@@ -27,8 +27,8 @@ MOST_SHARDS = 8
 """Each is a visit in every update; more servers than that are several to a shard."""
 
 COPIES = 5
-"""Of a worker's parameters, at most: its own, its gradient, what it shows or pushes, a buffer for
-the sum, and what it pulls. Activations are those of one worker: only one computes at a time."""
+"""Copies of the parameters that a worker needs at most: its own, its gradient, what it shows or
+pushes, the sum, and what it pulls. Activations are of one worker: only one computes at a time."""
 
 
 class VirtualWork(SpeedEmulation):

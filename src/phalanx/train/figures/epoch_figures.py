@@ -47,7 +47,7 @@ class Figures:
         self._taken = -1
 
     def say_once(self, line: str) -> None:
-        """What changes the mathematics, where the first worker's output is seen."""
+        """Print and record a line about the mathematics once, on the first worker."""
         if self._environment.rank == 0 and line not in self._said:
             self._said.add(line)
             self._events.emit(event_types.Noted, text=line)
@@ -79,7 +79,7 @@ class Figures:
         return values
 
     def _take_time(self) -> None:
-        """In virtual time: once an epoch, by who evaluates it."""
+        """Add an evaluation's seconds to virtual time, once an epoch, on each that evaluates."""
         virtual, chosen = self._environment.virtual, self._environment.settings.virtual
         if virtual is None or chosen is None or self._taken == self.epoch:
             return
@@ -140,7 +140,7 @@ class Figures:
             return
         if self.best.improves(value, self.epoch):
             if self._environment.paths:
-                # What was evaluated: in lockstep the weights still are that.
+                # Save the weights that were evaluated: in lockstep, the models still have them.
                 engine = self._evaluator.engine
                 with engine.model.showing(None if engine.lockstep else self._evaluator.snapshot):
                     save_state(state_of(self._models), self._environment.paths.best)

@@ -41,9 +41,9 @@ class Question:
     model: nn.Module
     reader: Reader
     means: Means
-    """Of each batch's outputs and targets; averaged over samples."""
+    """Metrics of each batch's outputs and targets, averaged over samples."""
     whole: Metric | None = None
-    """Instead of ``means``: one number of all outputs and targets."""
+    """A metric of all outputs and targets at once, instead of ``means``."""
     forward: Forward = call_model
 
 
@@ -53,14 +53,14 @@ class Evaluator:
     def __init__(self, engine: Engine, device: torch.device, channels_last: bool) -> None:
         self.engine = engine
         self.snapshot: Snapshot | None = None
-        """What this worker evaluates in this epoch, when the others do not stand still."""
+        """The weights that this worker evaluates in this epoch while the others go on training."""
         self._device, self._channels_last = device, channels_last
         self._done, self._epoch, self._numbered = 0, -1, 0
         width, workers = MOST_METRICS + 2, engine.workers
         self._sums = engine.region("evaluation.sums", workers * width, torch.float64).view(
             workers, width
         )
-        # Of the last epochs, who reports on them: [epoch + 1, rank].
+        # Which worker reports on each of the last epochs: [epoch + 1, rank].
         owners = engine.region("evaluation.owner", 2 * RING, torch.int64)
         self._owners = owners.view(RING, 2).numpy()
         self._ended = engine.region("evaluation.ended", workers, torch.int64).numpy()
@@ -136,7 +136,7 @@ class Evaluator:
         return self._ring[(4 * epoch + count) % RING]
 
     def end_epoch(self, epoch: int) -> None:
-        """This worker makes no more figures of ``epoch``."""
+        """Mark that this worker makes no more figures of ``epoch``."""
         self._ended[self.engine.rank] = epoch + 1
 
     def _made_by_another(self, epoch: int, number: int, wait: bool) -> list[float] | None:
@@ -164,7 +164,7 @@ class Evaluator:
             return self.alone(asked)
 
     def alone(self, asked: Question) -> list[float]:
-        """Of the model as this worker has it: after training, when the workers do not meet."""
+        """The figures of this worker's own model, after training, when workers do not meet."""
         if asked.whole is None:
             return _averages(self._sweep(asked, 0, len(asked.reader)))
         return _averages(_asked_once(asked, [self._outputs(asked, 0, len(asked.reader))]))

@@ -14,8 +14,8 @@ from phalanx.train.step.stopwatch import EpochSums, Stopwatch
 
 
 class TrainingEvents(EngineListener):
-    """Of one worker. ``epochs_before``: epochs go on counting when a script trains several models,
-    one after another."""
+    """Writes one worker's events. ``epochs_before``: epochs go on counting when a script trains
+    several models, one after another."""
 
     def __init__(self, rank: int, stopwatch: Stopwatch, epochs_before: int) -> None:
         self._rank, self._stopwatch, self._before = rank, stopwatch, epochs_before

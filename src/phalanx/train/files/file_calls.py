@@ -47,7 +47,7 @@ class Call(Generic[F]):
         return self.plain(*self.args, **self.kwargs)
 
     def is_of_script(self, *paths: Any, always: bool = False) -> bool:
-        """Whether it changes files of the script's."""
+        """Whether the call changes files of the script."""
         names = [name for path in paths if (name := self.files.name_of(path)) is not None]
         if not names or (caller := caller_of(self.frame)) == "ours":
             return False
@@ -59,7 +59,7 @@ Private = Call[PrivateFiles]
 
 @dataclass(frozen=True)
 class Act:
-    """What a call does, in a worker other than the first."""
+    """How a call is carried out in a worker other than the first."""
 
     carry_out: Callable[[Private], Any]
     makes: Callable[[Call[Any]], Any] | None = None
@@ -99,7 +99,7 @@ def _kept(call: Private, *paths: Any, always: bool = False) -> bool:
 
 
 def reads(position: int, name: str, looks: bool = False) -> Act:
-    """``looks``: only to see what is there."""
+    """A call that reads a file; ``looks``: it only looks whether the file is there."""
 
     def act(call: Private) -> Any:
         given = call.argument(position, name)
@@ -276,7 +276,7 @@ def _entries(call: Private, folder: str) -> dict[str, Any]:
 
 
 class _Entry:
-    """As ``os.DirEntry``, under the name by which the script knows it."""
+    """An ``os.DirEntry`` with the path by which the script knows the file."""
 
     def __init__(self, entry: Any, path: str) -> None:
         self._entry, self.path = entry, path
@@ -289,7 +289,7 @@ class _Entry:
 
 
 class _Scan(Iterator[_Entry]):
-    """As what ``os.scandir`` returns."""
+    """An iterator like that of ``os.scandir``."""
 
     def __init__(self, found: Iterable[_Entry]) -> None:
         self._found = iter(found)

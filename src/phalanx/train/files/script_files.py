@@ -21,7 +21,7 @@ _NO_FILES = ("/dev/", "/proc/", "/sys/")
 
 
 class ScriptFiles:
-    """By their whole names."""
+    """The files of a script, by their absolute names."""
 
     def __init__(self) -> None:
         self._own: set[str] = set()
@@ -29,11 +29,11 @@ class ScriptFiles:
         """That the script has made."""
 
     def leave_alone(self, path: str) -> None:
-        """No other worker has this one: the name of a temporary file, or folder."""
+        """Leave a temporary file or folder alone: no other worker has one of this name."""
         self._own.add(os.path.abspath(path))  # noqa: PTH100
 
     def name_of(self, path: Any) -> str | None:
-        """``None`` where it is no file, or of no other worker."""
+        """The absolute name of a path; ``None`` if it is no file, or one of this worker's own."""
         if not isinstance(path, str | PurePath) or not str(path):
             return None
         name = os.path.abspath(path)  # noqa: PTH100
@@ -47,7 +47,7 @@ class ScriptFiles:
 
 
 class FirstFiles(ScriptFiles):
-    """Those of the first worker, which are real."""
+    """The files of the first worker's script, which are the real ones."""
 
     def __init__(self, paths: RunPaths) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class FirstFiles(ScriptFiles):
         self._said: set[str] = set()
 
     def makes(self, name: str, removes: bool = False) -> None:
-        """It will be there and was not, or the reverse. To be said before others can see it."""
+        """Announce that the script makes or ``removes`` a file, before others can see it."""
         if is_below(name, self._said):
             return
         if not removes:
@@ -74,7 +74,7 @@ class MadeFiles:
         self.removed: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """It, or a folder that it is in."""
+        """Whether the script has made the file, or a folder that it is in."""
         return is_below(name, self.names())
 
     def names(self) -> set[str]:
@@ -91,7 +91,7 @@ class MadeFiles:
 
 
 def is_below(name: str, names: set[str]) -> bool:
-    """Whether it is one of them, or in a folder that is."""
+    """Whether ``name`` is among ``names``, or in a folder that is."""
     while names and name:
         if name in names:
             return True
@@ -109,7 +109,7 @@ class PrivateFiles(ScriptFiles):
         """Whether the first worker is on this one, and says what it makes and removes."""
         self.root = os.path.realpath(root)
         self.noted = False
-        """Whether it was said that there is such a folder."""
+        """Whether the user was told that this folder exists."""
         self._moved_in = False
         """Whether the script has gone into a folder of its own, where names are relative to it."""
         self._made = MadeFiles(paths)
@@ -156,7 +156,7 @@ class PrivateFiles(ScriptFiles):
         return is_below(name, self._gone) or self._made.has(name)
 
     def made_by_first(self, path: Any) -> str | None:
-        """Where it would be, if it were ours."""
+        """Where this worker's copy of a file of the first worker's would be, if it is one."""
         if not self._made.names() or (name := self.name_of(path)) is None:
             return None
         return self.copy_of(name) if self._made.has(name) else None
@@ -214,7 +214,7 @@ def _mode(path: Any, follow: bool = True) -> int | None:
 
 
 def exists(name: str) -> bool:
-    """In truth."""
+    """Whether the file really exists, whatever the script is told."""
     return _mode(name, follow=False) is not None
 
 

@@ -87,7 +87,7 @@ def keep_files_apart(rank: int, paths: RunPaths) -> None:
 
 
 def keep_all_apart() -> None:
-    """Of a script that is only measured, nothing is real."""
+    """Keep all files of a script that is only measured apart from the real ones."""
     paths = RunPaths(Path(os.environ[settings.RUN_FOLDER]))
     files = _private(paths)
     files.noted = True

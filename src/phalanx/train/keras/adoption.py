@@ -63,7 +63,7 @@ def _refuse_batches(model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def seed_tensorflow(tensorflow: Any) -> None:
-    """As Python, NumPy and torch are: all workers shuffle alike."""
+    """Seed TensorFlow as Python, NumPy and torch are, so that all workers shuffle alike."""
     if settings.SETTINGS in os.environ:
         tensorflow.random.set_seed(RunSettings.from_json(os.environ[settings.SETTINGS]).seed)
 
@@ -109,7 +109,7 @@ class Resolver:
 
 
 class StandInStrategy:
-    """As many replicas as the run has workers."""
+    """Stands in for a TensorFlow strategy, with as many replicas as the run has workers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.num_replicas_in_sync = int(os.environ.get(settings.WORKERS, "1"))
@@ -126,12 +126,12 @@ class StandInStrategy:
         )
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        """``fit`` shares it out."""
+        """Return ``dataset`` as it is, because ``fit`` shares it out."""
         return dataset
 
 
 def tell_cluster() -> None:
-    """Scripts multiply their batch by the number of workers that this variable lists."""
+    """Set ``TF_CONFIG``: scripts multiply their batch by the number of workers in it."""
     workers = int(os.environ.get(settings.WORKERS, "1"))
     task = {"type": "worker", "index": int(os.environ.get(settings.RANK, "0"))}
     cluster = {"worker": [f"worker-{rank}:0" for rank in range(workers)]}

@@ -86,7 +86,7 @@ class ArraySource:
         build_as_keras(model, self._epochs, lambda found: reader.fetch(_numbers(found), 0))
         spread = torch.linspace(0, len(reader) - 1, min(self.batch, len(reader))).long()
         self.samples = [reader.fetch(torch.arange(len(spread)), 0), reader.fetch(spread, 0)]
-        """The first, and some of all."""
+        """Two batches of samples: the first ones, and some spread over all."""
         model._symbolic_build(data_batch=self.samples[0])
 
     def begin(self, meeting: EpochSync) -> Tensor:
@@ -138,7 +138,7 @@ class StreamReader(Reader):
         convert: Callable[[Any], Any],
         in_common: InCommon = nullcontext,
     ) -> None:
-        """Inside ``in_common`` all workers draw the same random numbers."""
+        """Make the source; within ``in_common`` all workers draw the same random numbers."""
         from keras import ops, tree
 
         self._in_common = in_common
@@ -154,7 +154,7 @@ class StreamReader(Reader):
         return self._batches * self.batch
 
     def begin(self, source: Iterator[Any]) -> None:
-        """An epoch begins."""
+        """Begin an epoch, whose batches ``source`` gives."""
         self._kept.clear()
         self._read, self.checksum = 0, 0
         self._source = source
@@ -182,7 +182,7 @@ class StreamReader(Reader):
         return BatchPart(joined, rows)
 
     def _columns(self, number: int, first: int, last: int) -> tuple[Any, int]:
-        """Of one batch: the rows, and how many count; one that does not where there are none."""
+        """This worker's rows of a batch, and how many count; with none, one row that does not."""
         whole = self._global_batch(number)
         count = len(next(leaf for leaf in self._tree.flatten(whole) if leaf is not None))
         start, end = (place * count // self.batch for place in (first, last))
@@ -249,7 +249,7 @@ class StreamSource:
         *,
         measured: bool = False,
     ) -> None:
-        """``measured``: for a profile of its steps."""
+        """Prepare the data; ``measured``: for a profile of the model's steps."""
         from keras import tree
 
         self._epochs = epochs_of(model, asked)

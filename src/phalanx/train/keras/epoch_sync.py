@@ -17,7 +17,7 @@ from phalanx.train.loop.segments import WorkerParts
 
 
 class EpochSync:
-    """All workers meet here after an epoch, whatever the strategy."""
+    """The meeting of all workers after an epoch, whatever the strategy."""
 
     def __init__(self, parts: WorkerParts, mirror: KerasModel) -> None:
         self._parts, self._mirror, self._model = parts, mirror, mirror.model

@@ -47,7 +47,7 @@ from phalanx.train.worker.build_worker import build_worker
 
 
 def shared_fit(model: Any, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of ``model.fit(…)``, which is ``plain``."""
+    """Replaces ``model.fit(…)``; ``plain`` is Keras' own."""
     model._assert_compile_called("fit")
     return SharedFit(model, FitArguments.of(plain, *args, **kwargs)).train()
 
@@ -81,7 +81,7 @@ class SharedFit:
         self._done = int(model.optimizer.iterations)
         """Steps of all epochs before."""
         self._seen = 0.0, 0
-        """Of the epoch: losses times samples, and samples."""
+        """The epoch's sum of losses times samples, and its samples."""
         self._stops = False
         """Whether a callback asked for it inside an epoch, which all workers end first."""
         given = given_callbacks(asked.callbacks)
@@ -97,6 +97,7 @@ class SharedFit:
         self._counted = -1
         """Steps that the optimizer was told of."""
         self._logs: dict[str, Any] = {}
+        """Keras' logs of the last batch."""
 
     def _join(self, environment: Environment) -> tuple[WorkerParts, TrainingLoop]:
         parts, loop = build_worker(
@@ -182,7 +183,7 @@ class SharedFit:
         self._mirror.begin_epoch()
 
     def _step(self, batch: Any, samples: int, step: int) -> dict[str, Any]:
-        """``samples``: of the batch, those that count."""
+        """Take a step; ``samples``: how many samples of the batch count."""
         mirror = self._mirror
         if self._source.weighs:
             self._parts.stopwatch.loss_samples = samples
@@ -241,7 +242,7 @@ class SharedFit:
         self._seen = whole, seen + samples
 
     def _figures(self, epoch: int, callbacks: Any) -> dict[str, Any]:
-        """Of training, over all workers, and of validation."""
+        """The epoch's figures: of training, over all workers, and of validation."""
         from keras.src.utils.python_utils import pythonify_logs
 
         model, asked = self._model, self._asked
@@ -261,7 +262,7 @@ class SharedFit:
         return logs
 
     def _validate(self, callbacks: Any) -> dict[str, Any]:
-        """Of arrays each worker evaluates a part; of a stream, all of it."""
+        """Evaluate the validation data: a part on each worker, or all if it is a stream."""
         asked, model, meeting = self._asked, self._model, self._meeting
         whole = asked.validation_steps is not None or tests_itself(model)
         part = part_of(asked.validation_data, meeting.rank, 1 if whole else meeting.workers)
@@ -283,7 +284,7 @@ class SharedFit:
 
 
 def _column(name: str) -> str:
-    """As Phalanx' reports name it."""
+    """The name of a Keras figure in Phalanx' reports."""
     return name.replace("val_", "validation_", 1) if name.startswith("val_") else f"train_{name}"
 
 

@@ -23,8 +23,8 @@ _MEANS = ("sum_over_batch_size", "mean")
 _OF_BATCHES = {"dice", "tversky", "circle"}
 """Losses of Keras that are a ratio over the whole batch, or over all its pairs."""
 _TOLERANCE, _HALF_TOLERANCE = 2e-5, 1e-2
-"""Of the loss: rounding, in float32 and in 16 bits. A model that was not trained yet has much the
-same loss everywhere, so there is not more room than that."""
+"""Shares of the loss that rounding may make, in float32 and in 16 bits; no more, because a model
+that was not trained yet has much the same loss everywhere."""
 
 
 _TAKEN = "the loss is assumed to be a mean over the samples of a batch"
@@ -114,7 +114,7 @@ def _is_mean(loss: Any) -> bool:
 
 
 def _some_of(batch: Any) -> Any:
-    """Its first samples, as NumPy arrays."""
+    """The first samples of a batch, as NumPy arrays."""
     from keras import ops, tree
 
     return tree.map_structure(
@@ -172,7 +172,7 @@ def _random_kept(model: Any) -> Iterator[None]:
 
 
 _TOLERANCE, _HALF_TOLERANCE = 1e-4, 3e-2
-"""Of the largest output: products of other shapes are rounded differently."""
+"""Shares of the largest output: products of other shapes are rounded differently."""
 
 
 def check_model(model: Any) -> None:

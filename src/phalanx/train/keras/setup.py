@@ -52,7 +52,7 @@ def notes_of(mirror: KerasModel, source: ArraySource | StreamSource, workers: in
 
 
 def _own_metric(metric: Any) -> str | None:
-    """Its name, where what it computes is not Keras' own."""
+    """The metric's name if the script defines it; ``None`` for one of Keras."""
     function = getattr(metric, "_fn", metric)
     kinds = (type(metric), function if callable(function) else type(metric))
     ours = all(getattr(kind, "__module__", "keras.").startswith("keras.") for kind in kinds)

@@ -28,12 +28,13 @@ class RateSchedules:
     def __init__(self, engine: Engine, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._engine, self._optimizers = engine, list(optimizers)
         self._counts: dict[LRScheduler, list[int]] = {}
-        """How often the script advanced each inside a pass, and how often that was done."""
+        """How often the script advanced each scheduler inside a pass, and how often that was
+        carried out."""
         self.batches = self._before = 0
         """This worker's own batches, and everybody's of the passes before."""
         self._pass: Pass | None = None
         self._start = self.reached = 0
-        """Where the pass began, and where the batch in hand ends."""
+        """Where the pass began, and where the current batch ends."""
         self._advancing = self._held = False
         if engine.workers > 1:
             self.watch()

@@ -25,7 +25,7 @@ from phalanx.sync.arena.arena import Locks
 from phalanx.train.engine.engine import Engine
 
 SETS = 4
-"""Of each worker, the newest sets that others can compare with."""
+"""How many of each worker's newest sets others can compare with."""
 _OURS = str(Path(__file__).parents[2])
 
 
@@ -39,7 +39,7 @@ class CheckedReaders:
         self._table = table.view(engine.workers, SETS, width).numpy()
         self._uses: Counter[str] = Counter()
         self._known: dict[tuple[int, int], tuple[Any, Any, Reader | None]] = {}
-        """Of each set, as long as the script has it."""
+        """What is known of each data set, as long as the script has it."""
         self.checks = True
         """Until the workers share nothing any more."""
 

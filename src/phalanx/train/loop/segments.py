@@ -70,7 +70,7 @@ class Segments:
         """Of a switch that is over when the first new step begins."""
 
     def of(self, current: Pass) -> Iterator[Source]:
-        """Those of a pass, each as its batches; consume one before asking for the next."""
+        """The segments of a pass, each as its batches; consume one before asking for the next."""
         schedule, engine, leases = self._schedule, self._engine, self._engine.leases
         ticket = current.number * PER_PASS
         schedule.position = schedule.begin_at(current)
@@ -103,7 +103,7 @@ class Segments:
         engine.rest()
 
     def _loaded(self, current: Pass, found: Iterator[Lease]) -> Source:
-        # What is claimed ahead, others wait for; scripted time has no threads beside it.
+        # Claim little ahead, as others wait for it; scripted time has no threads for it at all.
         ahead = (2 if self._engine.lockstep else 1) if self._engine.background else 0
         device = torch.device("cpu") if current.adopted else self._parts.environment.device
         channels_last = self._parts.precision in AUTOCASTS

@@ -40,10 +40,10 @@ from phalanx.train.step.stopwatch import Stopwatch
 
 T = TypeVar("T")
 EVALUATION_SHARE = 0.2
-"""Of the seconds; what an evaluation takes beyond them is estimated from its batches so far."""
+"""Share of the seconds for an evaluation; the rest of it is estimated from its first batches."""
 _LEAST_BATCHES = 2
 PATIENCE = 12
-"""Times the seconds, after which a first step has to be done."""
+"""A first step has to be done within so many times the seconds."""
 
 
 class Profiling(Stopwatch):
@@ -69,7 +69,7 @@ class Profiling(Stopwatch):
         self._late = 0  # alarms before the first step was done
 
     def watch(self, parts: WorkerParts) -> None:
-        """All that the worker trains with is made."""
+        """Begin to measure, once everything that the worker trains with is made."""
         optimizers = parts.trained.optimizers
         self._trained = parameters_of(optimizers)
         self._parts, self._readiness = parts, Readiness(self._trained, self.now)
@@ -77,7 +77,7 @@ class Profiling(Stopwatch):
         be_advised_by(self._forgive)
 
     def now(self) -> float:
-        """When the device has done what it was asked to."""
+        """The time when the device has finished its work."""
         device = self._environment.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -121,8 +121,8 @@ class Profiling(Stopwatch):
         super().stepped(ready, timing, scale)
 
     def _put_weights_back(self) -> None:
-        """At a rate that is meant for whole batches, small ones may lead to numbers beyond all
-        bounds, with which a processor computes at another speed."""
+        """Restore the weights: at a rate meant for whole batches, small batches may make them grow
+        without bounds, and a processor computes with such numbers at another speed."""
         with torch.no_grad():
             if not self._saved:
                 self._saved = [(t, t.detach().cpu().clone()) for t in self._tensors()]
@@ -148,7 +148,7 @@ class Profiling(Stopwatch):
         self.trial.drop()
 
     def leave_pause(self, *, ends: bool = True) -> None:
-        """What the script did since its pass over the data was an evaluation, if anything."""
+        """Count the time since the last pass as an evaluation, if there was a pass."""
         if self._pass_ended is not None:
             took = self.now() - self._pass_ended + self._not_evaluated
             self._evaluation, self._pass_ended = max(self._evaluation, took), None
@@ -159,7 +159,7 @@ class Profiling(Stopwatch):
             raise SystemExit(0)  # all was measured: the script ends here, and has not failed
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterator[T]:
-        """Of the batches of an evaluation as many as there is time for."""
+        """As many batches of an evaluation as there is time for."""
         began, before, self._given = self.now(), self._not_evaluated, 0
         for done, batch in enumerate(batches, start=1):
             try:
@@ -173,7 +173,7 @@ class Profiling(Stopwatch):
                 return
 
     def write(self) -> None:
-        """What was found; nothing if there was no step."""
+        """Write the profile; nothing if there was no step."""
         paths = self._environment.paths
         if paths is None or self._parts.lifecycle.over:
             return
@@ -183,8 +183,8 @@ class Profiling(Stopwatch):
         self._parts.lifecycle.end("done")
 
     def _forgive(self, error: BaseException) -> str:
-        """It is no fault of a script that it cannot take more batches than its pass has, or trips
-        over having been ended: what was measured until then holds."""
+        """Ignore an error of a script that got more batches than its pass has, or that was ended:
+        the figures measured until then hold."""
         repeats = self._given > self._of_pass
         if not self.trial.found or not (self._ended or repeats):
             return ""
@@ -311,7 +311,7 @@ PIECES = 16
 
 
 class Readiness:
-    """Of the step in hand; watching costs time, so that such a step is not measured otherwise."""
+    """When each gradient of a step is ready; watching costs time, so the step is not timed, too."""
 
     def __init__(self, parameters: Sequence[Tensor], now: Callable[[], float]) -> None:
         self._parameters, self._now = parameters, now
@@ -321,7 +321,7 @@ class Readiness:
         self.pieces: list[tuple[float, float]] = [(1.0, 1.0)]
 
     def begin(self) -> None:
-        """The data are there."""
+        """Begin to watch a step, whose data are there."""
         self._times, self._began = {}, self._now()
         if not self._hooks:
             leaves = (p for p in self._parameters if p.requires_grad and p.is_leaf)
@@ -331,7 +331,7 @@ class Readiness:
         self._times[parameter] = self._now()
 
     def end(self, ready: float) -> None:
-        """The whole gradient is there."""
+        """Stop watching: the whole gradient is there."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -18,9 +18,9 @@ import numpy as np
 from phalanx.plan.job import MachineCosts, WorkCurve
 
 PARTS = (8, 4, 2, 1)
-"""Of the script's batch: an eighth, …"""
+"""Batch sizes to measure: an eighth of the script's batch, …"""
 STEPS_SHARE = 0.7
-"""Of the seconds; the rest is for an evaluation."""
+"""Share of the seconds for steps; the rest is for an evaluation."""
 _ROUNDS = 4
 _LEAST_STEPS = 2
 _FAST = 0.05
@@ -47,7 +47,7 @@ class Trial:
         self._update: float | None = None
 
     def plan(self, batch: int, samples: int, least: int) -> None:
-        """Of a pass in batches of ``batch``; a part of one has at least ``least`` samples."""
+        """Plan the sizes to measure in a pass by ``batch``; each has at least ``least`` samples."""
         if not self._sizes:
             self._batch = most = min(batch, samples)
             sizes = {min(max(least, batch // part), most) for part in PARTS}

@@ -27,7 +27,7 @@ from phalanx.train.proof.proof import FAILED, SECONDS, Proof, Verdict
 MOST = 50_000_000
 """Parameters, of which the child has copies of its own."""
 _SHARE = 0.02
-"""Of the time of a training, that checks may take once they have taken more than ``SECONDS``."""
+"""Share of a training's time for checks, once they have taken more than ``SECONDS``."""
 _LOCKSTEP = ("allreduce", "bsp")
 _WHOLE = (
     "; something in the script is random on each worker, or depends on the time. With --workers 1 "
@@ -65,7 +65,7 @@ class Forked(Protocol):
 
 
 class Checks:
-    """Of a worker, or of the child that goes on alone."""
+    """Checks of a worker against a child that trains alone; both processes have this object."""
 
     def __init__(self, chosen: RunSettings) -> None:
         self._chosen = chosen
@@ -73,6 +73,7 @@ class Checks:
         self._connected = connections()
         self._forkable: bool | None = None
         self._parts: WorkerParts | None = None
+        """The parts of the training that is checked."""
         self._proof: Proof | None = None
         self._spent, self._noise, self._said = 0.0, False, False
         self._given: torch.Tensor | None = None
@@ -89,7 +90,7 @@ class Checks:
         return self._forkable
 
     def begin(self, parts: WorkerParts, training: Forked) -> bool:
-        """Whether this training is checked. Collective where the workers train as one."""
+        """Begin a training; whether it is checked. Collective where the workers train as one."""
         engine, chosen, optimizers = parts.trained.engine, self._chosen, parts.trained.optimizers
         self._parts = self._proof = None
         one = engine.copies > 1 or (engine.workers > 1 and chosen.loss != "mean")
@@ -118,7 +119,7 @@ class Checks:
     # -- between two steps -------------------------------------------------------------------
 
     def fork(self) -> bool:
-        """Whether this is a child from now on, which goes on alone."""
+        """Fork a child if a check is due; true in the child, which goes on alone."""
         parts = self._parts
         if not self.due or self.is_child or parts is None or parts.trained.weight.pending:
             return False
@@ -168,7 +169,7 @@ class Checks:
             self._tell(self._proof.note() if self._proof is not None else None)
 
     def given(self) -> None:
-        """The child gets its next batch."""
+        """Note the random numbers when the child is given its next batch."""
         self._note_noise()
         self._given = torch.get_rng_state()
 
@@ -177,7 +178,7 @@ class Checks:
         self._noise = self._noise or drawn
 
     def step(self, plain: Callable[..., Any], optimizer: Any, closure: Any, **kwargs: Any) -> Any:
-        """A step of the child."""
+        """Take a step in the child, and note its result."""
         assert self._proof is not None and self._parts is not None
         given = () if closure is None else (closure,)
         with self._parts.steps.ours:  # an optimizer may have another one inside
@@ -206,7 +207,7 @@ class Checks:
         raise error
 
     def _note(self, found: Verdict | None) -> None:
-        """From the worker that found it to the others, who ask after each step."""
+        """Tell the other workers, which ask after each step, what this one found."""
         if found is not None and not (found.holds and self._said):
             self._said = True
             self._told[1:] = astuple(found)

@@ -31,7 +31,7 @@ class Child:
     """Forked where it is made. In the child itself ``id`` is 0."""
 
     def __init__(self, seconds: float) -> None:
-        """It prints nothing, and ends after so many ``seconds`` at the latest."""
+        """Prepare a child that prints nothing and ends after ``seconds`` at the latest."""
         self._code: int | None = None
         self._folder = files_of_child()
         self._reading, self._writing = os.pipe()
@@ -53,11 +53,11 @@ class Child:
         os.write(self._writing, words)
 
     def answer(self, seconds: float) -> bytes:
-        """What the child tells within so many seconds; nothing if it cannot."""
+        """What the child sends within ``seconds``; empty if nothing came."""
         return os.read(self._reading, 1000) if readable([self._reading], seconds) else b""
 
     def exit_code(self) -> int | None:
-        """``None``, as long as it runs."""
+        """The child's exit code; ``None`` while it runs."""
         if self._code is None and self.id:
             try:
                 found, status = os.waitpid(self.id, os.WNOHANG)
@@ -74,7 +74,7 @@ class Child:
                 os.waitpid(self.id, 0)
 
     def end(self) -> None:
-        """Nothing more is wanted of it: what it has written goes."""
+        """End the child, and remove its files."""
         self.stop()
         os.close(self._reading)
         if self._folder is not None:

@@ -23,11 +23,11 @@ from phalanx.sync.state.skip_dynamo_import import step_without_compiler
 from phalanx.train.proof.child import Child, ends_if_it_fails
 
 SECONDS = 5.0
-"""That the child may take."""
+"""Seconds that the child may take."""
 PATIENCE = 4 * SECONDS
 """Seconds that it is waited for at the end of a short training: until it has ended."""
 _VALUES = 256
-"""Of a parameter, that are compared."""
+"""How many values of a parameter are compared."""
 _TOLERANCE, _OTHERWISE = 1e-6, 2e-2
 """In float64, and otherwise: how far weights may be from those of one process, as a share of how
 far they have moved."""
@@ -41,6 +41,7 @@ HOLDS, WEIGHTS, RATE, ENDED, NOISE, FAILED = range(1, 7)
 class Verdict:
     kind: int
     steps: int
+    """How many steps were compared."""
     worst: float
     place: int = 0
     """The parameter, or the group of rates, that differs."""
@@ -82,7 +83,7 @@ class Proof:
     def __init__(
         self, optimizers: Sequence[torch.optim.Optimizer], length: int, before: int = 0
     ) -> None:
-        """Of ``length`` steps, after so many ``before`` of the training."""
+        """Prove ``length`` steps, which come after ``before`` steps of the training."""
         self._length, self.before = length, before
         self._optimizers = list(optimizers)
         self._parameters = parameters_of(optimizers)
@@ -145,7 +146,7 @@ class Proof:
     # -- in the workers ----------------------------------------------------------------------
 
     def note(self) -> Verdict | None:
-        """After a step of the workers; what was found, once the child has ended."""
+        """Note the weights after a step of the workers; the verdict, once the child has ended."""
         if self.steps < self._length:
             self._mine.append(self._values())
         self.steps += 1

@@ -40,7 +40,7 @@ class Pass:
     adopted: bool = False
     """In the order of the script's own loader; the script itself moves batches to a device."""
     lanes: PassLanes | None = None
-    """Where the data come in blocks."""
+    """The lanes of the pass, if its data come in blocks."""
     counted: bool = False
     """The script takes as many batches as its loader has: each worker has a part of each."""
 

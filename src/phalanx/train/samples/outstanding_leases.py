@@ -47,11 +47,11 @@ class OutstandingLeases:
         return row
 
     def count(self, total: int) -> None:
-        """This worker has had ``total`` samples before it claims any."""
+        """Set how many samples this worker has had before it claims any."""
         self._mine[_TOTAL] = self._mine[_CARRIED] = self._mine[_STEPPED] = total
 
     def record(self, ticket: int, lease: Lease, want: int) -> Lease:
-        """Under the lock: this worker has been given ``lease``; returned with its total."""
+        """Record, under the lock, that this worker got ``lease``; return it with its total."""
         row, rank = self._mine, self._arena.rank
         if row[_TICKET] != ticket:
             row[_TICKET], row[_BASE] = ticket, row[_TOTAL]
@@ -119,7 +119,7 @@ class OutstandingLeases:
         return next((int(rank) for rank in found if rank not in self._arena.lost), None)
 
     def settle_all(self, fence: Fence) -> Iterator[SettledSamples]:
-        """Of all lost workers of whom no other worker has."""
+        """Settle the samples of all lost workers that no other worker has settled."""
         found = (self._settle(rank, fence(rank)) for rank in self._unsettled())
         yield from (settled for settled in found if settled is not None)
 
@@ -140,7 +140,7 @@ class OutstandingLeases:
             applied = Applied(max(applied.whole, before), max(applied.begun, before))
             here = [one for one in self._given(rank) if busy and one.total > row[_BASE]]
             back, lost = untrained(here, applied)
-            # What the ring forgot, and what waited for its step when the ticket before ended.
+            # Samples that the ring forgot, and those without a step when the last ticket ended.
             known = here[0].total - here[0].samples if here else total
             forgot = max(0, known - max(applied.begun, int(row[_BASE]))) if busy else 0
             had = min(had, int(row[_BASE])) if busy else had
@@ -156,7 +156,7 @@ class OutstandingLeases:
         return found
 
     def take_back(self, ticket: int) -> Given | None:
-        """Under the lock: the next lease of ``ticket`` that a lost worker did not train."""
+        """Take, under the lock, the next lease of ``ticket`` that a lost worker did not train."""
         for rank, row in enumerate(self._rows):
             if row[_SETTLED] and row[_BUSY] == ticket:
                 given = Given(*map(int, self._rings[rank, int(row[_BACK]) % RING]))

@@ -107,7 +107,7 @@ class PassLanes:
         self._batches.append((position, self._lanes.cells.copy()))
 
     def came_to(self, position: int, *, lockstep: bool) -> None:
-        """A segment ended there."""
+        """Note that a segment ended at ``position``."""
         if lockstep:
             self.go_to(position)
         else:

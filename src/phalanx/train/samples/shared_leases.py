@@ -47,7 +47,7 @@ class SharedLeases:
         lanes = arena.region("lanes", 1 + LANE_CELLS * arena.workers, torch.int64)
         self._lane_cells = lanes.numpy()
         self.lanes: PassLanes | None = None
-        """Where the data of the pass come in blocks."""
+        """The lanes of the pass, if its data come in blocks."""
         self.given: OutstandingLeases | None = None
         """Where a worker can be lost and the others go on: what each has in hand."""
         if arena.hosts is not None:
@@ -117,8 +117,8 @@ class SharedLeases:
     def _claim_of_lane(
         self, counter: Counter, lease: Lease, want: int, segment: Segment, lane: int
     ) -> Lease | None:
-        """As many rows as ``lease`` has, or fewer, of this worker's lane; ``None`` if only others
-        can read what is left."""
+        """Claim at most as many rows as ``lease`` has from this worker's lane; ``None`` if only
+        others can read what is left."""
         assert self.lanes is not None
         if self._lane_cells[0] != counter.ticket:  # as all workers know it
             self._lane_cells[1:] = self.lanes.cells
@@ -147,7 +147,7 @@ class SharedLeases:
         self._arena.await_(lambda: not self.others_have_more(ticket, segment))
 
     def end_lanes(self, ticket: int) -> None:
-        """What has been claimed of the segment is known to all workers."""
+        """Publish to all workers what has been claimed of the segment."""
         if self.lanes is not None and self._lane_cells[0] == ticket:
             self.lanes.cells[:] = self._lane_cells[1:]
 
@@ -186,7 +186,7 @@ class SharedLeases:
         return _part(found, list(members).index(rank))
 
     def _together(self, taken: int, members: Sequence[int]) -> Callable[[], bool]:
-        """All members have come to this ticket, and none is a whole ring behind."""
+        """A test that all members have come to this ticket, none of them a whole ring behind."""
         chosen, ticket = list(members), taken // _NUMBERS
 
         def ready() -> bool:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from phalanx.sync.arena.remote.remote_arena import RemoteArena
     from phalanx.train.start.launcher_env import Seat
 
-# What finds and joins other machines is imported where it is called: a local worker has no use
-# for it, and it takes long.
+# Modules that find and join other machines are imported where they are called: a local worker has
+# no use for them, and importing them takes long.
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Environment:
     process: int | None = None
     """The launcher's number of this process, where that is not the rank."""
     clock: Clock = field(default_factory=MonotonicClock)
-    """For stamps of what happens: the same on all machines of a run."""
+    """The clock of events' times, the same on all machines of a run."""
     data: Path | None = None
-    """Where the data are on this machine, if somebody said so."""
+    """Where the data are on this machine, if that was said."""
     skew: float = 0.0
     """Seconds that this machine's wall clock is ahead of the controller's."""
     virtual: ThreadArena | None = None
@@ -62,7 +62,7 @@ class Environment:
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Of ``mallopt``."""
+"""Numbers of two settings of ``mallopt``."""
 _MOST_KEPT = 512 << 20
 
 
@@ -155,7 +155,7 @@ def _data(variables: Mapping[str, str], chosen: RunSettings) -> Path | None:
 
 
 def _stop_seconds(variables: Mapping[str, str]) -> float:
-    """What the launcher gives, less some for the last words."""
+    """Seconds to stop in: the launcher's grace, less some for the last words."""
     given = variables.get(settings.GRACE)
     return max(0.5, float(given) - 1.0) if given else Environment.stop_seconds
 

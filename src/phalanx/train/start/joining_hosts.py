@@ -48,7 +48,7 @@ class Ticket:
     key: RunKey
     machine: str
     address: str
-    """Of this machine, towards the others."""
+    """This machine's address, as the others reach it."""
     meet_at: str
     tls: bool
     server_request: ServerRequest
@@ -74,7 +74,7 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
     hostname, addresses = os.uname().nodename, own_addresses()
     address = own_address(variables, pool, hostname, seat.meet_at, addresses=addresses)
     machine = machine_of(pool, hostname, addresses) if pool else None
-    # What the launcher says, or the blueprint.
+    # The members that the launcher names, or else the blueprint.
     given = tuple(filter(None, variables.get(names.MEMBERS, "").split(",")))
     return Ticket(
         seat,

@@ -37,6 +37,7 @@ class Seat:
 
     launcher: LauncherName
     process: int
+    """The process's number among all, from 0."""
     processes: int
     locals: int | None
     """How many are on its machine; ``None`` is unknown."""
@@ -188,7 +189,7 @@ def _on_this_node(found: Variables) -> int | None:
     return counts[node]
 
 
-# What Slurm writes in a notation of its own: lists of hosts, and of tasks on each of them.
+# Slurm's notations: lists of hosts, and of the tasks on each of them.
 
 
 def first_host(text: str) -> str:

@@ -79,7 +79,7 @@ class Lifecycle:
             _told.started = True
             read = sum(r.seconds for r in LOADED if r.thread == threading.get_ident())
             launched = environment.started or self._began
-            # What the script does before it joins is about its data: the rest is our start.
+            # Before it joins, the script prepares its data: the rest of the time is our start.
             self._phase("start", max(0.0, now - launched - self._script))
             self._phase("prepare", max(0.0, self._script - read))
         self._writer.emit(
@@ -186,16 +186,16 @@ class Lifecycle:
         if again or self.over or not self._stops_in_order:
             self._be_deaf()
             raise RunStopped
-        # Not by threading: its locks may be held by what the signal interrupted.
+        # Not by ``threading``, whose locks the interrupted code may hold.
         _thread.start_new_thread(self._insist, ())
 
     def _be_deaf(self) -> None:
-        """Those who are asked late are on their way out already: a signal would cut that short."""
+        """Ignore SIGTERM: this worker is ending already, and a late signal would cut that short."""
         if self._hears:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def _insist(self) -> None:
-        """The training may not come to a place where it can be stopped: it evaluates, or sleeps."""
+        """Interrupt a script that does not stop in time, because it evaluates or sleeps."""
         time.sleep(self._environment.stop_seconds)
         main = threading.main_thread().ident
         if not self._obeyed and not self.over and main is not None:

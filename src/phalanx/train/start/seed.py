@@ -45,7 +45,7 @@ class CommonSeed:
     """What the generators of all ranks have in common: also the script's own ``manual_seed``."""
 
     states: tuple[bytes, bytes, bytes]
-    """Of Python, NumPy and torch, each for itself: a script may seed but one of them."""
+    """The states of Python, NumPy and torch, apart: a script may seed only one of them."""
 
     @staticmethod
     def now() -> CommonSeed:
@@ -55,7 +55,7 @@ class CommonSeed:
         return CommonSeed((repr(random.getstate()).encode(), numpy, torch_state))
 
     def own(self, rank: int) -> None:
-        """This rank's own streams; the first one goes on as it would alone."""
+        """Give this rank random streams of its own; the first one goes on as it would alone."""
         if rank:
             self._seed(f"rank {rank}")
 
@@ -84,11 +84,11 @@ class Streams(CommonSeed):
         """Both streams before the script seeded torch: it may put back what was before."""
 
     def own(self, rank: int) -> None:
-        """From now on this worker has a stream of its own in each pass."""
+        """Give this worker a stream of its own in each pass from now on."""
         self._rank = rank
 
     def common(self) -> None:
-        """Training is over."""
+        """Return to the common stream, as training is over."""
         self.leave_pass()
         self._rank = self._own = None
 
@@ -110,7 +110,7 @@ class Streams(CommonSeed):
 
     @contextmanager
     def in_common(self) -> Iterator[None]:
-        """Inside, torch draws what all workers draw."""
+        """Within this context, torch draws the same numbers on all workers."""
         self._leave()
         try:
             yield

@@ -52,7 +52,7 @@ class Scaling:
         """``own``: of the run itself; its gradients are divided where they are copied out."""
         self._optimizers, self._nonfinite, self.own = optimizers, nonfinite, own
         self.scalers: dict[int, GradScaler] = {}
-        """By their optimizers, those that steps were taken with."""
+        """The scalers that steps were taken with, by optimizer."""
         self._updates = self._one = len(optimizers) == 1
         for optimizer in optimizers:
             _joined[optimizer] = partial(self._by_scaler, step, optimizer)
@@ -66,7 +66,7 @@ class Scaling:
         step(optimizer, scaler=scaler)
 
     def before_step(self, index: int, scaler: GradScaler | None) -> float:
-        """Of optimizer ``index``; returns what the losses were multiplied by."""
+        """Unscale for a step of optimizer ``index``; returns what the losses were multiplied by."""
         if scaler is None or not scaler.is_enabled():
             return 1.0
         self.scalers[index] = scaler
@@ -110,7 +110,7 @@ class Scaling:
 
 
 def refuse_hooks(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Of a script, in a backward pass of a loss that is scaled for it."""
+    """Refuse the script's gradient hooks, which would see gradients of a scaled loss."""
     modules = (module for model in models for module in model.modules())
     if any(map(_is_hooked, parameters_of(optimizers))) or any(
         module._backward_hooks or module._backward_pre_hooks for module in modules
@@ -129,7 +129,7 @@ def _is_hooked(parameter: torch.Tensor) -> bool:
 
 
 def _tell(scaler: GradScaler, optimizer: torch.optim.Optimizer, refused: bool) -> None:
-    """What the workers found together is what the scaler goes by."""
+    """Tell the scaler whether the workers together refused the step."""
     if scaler.is_enabled() and scaler._scale is not None:
         state = scaler._per_optimizer_states[id(optimizer)]
         found = torch.full((), float(refused), device=scaler._scale.device)
@@ -160,7 +160,7 @@ class LossScale:
 
     @property
     def value(self) -> float:
-        """Of the gradients in hand, or of those to come."""
+        """The scale of the current gradients, or of those to come."""
         if self.scaler is None or self.unscaled or self._agreed:
             return 1.0
         return self.scaler.get_scale()
@@ -171,7 +171,7 @@ class LossScale:
         return self.scaler is not None and not self.scaled and bool(self._gradients())
 
     def scale(self, error: Tensor) -> Tensor:
-        """What goes backwards in place of ``error``."""
+        """The scaled loss to go backwards from, in place of ``error``."""
         if self.scaler is None:
             return error
         scale = self.scaler.get_scale()
@@ -201,7 +201,7 @@ class LossScale:
             self._multiply(math.nan)
 
     def back_off(self) -> None:
-        """Of gradients that overflowed, and that the script dropped itself, no step tells."""
+        """Lower the scale after gradients that overflowed and that the script dropped itself."""
         if self._overflowed and self.scaler is not None:
             smaller = self.scaler.get_scale() * self.scaler.get_backoff_factor()
             self.scaler.update(max(1.0, smaller))

@@ -27,11 +27,11 @@ class GradientReads:
         self._weight, self._ours = weight, ours
         self._owners: dict[int, int] = {}
         self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
-        """Of each parameter that is watched for backward passes: its optimizer, and the hook."""
+        """For each parameter that is watched for backward passes, its optimizer and the hook."""
         self.watch()
 
     def watch(self) -> None:
-        """Again when the optimizers have other parameters than before."""
+        """Watch the parameters; called again when the optimizers have other ones."""
         if self._engine.workers == 1 and self._weight.loss_scale.scaler is None:
             return
         self._owners = {
@@ -69,7 +69,7 @@ class GradientReads:
         self._listen(index)
 
     def _read_own(self, parameter: Tensor) -> None:
-        """Of a worker that steps by itself: only a loss that was scaled makes it another."""
+        """Read a gradient of a worker that steps by itself: only its scale is taken off."""
         if self._weight.loss_scale.scaler is None:
             return
         trained = ((i, p) for i, o in enumerate(self._optimizers) for p in parameters_of([o]))
@@ -87,13 +87,13 @@ class GradientReads:
         self._weight.loss_scale.look()
 
     def _written(self, parameter: Tensor) -> None:
-        """What the script puts there is not scaled: so what is there must not be either."""
+        """Unscale the gradients when the script writes one, which it does without a scale."""
         index = self._owners.get(id(parameter))
         if not self._ours and index is not None and self._weight.loss_scale.unscale():
             self._listen(index)
 
     def _listen(self, index: int) -> None:
-        """From now on a backward pass is noticed: what it adds is this worker's own."""
+        """Watch for backward passes from now on: what they add is this worker's own."""
         for parameter in parameters_of([self._optimizers[index]]):
             if id(parameter) not in self._hooked and parameter.requires_grad:
                 hook = parameter.register_post_accumulate_grad_hook(

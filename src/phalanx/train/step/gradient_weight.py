@@ -62,7 +62,7 @@ class GradientWeight:
         self._in_hand: tuple[Lease, int] | None = None
 
     def new_batch(self, lease: Lease, batch: int, engine: Engine) -> None:
-        """Of ``batch`` samples over all workers, unless it is a smaller last one."""
+        """Begin a batch, of ``batch`` samples over all workers unless it is a smaller last one."""
         self._in_hand = lease, batch
         waiting = self.pending and not self.averages
         if waiting and all(get_grad(p) is None for p in parameters_of(self._optimizers)):
@@ -113,7 +113,7 @@ class GradientWeight:
         return stands_for, 1.0
 
     def _rescale(self, index: int, before: float, scale: float) -> float:
-        """What has been accumulated, in the new measure, which is returned."""
+        """Convert the accumulated gradients to a new scale, and return it."""
         gradients = [
             g for p in parameters_of([self._optimizers[index]]) if (g := get_grad(p)) is not None
         ]
@@ -159,7 +159,7 @@ class GradientWeight:
         self._scales = [self._weight * full] * len(self._scales)
 
     def _count_by_samples(self) -> None:
-        """What was counted by targets, equally many for each sample."""
+        """Count the batch by samples if it was counted by targets, equally many for each sample."""
         if self._counted is None or self._weighted:
             return
         scales, self._weight = self._by_samples
@@ -198,7 +198,7 @@ class GradientWeight:
 
     @property
     def scales(self) -> list[float]:
-        """Of every optimizer, if its step came now."""
+        """The scale of every optimizer's gradients, if its step came now."""
         if not self.averages and not self.agreed and self.loss_scale.scaler is None:
             return self._scales
         return [self.of_step(index, taken=False)[0] for index in range(len(self._scales))]

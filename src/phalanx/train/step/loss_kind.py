@@ -21,7 +21,7 @@ MOST_NODES = 64
 _MEAN, _SUM = 1, 2
 _COMBINES = tuple(f"{name}Backward" for name in ("Add", "Sub", "Rsub", "Mul", "Div", "Neg"))
 _BENDS = ("SqrtBackward", "RsqrtBackward", "PowBackward", "ExpBackward", "LogBackward")
-"""Of a mean over the batch they make something that parts of a batch do not add up to."""
+"""Operations after which means over parts of a batch do not add up to that of the batch."""
 _SHAPES = (
     "ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward",
     "ToCopyBackward", "CloneBackward", "AliasBackward", "ExpandBackward",
@@ -36,9 +36,9 @@ class LossKind:
     sums: list[str] = field(default_factory=list)
     """Operations that add up over the batch and are not divided by its samples."""
     over: float | None = None
-    """What such a sum is divided by. Whether that depends on the batch no graph shows."""
+    """The divisor of such a sum; the graph does not show whether it depends on the batch."""
     weights: list[float] = field(default_factory=list)
-    """For each weighted mean: the sum of its weights."""
+    """The sum of the weights of each weighted mean."""
     divided: int = 0
     """How many sums are divided by what happens to be the number of samples."""
     even: list[float] = field(default_factory=list)
@@ -121,7 +121,7 @@ def _picks(node: Any) -> bool:
 class _Divisor(NamedTuple):
     value: float
     is_division: bool
-    """Not a multiplication by a small number, which hardly ever depends on the batch."""
+    """Whether it divides; a factor below 1 hardly ever depends on the batch."""
 
 
 _Divisors = tuple[_Divisor, ...]
@@ -210,13 +210,13 @@ def _name(node: Any) -> str:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a loss counts for, if not for its samples."""
+    """The weight of a loss that does not count by its samples."""
 
     weight: float
     even: bool = False
-    """It is as much for each sample."""
+    """Whether every sample has the same weight."""
     selected: bool = False
-    """It is a mean of a selection, so that what it is measured in is unknown."""
+    """Whether it is a mean of a selection, whose size is unknown."""
 
 
 class SumLossError(InputError):
@@ -253,7 +253,7 @@ class LossWatch:
         """After a step: whether all workers see the same."""
 
     def weight_of(self, error: Tensor, samples: int) -> Counted | None:
-        """What the loss counts for, if not for its samples; refuses a sum."""
+        """The weight of the loss, if it does not count by its samples; refuses a sum."""
         if _is_plain_mean(error.grad_fn, samples):
             return None
         found = inspect_loss(error, samples, least=1 if self._divided else 2)

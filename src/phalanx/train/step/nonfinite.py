@@ -32,7 +32,7 @@ class NonFinite:
         self.steps = self.in_a_row = 0
         """Taken or refused; refused since the last one that was taken."""
         self.scale = 1.0
-        """Of a ``GradScaler``: above 1 it overflows now and then by design, to find its scale."""
+        """A ``GradScaler``'s scale; above 1, gradients overflow now and then by design."""
 
     def stepped(self, index: int, timing: Timing) -> None:
         self.steps += index >= 0
@@ -58,7 +58,7 @@ class NonFinite:
             )
 
     def _words(self, index: int, whose: Sequence[int]) -> str:
-        """``the loss of worker 1``."""
+        """What was not finite, such as ``the loss of worker 1``."""
         if not whose:
             return "the sum of all gradients" if index >= 0 else "the mean of all weights"
         what = "weights" if index < 0 else "scaled gradient" if self.scale > 1.0 else "gradient"
@@ -110,7 +110,7 @@ def bad_weights(
 
 
 def _by_device(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """One wait for each device."""
+    """The tensors by device, so that each device is waited for once."""
     found: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         found.setdefault(tensor.device, []).append(tensor)

@@ -28,7 +28,7 @@ Look = Callable[[Tensor, Tensor | None], None]
 
 
 class Stepper:
-    """Of one training."""
+    """Takes the steps of one training: backward passes, exchanges, updates."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Stepper:
         self._weight, self._stopwatch, self._losses = weight, stopwatch, losses
         nonfinite = self._nonfinite = NonFinite(script.environment, engine, stopwatch)
         self.ours = Inside()
-        """Inside, it is not the script that steps, saves, loads or reads gradients."""
+        """Entered when Phalanx, not the script, steps, saves, loads or reads gradients."""
         self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
         self._reads = GradientReads(script, engine, weight, self.ours)
         self._scaling = Scaling(optimizers, self.step, nonfinite, self._weight.loss_scale.scaler)
         watch_backward(self._see_backward)
         self.in_batch = self._looked = False
         self.losses = 0
-        """How many have gone backwards."""
+        """How many losses have gone backwards."""
         self._fed = self._over = False
         """Whether batches come from ``run.batches``; whether training is over."""
         self._clip: float | None = None
@@ -69,7 +69,7 @@ class Stepper:
         speed would look like that of the asking. The exchange would wait for it anyway."""
 
     def open(self) -> None:
-        """A pass over the data begins."""
+        """Begin a pass over the data."""
         if self._over:
             raise _over()
         self._fed = True
@@ -207,14 +207,14 @@ class Stepper:
                 self._exchange.share_gradients(index, *weight.of_step(index))
 
     def step_before_switch(self) -> None:
-        """What was accumulated under the old strategy is applied there."""
+        """Step with the gradients that were accumulated under the old strategy."""
         if self._weight.pending and len(self._optimizers) == 1:
             kept, self.keeps_gradients = self.keeps_gradients, False  # they have been used
             self.step(clip=self._clip)
             self.keeps_gradients = kept
 
     def end_round(self) -> None:
-        """Workers that train apart come together."""
+        """End a round: workers that train apart come together."""
         began, total = self._stopwatch.clock.now(), Timing()
         for timing in self._exchange.end_round():
             total.send += timing.send
@@ -282,7 +282,7 @@ def _over() -> InputError:
 
 
 def _check_factors(factor: Tensor, samples: int) -> None:
-    """Of losses of single samples, ``losses.backward(factor)``: ones make it a sum."""
+    """Refuse factors of single samples' losses, ``losses.backward(factor)``, that make a sum."""
     if factor.ndim == 0 or factor.shape[0] != samples:
         return
     first = float(factor.flatten()[0])

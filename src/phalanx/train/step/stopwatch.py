@@ -34,7 +34,7 @@ class EpochSums:
         self.judged += len(targets)
 
     def add_loss(self, value: Tensor, samples: int) -> None:
-        """On the value's device, in one operation."""
+        """Add a loss to the sum, on the value's device, in one operation."""
         if not isinstance(self.loss, Tensor):
             self.loss = torch.full_like(value, self.loss, dtype=torch.float32)
         self.loss.add_(value, alpha=samples)
@@ -59,18 +59,19 @@ class Stopwatch:
     _input: float = 0.0
     _samples: int = 0
     batch_samples: int = 0
-    """Of the batch in hand, this worker's."""
+    """This worker's samples of the current batch."""
     batch_before: int = 0
+    """This worker's samples of the batch before."""
     batches: int = 0
     loss_samples: int | None = None
-    """Of the batch in hand, those that its loss is the mean of, where these are fewer."""
+    """Samples of the current batch that its loss is the mean of, where these are fewer."""
     _loss: float | None = None
     _losses: list[tuple[float | Tensor, int]] = field(default_factory=list)
-    """Of the step in hand: they count when it does."""
+    """Losses of the current step, which count if the step does."""
     _unjudged: deque[tuple[EpochSums, list[tuple[float | Tensor, int]]]] = field(
         default_factory=deque
     )
-    """Of the steps before it, where a GPU may have skipped them."""
+    """Losses of earlier steps that a GPU may have skipped."""
     _last: float = 0.0
 
     def asked(self) -> float:
@@ -110,7 +111,7 @@ class Stopwatch:
         return any(not math.isfinite(float(value)) for value, _ in losses)
 
     def judged(self, timing: Timing) -> None:
-        """It is known whether the oldest step counts."""
+        """Count the losses of the oldest step, or drop them, now that its fate is known."""
         sums, losses = self._unjudged.popleft()
         for value, samples in losses:
             if timing.refused is not None and not math.isfinite(float(value)):

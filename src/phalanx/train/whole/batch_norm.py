@@ -39,7 +39,7 @@ def batch_norm(
 
 
 def _statistics(rows: Rows, x: Tensor) -> tuple[float, Tensor, Tensor]:
-    """Of each channel: how many values, their mean, their variance."""
+    """The count of values per channel, and each channel's mean and variance."""
     dims, number = _dims(x), x.dtype if x.dtype == torch.float64 else torch.float32
     counted, values = x.numel() // x.shape[1], x.to(number)
     mean = values.sum(dims) / counted

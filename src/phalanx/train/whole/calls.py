@@ -64,7 +64,7 @@ class _Kind:
 
 @dataclass
 class _Known:
-    """What is known of a module."""
+    """Facts about a module from its calls so far."""
 
     kinds: dict[Any, _Kind] = field(default_factory=dict)
     others: _Kind = field(default_factory=lambda: _Kind(None))
@@ -84,7 +84,7 @@ class SharedCalls(CallState):
         self._collective, self._shares, self._say_once = collective, shares, say_once
         self._known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
         self.own_stream: Tensor | None = None
-        """Of random numbers inside calls, where they are this worker's."""
+        """The state of random numbers inside calls, where this worker has its own."""
         self.alone_left = 0
         """Steps to come in which the random numbers of calls are those of one process."""
         self._alone = False

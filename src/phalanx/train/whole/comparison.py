@@ -26,7 +26,7 @@ class CallState:
         self.plain = nn.Module.__call__
         self.inside = False
         self.rows: Rows | None = None
-        """Of the shared call under way."""
+        """The rows of the current shared call."""
         self.exchanges = self.hooked = False
         """Whether what was computed exchanges something in parts; or has its gradients watched."""
         self.dry = False

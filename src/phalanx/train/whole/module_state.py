@@ -241,7 +241,7 @@ def spare_hooks(slots: Sequence[Slot]) -> None:
 
 @contextmanager
 def swapped(slots: Sequence[Slot], values: dict[int, Tensor]) -> Iterator[None]:
-    """Inside, modules find ``values`` in place of their parameters."""
+    """Within this context, modules have ``values`` in place of their parameters."""
     before = [where[name] for where, name in slots]
     for (where, name), parameter in zip(slots, before, strict=True):
         where[name] = values[id(parameter)]

@@ -45,7 +45,7 @@ class _Places:
 
 
 class PlainPass(Reader):
-    """Of a loader. Where its batches are of no one size, each counts as a sample."""
+    """A pass over a script's loader. If its batches differ in size, each counts as a sample."""
 
     shuffle = background = drop_last = False
 
@@ -69,8 +69,8 @@ class PlainPass(Reader):
         return steps
 
     def start(self) -> None:
-        """Not before a child that reads for itself has been forked: processes that read, and what
-        they have put in line, belong to one process."""
+        """Begin to read, but only after a child that reads for itself has been forked: a loader's
+        processes and their queues belong to one process."""
         self.batches = self._begin()
 
     def __len__(self) -> int:

@@ -18,7 +18,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from phalanx.sync.state.skip_dynamo_import import skip_compiler
 
 COMMON, MEAN, NOT_ROWS = -1, -2, -3
-"""Of an output, instead of a dimension: the same for all rows; a mean over rows; neither."""
+"""Instead of an output's dimension: the same for all rows; a mean over rows; neither."""
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
@@ -29,7 +29,7 @@ class Leaves:
     values: list[Any]
     spec: TreeSpec
     classes: tuple[Any, ...]
-    """Of each of its outermost data classes, by place."""
+    """The classes of its outermost data classes, by place."""
 
     @staticmethod
     def of(given: Any) -> Leaves:
@@ -93,7 +93,7 @@ class RowPlan:
     """How one way of calling a model is shared out."""
 
     inputs: tuple[int | None, ...]
-    """By leaf of the arguments: the dimension that has the rows; ``None``: all workers need it."""
+    """For each leaf of the arguments, the dimension of its rows; ``None``: all workers need it."""
     outputs: tuple[int, ...] = ()
 
 

@@ -33,20 +33,20 @@ from phalanx.train.start.environment import Environment, detect
 from phalanx.train.whole.plain_pass import begun
 
 BATCHES, SECONDS = 5, 3.0
-"""That the child goes through after a first one to warm up, and may take for them."""
+"""Batches that the child goes through after a warm-up one, and the seconds that it may take."""
 PATIENCE = 20.0
 """Seconds that it is waited for: the first step of an optimizer may import much."""
 WORTH = 1.1
 """How many times as long a step has to take in view ``whole`` for ``parts`` to be chosen."""
 MOST_SAMPLES = 10_000_000
-"""Of a pass."""
+"""The most samples of a pass."""
 SHORT = 2e-3
 """Seconds of a step of one process that several workers can hardly make shorter."""
 _SHARING, _BYTES_A_SECOND = 1.5e-3, 2e9
 """Seconds that sharing out its calls adds to a step, and how fast workers add up gradients: as
 measured on two cores. In long steps neither counts."""
 _BARRIERS, _BARRIERS_OF_CALLS = 5, 3
-"""To see how long one takes; and how many more a step has in view ``whole``."""
+"""Barriers that are timed, and those that a step has more in view ``whole``."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class ViewTrial:
 
 
 def _barrier_seconds(arena: Arena) -> float:
-    """That all workers take for one barrier."""
+    """Seconds that all workers take for one barrier."""
     found = []
     for _ in range(_BARRIERS):
         began = time.perf_counter()

@@ -36,10 +36,10 @@ from phalanx.train.whole.row_plan import rows_in
 
 
 class _WholeControl(Control):
-    """Of workers that see whole batches: the strategy stays as it is."""
+    """The control of workers that see whole batches: the strategy stays as it is."""
 
     shares: list[float]
-    """Of the segment under way."""
+    """The shares of a batch in the current segment."""
 
     def after_segment(self, ticket: int, position: int) -> tuple[int, Directive | None]:
         position, directive = super().after_segment(ticket, position)
@@ -103,9 +103,9 @@ class WholeEngine(ArenaEngine):
         return rows
 
     def align(self) -> None:
-        """Every worker has the weights and buffers of the first one. Collective."""
+        """Give every worker the weights and buffers of the first one. Collective."""
         values = [v for m in self._models for v in (*m.parameters(), *m.buffers())]
-        # By ``data``: a graph that is under way, with these very values, stays as it is.
+        # Through ``data``, so that an existing graph of these values stays as it is.
         broadcast(self._arena, list({id(v): v.data for v in values}.values()))
 
     # -- steps -------------------------------------------------------------------------------

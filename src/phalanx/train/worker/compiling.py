@@ -60,7 +60,7 @@ class Compiled:
         self._eager: float | None = None
         self._began: float | None = None
         self._cost = 0.0
-        """Of the first compiled step, which compiles: since when, and how long it took."""
+        """When the first compiled step, which compiles, began, and how long it took."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain, model = self._plain, self._model

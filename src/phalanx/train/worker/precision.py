@@ -1,4 +1,4 @@
-"""Which number format to compute in: timed, not believed.
+"""Choose the number format to compute in, by timing a step in each.
 
 bfloat16 and float16 here mean autocast with float32 weights and, for images, channels_last:
 measured together, because one without the other often does not pay. float16 scales the loss too.
@@ -27,7 +27,7 @@ from phalanx.train.start.environment import Environment
 Trial = Callable[[str], None]
 _CPU_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")
 _TF32, _TENSOR_CORES = (8, 0), (7, 0)
-"""The compute capability of the first NVIDIA GPUs that have them."""
+"""The least compute capability of NVIDIA GPUs that have TF32, and that have tensor cores."""
 
 
 def supports_bfloat16(device: torch.device) -> bool:
@@ -47,7 +47,7 @@ def supports_tf32(device: torch.device) -> bool:
 
 
 def _is_nvidia(device: torch.device, least: tuple[int, int]) -> bool:
-    """Whether it is a GPU of NVIDIA that has this compute capability; AMD numbers otherwise."""
+    """Whether it is an NVIDIA GPU of at least this compute capability (AMD's numbers differ)."""
     nvidia = device.type == "cuda" and torch.version.hip is None
     return nvidia and torch.cuda.get_device_capability(device) >= least
 
@@ -62,7 +62,7 @@ def candidates(device: torch.device) -> list[str]:
 
 
 def choose(asked: str, device: torch.device, trial: Trial | None = None) -> tuple[str, str | None]:
-    """The precision to use, and a note on why when it was not simply asked for."""
+    """The precision to use, and why; no reason if the user asked for it."""
     if asked != "auto":
         return asked, None
     names = candidates(device)
@@ -92,7 +92,7 @@ def _time(trial: Trial, name: str, rounds: int = 3) -> float:
 
 
 def agree(environment: Environment, trial: Trial | None) -> tuple[str, str | None]:
-    """The first worker decides: all must compute alike. Collective."""
+    """Agree on a precision, which the first worker chooses for all. Collective."""
     device, arena = environment.device, environment.arena
     decides = arena is None or environment.rank == 0  # trials of all would disturb each other
     asked = environment.settings.precision
@@ -105,7 +105,7 @@ def agree(environment: Environment, trial: Trial | None) -> tuple[str, str | Non
             cells[0] = PRECISIONS.index(chosen)
         arena.barrier()
         chosen, able = PRECISIONS[int(cells[0])], bool(cells[1:].any())
-    # One worker that has it is enough: the others compute the same in float32.
+    # One worker with tf32 is enough: the others compute the products in float32.
     if chosen == "tf32" and not able:
         raise InputError(
             "--precision tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and no "
@@ -118,7 +118,7 @@ def agree(environment: Environment, trial: Trial | None) -> tuple[str, str | Non
 def loss_scaler(
     precision: str, optimizers: Sequence[torch.optim.Optimizer]
 ) -> torch.amp.GradScaler | None:
-    """What the losses of a run in float16 are multiplied by."""
+    """The gradient scaler of a run in float16; ``None`` in other precisions."""
     if precision != "float16":
         return None
     if len(optimizers) != 1:
@@ -134,9 +134,9 @@ def loss_scaler(
             "small gradients would vanish when the scale is taken off",
             "Leave out model.half().",
         )
-    # Of the host: what it holds is read in every step, which would make the host wait for a GPU.
+    # On the CPU: its scale is read in every step, and from a GPU the host would wait for it.
     scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(torch.ones(()))  # it makes its numbers when it is first used
+    scaler.scale(torch.ones(()))  # makes its tensors, which it does at its first use
     return scaler
 
 
@@ -147,8 +147,7 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 
 
 def switch_on_tf32() -> ExitStack:
-    """For the whole process, where a script has not done so; closing what it returns puts it
-    back."""
+    """Allow tf32 in the whole process; closing the returned stack restores the settings."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     layers = [getattr(cudnn, name, None) for name in ("conv", "rnn")]
     back = ExitStack()
@@ -158,8 +157,8 @@ def switch_on_tf32() -> ExitStack:
 
 
 def _switch_on(owner: Any, operations: Sequence[Any]) -> Callable[[], None]:
-    """torch has two interfaces. Setting the older one sets the newer one as well; by the newer
-    alone the older could not be read any more, and torch.compile and scripts do read it."""
+    """Set tf32 by the older of torch's two interfaces, which sets the newer one as well. If only
+    the newer one were set, torch.compile and scripts could no longer read the older."""
     before = [getattr(each, "fp32_precision", None) for each in operations]
     if None in before:  # before torch 2.9 there was only one
         was = owner.allow_tf32
@@ -180,7 +179,7 @@ def _switch_on(owner: Any, operations: Sequence[Any]) -> Callable[[], None]:
 def trial_step(
     model: nn.Module, loss: Callable[[Any, Any], Tensor], source: Any, batch: int, forward: Forward
 ) -> Trial:
-    """One forward and backward pass in a given precision that leaves no trace."""
+    """A function that runs one forward and backward pass in a given precision and undoes it."""
 
     def attempt(precision: str) -> None:
         device = next(model.parameters()).device

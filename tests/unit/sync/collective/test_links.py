@@ -15,7 +15,7 @@ from torch import Tensor
 from phalanx.core.errors import PeerLost
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.sync.collective.algorithms import butterfly, direct, ring, tree
-from phalanx.sync.collective.links import ChannelLinks, open_links, raw
+from phalanx.sync.collective.links import Links, open_links, raw
 from phalanx.sync.connect import dispatcher as dispatchers
 from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Credentials, Dispatcher
@@ -38,7 +38,7 @@ class House:
         self.dispatchers = [Dispatcher(listener) for listener in self.listeners]
         self.addresses = [(HERE, listener.port) for listener in self.listeners]
         self.names = [f"machine {letter}" for letter in "abcdefgh"[:size]]
-        self.opened: list[ChannelLinks] = []
+        self.opened: list[Links] = []
 
     def open(
         self,
@@ -47,7 +47,7 @@ class House:
         timeout: float = 20.0,
         patience: float | None = None,
         tls: bool = False,
-    ) -> ChannelLinks:
+    ) -> Links:
         links = open_links(
             rank,
             self.addresses,

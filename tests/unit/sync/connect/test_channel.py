@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from phalanx.core.errors import PeerLost
 from phalanx.sync.connect.channel import MAX_HEADER, Channel
 from phalanx.sync.connect.duplex import exchange
-from phalanx.sync.connect.tls import TlsChannel
 
 MEGABYTE = 1 << 20
 Pair = tuple[Channel, Channel]
@@ -255,15 +254,6 @@ def test_too_big_a_header_is_the_senders_mistake(own_pair: Pair) -> None:
         own_pair[0].send(bytes(MAX_HEADER + 1))
 
 
-def test_only_a_plain_channel_shares_its_socket(own_pair: Pair) -> None:
-    near, _ = own_pair
-    if isinstance(near, TlsChannel):
-        with pytest.raises(ValueError, match="no raw socket"):
-            near.share()
-    else:
-        assert near.share().fileno() == near.fileno()
-
-
 def test_tls_hides_what_is_sent() -> None:
     """The same bytes: readable on the wire without TLS, not with it."""
     assert _seen_on_the_wire(tls=False)
@@ -285,8 +275,8 @@ def test_a_peer_that_lets_much_wait_is_not_taken_for_dead() -> None:
     with channel_pair() as (near, far):
         limit = socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT
         near.send(b"small")
-        assert near.share().getsockopt(*limit) > 0
+        assert near._connection.getsockopt(*limit) > 0
         with pytest.raises(PeerLost, match="in time"):
             exchange([(near, [bytes(64 * MEGABYTE)])], [], timeout=0.1)
-        assert near.share().getsockopt(*limit) == 0
-        assert far.share().getsockopt(*limit) > 0
+        assert near._connection.getsockopt(*limit) == 0
+        assert far._connection.getsockopt(*limit) > 0

@@ -63,6 +63,7 @@ class Incoming:
         self.refused: list[str] = []
         self.bytes = 0
         """What has come so far, of whatever became of it."""
+        scratch.mkdir(exist_ok=True)
         self._scratch = scratch
         self._current: _Current | None = None
 

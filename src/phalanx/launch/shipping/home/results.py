@@ -55,7 +55,8 @@ async def collect_results(links: Sequence[AgentLink], paths: RunPaths) -> Collec
     """Bring the results of all machines home; ``links`` in the order of their ranks."""
     collected = Collected()
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=paths.folder) as scratch:
-        incomings = [_incoming(link, Path(scratch) / str(n)) for n, link in enumerate(links)]
+        places = [Path(scratch) / str(number) for number in range(len(links))]
+        incomings = [Incoming(k.machine.name, p) for k, p in zip(links, places, strict=True)]
         have = at_home(paths)
         pairs = zip(links, incomings, strict=True)
         came = (_collect(link, incoming, have) for link, incoming in pairs)
@@ -75,11 +76,6 @@ async def _confirm(link: AgentLink, collected: Collected) -> None:
     except MachineError as error:
         collected.notes.append(error.cause)
         collected.incomplete.add(link.machine.name)
-
-
-def _incoming(link: AgentLink, scratch: Path) -> Incoming:
-    scratch.mkdir(parents=True)
-    return Incoming(link.machine.name, scratch)
 
 
 async def _collect(link: AgentLink, incoming: Incoming, have: Sequence[str]) -> None:

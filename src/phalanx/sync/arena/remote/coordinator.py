@@ -212,7 +212,7 @@ class Coordinator:
             self._say(client, m.Welcome(client.rank, members[0], members[1], self._run))
 
     def _lose(self, client: Client, ending: m.Ending = m.Ending.VANISHED, words: str = "") -> None:
-        """Everybody hears of it; those who waited for it go on, or give up."""
+        """Tell all of a lost client; those who waited for it go on, or give up."""
         if client not in self._clients:
             return
         self._forget_client(client)
@@ -262,7 +262,7 @@ class Coordinator:
         self._complete(members)
 
     def _complete(self, members: tuple[int, ...]) -> None:
-        """All who live and are awaited have come."""
+        """Answer a barrier if all members that are alive have come."""
         awaited = [r for r in (members or self._workers) if r in self._workers]
         arrived = self._meetings[members]
         if not arrived or len(arrived) < len(awaited):

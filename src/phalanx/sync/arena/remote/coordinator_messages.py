@@ -36,7 +36,7 @@ class TrainingMember(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """Everybody is there."""
+    """The answer to ``Hello`` once every process is there."""
 
     rank: int
     workers: list[TrainingMember]

@@ -48,7 +48,7 @@ class LockTable:
         self._locks: defaultdict[int, _Lock] = defaultdict(_Lock)
 
     def acquire(self, client: Client, request: m.Acquire) -> bool | None:
-        """Whether it is granted; ``None``: the client waits."""
+        """Whether a lock is granted; ``None``: the client waits for it."""
         lock = self._locks[request.lock]
         if lock.holder is None:
             lock.holder = client
@@ -135,7 +135,7 @@ class MemoryChanges:
         return len(self._log) > 64
 
     def forget(self, seen: int) -> None:
-        """Everybody knows what came before ``seen``."""
+        """Drop changes before ``seen``, which everybody knows."""
         while self._first < seen and self._log:
             self._log.popleft()
             self._first += 1

@@ -47,7 +47,7 @@ class Stripe:
         return self._in.submit(self._channel.receive_raw, raw(flat))
 
     def close(self) -> None:
-        """Nothing is moved any more: what it moves from and to may become another's."""
+        """Stop moving data: its source and target memory may be used for something else."""
         self._channel.close()
         for thread in (self._out, self._in):
             thread.close(CLOSE_SECONDS)

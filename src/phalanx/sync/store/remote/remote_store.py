@@ -1,6 +1,6 @@
-"""The store on other machines, as a worker's strategy sees it.
+"""A worker's view of the parameter store when its servers are on several machines.
 
-The host has one copy of the parameters, which its workers share: a push or a pull renews
+Each host has one copy of the parameters, which its workers share: a push or a pull refreshes
 it, and models on a CPU compute with it in place.
 """
 
@@ -46,7 +46,7 @@ class RemoteStore:
     # -- the whole state ---------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._arena.barrier()  # no request may meet what is about to be replaced
+        self._arena.barrier()  # no request may reach a store whose state is about to be replaced
         if self._arena.rank == 0:
             self.client.load(self._shared.export_whole())
         if self._host.rank == 0:
@@ -62,7 +62,7 @@ class RemoteStore:
 
     @contextmanager
     def holding_slots(self) -> Iterator[None]:
-        with self._arena.lock(Locks.SLOTS):  # all workers of a host use the same memory
+        with self._arena.lock(Locks.SLOTS):  # all workers of a host share the slots' memory
             self._shared.import_slots(self.client.save())
             yield
 
@@ -72,7 +72,7 @@ class RemoteStore:
         return PushBuffers(self._replica, self.client.layouts, self._encoding)
 
     def encode(self, buffers: PushBuffers) -> int:
-        """Encodes what is pushed next; its bytes are counted when they are sent."""
+        """Encode the next push; returns 0, because its bytes are counted when they are sent."""
         buffers.payloads = buffers.sender.encode() if self._encoding.codec else None
         return 0
 
@@ -98,10 +98,10 @@ class RemoteStore:
     def push_reduced(
         self, reducer: Reducer, used: Masks, rate_factor: float, timing: Timing
     ) -> None:
-        """One member of the team pushes for all; the others' hosts take the result after it."""
+        """One member pushes the team's sum; the other hosts pull the result after that."""
         if self._team.members[0] not in self._hosts.here:
             return
-        reducer.wait_here()  # each member scales its own slices, and all of them are pushed
+        reducer.wait_here()  # until each member has scaled its slices, as all of them are pushed
         if not reducer.leads:
             return
         payloads = self._team_sender.encode() if self._team_sender else None
@@ -111,7 +111,7 @@ class RemoteStore:
         )  # fmt: skip
 
     def push_for(self, reducer: Reducer) -> None:
-        """This team's sums will be pushed: a codec needs to know them."""
+        """Prepare to push this team's sums: a codec keeps state for each of them."""
         if self._encoding.codec and reducer.leads and self._team.members[0] in self._hosts.here:
             named = [(f"push.{s[0]}", *s[1:]) for s in self.client.streams(reducer.sums)]
             self._team_sender = self._encoding.sender(named)
@@ -130,7 +130,7 @@ class RemoteStore:
         return versions
 
     def pull_reduced(self, reducer: Reducer, into: Sequence[Tensor]) -> None:
-        """The host that pushed has them already; elsewhere one member fetches them for all."""
+        """Fetch new parameters: the host that pushed has them; on others one member pulls them."""
         if self._team.members[0] not in self._hosts.here:
             if reducer.leads:
                 self.client.pull(self._shared.parameters)
@@ -138,7 +138,7 @@ class RemoteStore:
         self._copy(into)
 
     def _copy(self, into: Sequence[Tensor]) -> None:
-        """Copies from the host's copy, no server's part while it is being renewed."""
+        """Copy the host's parameters to ``into``, each server's part under its lock."""
         for server, lock in enumerate(self._locks if into else ()):
             with lock:
                 copies = []

@@ -152,7 +152,7 @@ class Rounds:
                     raise PeerLost("the client that waited is gone")
 
     def reset(self) -> None:
-        """Other parameters were loaded: steps are counted anew."""
+        """Count steps anew, after other parameters were loaded."""
         with self._changed:
             self._taken, self._taken_squares, self._round = -1, None, None
             self._changed.notify_all()
