@@ -36,10 +36,10 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
     trainee = (TorchTrainee if source.model else KerasTrainee)(request)
     run, data = trainee.run, _data(request)
     began, seen, total, samples = time.monotonic(), 0, 0.0, 0
-    waited = Waited()
+    waited: list[float] = []
     for _ in run.epochs(training.epochs):
         seen, total = 0, 0.0
-        for features, y in waited.over(run.batches(data, batch=training.batch)):
+        for features, y in _timed(run.batches(data, batch=training.batch), waited):
             x = as_inputs(features, trainee.model)
             try:
                 loss, counted = trainee.step(x, y), run.samples
@@ -53,7 +53,7 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
     first = row[source.features][:1]
     width = trainee.width(as_inputs(first.to(run.device), trainee.model))
     figures = WorkerFigures(
-        rows=seen, seconds=round(seconds, 3), input_seconds=round(waited.seconds, 3),
+        rows=seen, seconds=round(seconds, 3), input_seconds=round(sum(waited), 3),
         samples_per_second=round(samples / seconds, 1),
         loss=total / seen if seen else None, width=width, features=list(first.shape[1:]),
         resumed=request.tasks[0].resume,
@@ -61,21 +61,13 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
     return figures, trainee.weights()
 
 
-class Waited:
-    """Counts the seconds of waiting for batches."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def over(self, batches: Iterable[Any]) -> Iterator[Any]:
-        source, end = iter(batches), object()
-        while True:
-            asked = time.monotonic()
-            found = next(source, end)
-            self.seconds += time.monotonic() - asked
-            if found is end:
-                return
-            yield found
+def _timed(batches: Iterable[Any], waited: list[float]) -> Iterator[Any]:
+    """Iterate over ``batches``, and note how long each was waited for."""
+    asked = time.monotonic()
+    for found in batches:
+        waited.append(time.monotonic() - asked)
+        yield found
+        asked = time.monotonic()
 
 
 def _data(request: WorkerRequest) -> BlockData:
