@@ -93,8 +93,6 @@ class SharedExchange(Exchange):
     ) -> None:
         self._arena, self._clock, self._emulation = arena, clock, emulation
         self._on_gpu = None
-        if emulation is not None:
-            emulation.lockstep = lambda: phases.current.lockstep
         self._control, self._phases = control, phases
         self._figures = control.rendezvous.figures
         self._leases, self._buffers, self._written = leases, buffers, written
@@ -112,7 +110,8 @@ class SharedExchange(Exchange):
 
     def worked(self, samples: int, seconds: float) -> None:
         if self._emulation is not None:
-            seconds = self._emulation.work(samples, seconds)
+            lockstep = self._phases.current.lockstep
+            seconds = self._emulation.work(samples, seconds, lockstep=lockstep)
         self._control.measured(samples, seconds)
 
     def begin_batch(self, scales: Sequence[float]) -> None:

@@ -148,8 +148,6 @@ class WholeExchange(Exchange):
     ) -> None:
         super().__init__(optimizers, clock, emulation)
         self._engine = engine
-        if emulation is not None:
-            emulation.lockstep = lambda: True
 
     def received(self, lease: Lease, batch: Any) -> int:
         engine, samples = self._engine, rows_in(batch) or lease.samples
