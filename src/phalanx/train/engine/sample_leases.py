@@ -196,12 +196,6 @@ def _emphasised(lease: Lease, size: int, batch: int, teams: int) -> Lease:
     return replace(lease, emphasis=lease.whole * teams / batch)
 
 
-def claims_for(arena: Arena, models: Sequence[nn.Module]) -> SharedLeases:
-    claims = SharedLeases(arena)
-    claims.least = least_samples(models)
-    return claims
-
-
 def least_samples(models: Sequence[nn.Module]) -> int:
     """Batch normalisation cannot train on a single sample, for want of a variance."""
     kind = nn.modules.batchnorm._BatchNorm

@@ -17,8 +17,9 @@ from phalanx.train.engine.emulation import emulation_of
 from phalanx.train.engine.engine import ArenaEngine, Script
 from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.engine.model_state import Captured, SharedModelState
-from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, claims_for
+from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, least_samples
 from phalanx.train.engine.script_optimizers import SharedOptimizers, WrittenWeights
+from phalanx.train.samples.shared_leases import SharedLeases
 
 
 class SharedEngine(ArenaEngine):
@@ -41,7 +42,7 @@ class SharedEngine(ArenaEngine):
         self.rank, self.workers = arena.rank, arena.workers
         self.goes_ahead, self._clock = arena.hosts is not None, clock
         self._make_stop()
-        claims = claims_for(arena, models)
+        claims = SharedLeases(arena, least_samples(models))
         self.directives = Control(
             arena, optimizers, claims, source, self._tell_shares, self.rest,
             balance=chosen.balance == "auto",

@@ -29,8 +29,9 @@ from phalanx.train.engine.emulation import SpeedEmulation, emulation_of
 from phalanx.train.engine.engine import ArenaEngine, Script
 from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured
-from phalanx.train.engine.sample_leases import EngineListener, claims_for
+from phalanx.train.engine.sample_leases import EngineListener, least_samples
 from phalanx.train.proof.checks import CheckPlan
+from phalanx.train.samples.shared_leases import SharedLeases
 from phalanx.train.whole.calls import SharedCalls, share_calls
 from phalanx.train.whole.row_plan import rows_in
 
@@ -66,7 +67,7 @@ class WholeEngine(ArenaEngine):
         self.copy, self.copies = arena.rank, arena.workers
         self._models = models
         self.align()
-        claims = claims_for(arena, models)
+        claims = SharedLeases(arena, least_samples(models))
         self.directives = _WholeControl(
             arena, optimizers, claims, source, self._tell_shares, self.rest,
             balance=chosen.balance == "auto",
