@@ -12,7 +12,7 @@ from phalanx.sync.arena.clock import Toll
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.active_phase import ActivePhase, PhaseSet
 from phalanx.train.control.control import Control
-from phalanx.train.control.directives import DirectiveSource
+from phalanx.train.control.directives import CommandPoller
 from phalanx.train.engine.emulation import emulation_of
 from phalanx.train.engine.engine import ArenaEngine, Script
 from phalanx.train.engine.exchange import SharedExchange
@@ -30,7 +30,7 @@ class SharedEngine(ArenaEngine):
     optimizers: SharedOptimizers
 
     def __init__(
-        self, script: Script, first: int, source: DirectiveSource, listener: EngineListener
+        self, script: Script, first: int, source: CommandPoller, listener: EngineListener
     ) -> None:
         """``first``: the phase to begin with."""
         environment, spec = script.environment, script.spec

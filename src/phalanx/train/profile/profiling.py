@@ -30,7 +30,7 @@ from phalanx.plan.job import JobProfile
 from phalanx.policies.sample_assignment import Lease, Segment, lease_of
 from phalanx.sync.state.shard_optimizer import is_elementwise
 from phalanx.sync.strategy import Timing
-from phalanx.train.control.directives import Directive, DirectiveSource, DirectiveTaker
+from phalanx.train.control.directives import CommandPoller, Directive, DirectiveTaker
 from phalanx.train.engine.engine import NEVER, Engine
 from phalanx.train.engine.sample_leases import SampleLeases, least_samples
 from phalanx.train.loop.segments import WorkerParts
@@ -272,7 +272,7 @@ class _ProfilingLeases(SampleLeases):
 
 
 class _ProfilingDirectives(DirectiveTaker):
-    def __init__(self, source: DirectiveSource, profiling: Profiling) -> None:
+    def __init__(self, source: CommandPoller | None, profiling: Profiling) -> None:
         super().__init__(source)
         self._profiling = profiling
 

@@ -23,7 +23,7 @@ from phalanx.sync.strategy import Timing
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.active_phase import ActivePhase
 from phalanx.train.control.control import Control
-from phalanx.train.control.directives import Directive, DirectiveSource, Kind, say_refused
+from phalanx.train.control.directives import CommandPoller, Directive, Kind, say_refused
 from phalanx.train.control.rendezvous import WHOLE
 from phalanx.train.engine.emulation import SpeedEmulation, emulation_of
 from phalanx.train.engine.engine import ArenaEngine, Script
@@ -56,7 +56,7 @@ class WholeEngine(ArenaEngine):
     directives: _WholeControl
     _calls: SharedCalls
 
-    def __init__(self, script: Script, source: DirectiveSource, listener: EngineListener) -> None:
+    def __init__(self, script: Script, source: CommandPoller, listener: EngineListener) -> None:
         environment, spec = script.environment, script.spec
         models, optimizers = script.models, script.optimizers
         arena, clock, chosen = environment.arena, environment.clock, environment.settings
