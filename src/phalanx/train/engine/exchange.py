@@ -163,7 +163,7 @@ class SharedExchange(Exchange):
 
     def end_round(self) -> list[Timing]:
         found = []
-        for index, strategy in enumerate(self._phases.strategies):
+        for index, strategy in enumerate(self._phases.current.strategies):
             self._written.follow(index)
             self._control.rendezvous.announce(intents.ROUND)
             began = self._arena.pace.now()

@@ -176,7 +176,7 @@ class SharedSampleLeases(SampleLeases):
 
     def _fence(self, rank: int) -> Applied | None:
         """Steps of a lost worker that arrived, by the optimizer that has come farthest."""
-        found = [strategy.fence(rank) for strategy in self._phases.strategies]
+        found = [strategy.fence(rank) for strategy in self._phases.current.strategies]
         return max((one for one in found if one), key=lambda one: one.whole, default=None)
 
     def let_go(self) -> None:

@@ -157,7 +157,7 @@ class SharedEngine(ArenaEngine):
         self.rest()
         self.meet(intent)
         self._phases.drain()
-        for strategy in self._phases.strategies:
+        for strategy in self._phases.current.strategies:
             strategy.refresh()
         self.model.share_buffers()
         self.note_weights()
