@@ -146,7 +146,7 @@ def test_what_was_sent_and_what_is_kept_add_up_to_all_gradients(
         torch.manual_seed(rank)
         model = nn.Linear(12, 5, bias=False)
         run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.5))
-        sums = _Sums(run.engine._phases.strategies[0], model.weight)  # type: ignore[attr-defined]
+        sums = _Sums(run.engine._phases.current.strategies[0], model.weight)  # type: ignore[attr-defined]
         x, y = (part[:9] for part in _data(torch.float32))
         for _ in run.epochs(6):
             for a, b in run.batches((x, y), batch=8):

@@ -99,8 +99,6 @@ class SharedExchange(Exchange):
     ) -> None:
         self._arena, self._clock, self._emulation = arena, clock, emulation
         self._on_gpu = None
-        if emulation is not None:
-            emulation.lockstep = lambda: phases.current.lockstep
         self._control, self._phases = control, phases
         self._figures = control.rendezvous.figures
         self._leases, self._buffers, self._written = leases, buffers, written
@@ -118,7 +116,8 @@ class SharedExchange(Exchange):
 
     def worked(self, samples: int, seconds: float) -> None:
         if self._emulation is not None:
-            seconds = self._emulation.work(samples, seconds)
+            lockstep = self._phases.current.lockstep
+            seconds = self._emulation.work(samples, seconds, lockstep=lockstep)
         self._control.measured(samples, seconds)
 
     def begin_batch(self, scales: Sequence[float]) -> None:
@@ -179,7 +178,7 @@ class SharedExchange(Exchange):
 
     def end_round(self) -> list[Timing]:
         found = []
-        for index, strategy in enumerate(self._phases.strategies):
+        for index, strategy in enumerate(self._phases.current.strategies):
             self._written.follow(index)
             self._control.rendezvous.announce(intents.ROUND)
             began = self._arena.pace.now()
