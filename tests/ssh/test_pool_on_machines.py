@@ -114,12 +114,3 @@ def test_a_way_that_is_closed_and_one_machine_with_two_names(
     code, _, errors = phalanx("pool", "check", blueprint, "--machines", "m1,twin")
     assert code == 3
     assert "are the same machine" in errors
-
-
-def test_a_jump_host(machines: Lab, blueprint: Path) -> None:
-    text = blueprint.read_text().replace("m2: {", 'm2: {"jump": "m1", ')
-    blueprint.write_text(text)
-    assert phalanx("pool", "trust", blueprint, "--yes")[0] == 0
-    code, found, errors = phalanx("pool", "check", blueprint, "--machines", "m2,m3")
-    assert code == 0, errors
-    assert found["machines"][0]["address"] == machines.machine("m2").address
