@@ -51,16 +51,6 @@ def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
     bench.close()
 
 
-def test_a_file_that_others_can_read_is_refused(bench: Bench) -> None:
-    bench.pool.chmod(0o644)
-    ended = bench.do("run", "train.py", "--pool", str(bench.pool), "--machines", "gpus")
-    assert ended.code == 2
-    assert "the file with this password can be read by others" in ended.words
-    assert f"chmod 600 {bench.pool}" in ended.words
-    assert PASSWORD not in ended.text
-    assert not bench.runs.exists()
-
-
 @pytest.mark.parametrize("selection", ["gpus", pytest.param("energy", marks=pytest.mark.machines)])
 def test_the_password_opens_the_machines_and_appears_nowhere(bench: Bench, selection: str) -> None:
     running = bench.train(machines=selection, epochs=2000)
