@@ -1,4 +1,4 @@
-"""What most tests over SSH share; a module that needs other machines has its own ``machines``."""
+"""What tests over SSH share."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ __all__ = ["lab"]
 
 
 @pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(2)
+def machines(request: pytest.FixtureRequest, lab: MakeLab) -> Lab:
+    """Two, or what a module says with ``LAB``: how many, and with which limits."""
+    return lab(**{"count": 2, **getattr(request.module, "LAB", {})})
 
 
 @pytest.fixture

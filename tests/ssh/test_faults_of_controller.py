@@ -7,11 +7,9 @@ import signal
 
 import pytest
 from commands import until
-from lab_machines import lab
 from ssh_runs import Bench, nothing_left, processes
 
 pytestmark = pytest.mark.slow
-__all__ = ["lab"]
 GOING = r"epoch\s+2/"
 UNUSED = "def unused(): phalanx.fit()\n"
 """A script that never trains is refused before anything is started."""

@@ -13,13 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from lab_machines import MakeLab, lab, run_in
+from lab_machines import MakeLab, run_in
 from ssh_runs import Bench, Running, processes
 
 from phalanx.lab.lab import Lab
 
 pytestmark = pytest.mark.slow
-__all__ = ["lab"]
 PASSWORD = f"pass-{secrets.token_hex(8)}"
 VENV = Path(sys.executable).parent
 

@@ -7,24 +7,18 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_machines import MakeLab, lab, run_in
+from lab_machines import run_in
 
 from phalanx.lab.lab import Lab
 from phalanx.pool.blueprint import read_blueprint
 
 pytestmark = pytest.mark.slow
-__all__ = ["lab"]
 PASSWORD = f"pass-{secrets.token_hex(8)}"
-
-
-@pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(3, memory="2GiB", cpu="60,60,60", password=PASSWORD)
+LAB = {"count": 3, "memory": "2GiB", "cpu": "60,60,60", "password": PASSWORD}
 
 
 @pytest.fixture

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_machines import lab, run_in
+from lab_machines import run_in
 from ssh_runs import Bench, Ended, nothing_left
 
 from phalanx.lab.lab import Lab
 
 pytestmark = pytest.mark.slow
-__all__ = ["lab"]
 SILENT = """
 import socket, time
 server = socket.create_server(("0.0.0.0", 2222))

@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from lab_machines import lab
 from ssh_runs import Bench, nothing_left
 
 pytestmark = pytest.mark.slow
-__all__ = ["lab"]
 ODD = "Größe $(touch x) `id` 'a' \"b\" ; & * ? ~ \\ 数据"
 SCRIPT = """
 import json, sys
