@@ -73,7 +73,7 @@ REFUSALS: list[tuple[str, Callable[[Loop], bool]]] = [
     # A worker would have no part of any batch.
     ("the batch of 5 is smaller than the", lambda loop: loop.batch == 5),
 ]
-"""What a refusal says, and whether a loop may be refused so; above it, how it would train if not."""
+"""What a refusal says, and which loops may be refused so; above it, how they would train if not."""
 
 
 @pytest.fixture(autouse=True, scope="module")
