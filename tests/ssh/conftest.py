@@ -12,6 +12,14 @@ from ssh_runs import Bench
 from phalanx.lab.lab import Lab
 
 __all__ = ["lab"]
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")

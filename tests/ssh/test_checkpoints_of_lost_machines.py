@@ -7,7 +7,7 @@ from commands import until
 from lab_machines import run_in
 from ssh_runs import Bench, cut
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 
 def _here(bench: Bench) -> list[str]:

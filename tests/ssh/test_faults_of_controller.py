@@ -9,7 +9,6 @@ import pytest
 from commands import until
 from ssh_runs import Bench, nothing_left, processes
 
-pytestmark = pytest.mark.slow
 GOING = r"epoch\s+2/"
 UNUSED = "def unused(): phalanx.fit()\n"
 """A script that never trains is refused before anything is started."""

@@ -20,7 +20,6 @@ from ssh_runs import (
 
 from phalanx.lab.lab import Lab
 
-pytestmark = pytest.mark.slow
 LAB = {"rate": "400mbit"}
 GOING = r"epoch\s+2/"
 KILLS = """

@@ -13,7 +13,6 @@ from ssh_runs import Bench, Running, cut, nothing_left
 from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW, Framework
 from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES, environment_for
 
-pytestmark = pytest.mark.slow
 LAB = {"count": 4}
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LONG = 900.0

@@ -14,7 +14,7 @@ import torch
 from ssh_runs import Bench
 from whole_scripts import WholeScript, script_of, text_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 LAB = {"count": 3, "cpu": "80,80,20"}
 LOOPS, A_RUN = 60, 20
 ALL = """

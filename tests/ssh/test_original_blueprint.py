@@ -18,7 +18,6 @@ from ssh_runs import Bench, Running, processes
 
 from phalanx.lab.lab import Lab
 
-pytestmark = pytest.mark.slow
 PASSWORD = f"pass-{secrets.token_hex(8)}"
 VENV = Path(sys.executable).parent
 

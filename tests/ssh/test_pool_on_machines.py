@@ -16,7 +16,6 @@ from lab_machines import run_in
 from phalanx.lab.lab import Lab
 from phalanx.pool.blueprint import read_blueprint
 
-pytestmark = pytest.mark.slow
 PASSWORD = f"pass-{secrets.token_hex(8)}"
 LAB = {"count": 3, "memory": "2GiB", "cpu": "60,60,60", "password": PASSWORD}
 

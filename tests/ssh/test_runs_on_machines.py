@@ -14,7 +14,6 @@ from commands import until
 from lab_machines import run_in
 from ssh_runs import Bench, agents, nothing_left, processes
 
-pytestmark = pytest.mark.slow
 MINUTE = 60.0
 MACHINES = ("m1", "m2")
 READS = """

@@ -13,7 +13,6 @@ from commands import until
 from lab_machines import run_in
 from ssh_runs import Bench, Running, cut, nothing_left, processes
 
-pytestmark = pytest.mark.slow
 EPOCHS = 60
 TRAINS = """
 import time

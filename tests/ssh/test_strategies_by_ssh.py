@@ -17,7 +17,6 @@ from ssh_runs import Bench, nothing_left
 from phalanx.core import words
 from phalanx.lab.lab import Lab
 
-pytestmark = pytest.mark.slow
 LAB = {"count": 3}
 STRATEGIES = (
     pytest.param("allreduce", marks=pytest.mark.machines),

@@ -27,7 +27,7 @@ from ssh_runs import Bench, Ended, Running, agents, kill_in, processes
 
 from phalanx.lab.lab import Lab
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 LAB = {"count": 3}
 
 SAMPLES, BATCH, EPOCHS = 480, 48, 5

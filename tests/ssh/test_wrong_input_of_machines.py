@@ -17,7 +17,6 @@ from ssh_runs import Bench, Ended, nothing_left
 
 from phalanx.lab.lab import Lab
 
-pytestmark = pytest.mark.slow
 SILENT = """
 import socket, time
 server = socket.create_server(("0.0.0.0", 2222))

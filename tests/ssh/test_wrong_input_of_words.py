@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from ssh_runs import Bench, nothing_left
 
-pytestmark = pytest.mark.slow
 ODD = "Größe $(touch x) `id` 'a' \"b\" ; & * ? ~ \\ 数据"
 SCRIPT = """
 import json, sys
