@@ -14,6 +14,7 @@ from launch_support import Recorder, alive, make_job, run, wait_until, write_scr
 
 from phalanx.agent import system
 from phalanx.core.errors import MachineError
+from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launcher import Fleet
 from phalanx.launch.run.controller import execute
@@ -95,6 +96,16 @@ def test_last_words_are_never_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "rank-0.log").symlink_to(precious)
     append_to_log(tmp_path / "rank-0.log", ["rm -rf /"])
     assert precious.read_text() == "mine\n"
+
+
+def test_who_holds_a_key_leaves_no_core_dump() -> None:
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    try:
+        RunKey.new()
+        assert resource.getrlimit(resource.RLIMIT_CORE) == (0, before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
 @pytest.mark.parametrize("launcher", ["local", pytest.param("ssh", marks=pytest.mark.slow)])
