@@ -51,20 +51,6 @@ def test_unknown_keys_are_refused_until_they_are_trusted(blueprint: Path) -> Non
     assert len([knock for knock in found["reach"] if knock["ok"]]) == 6
 
 
-def test_init_writes_what_is_there(machines: Lab, tmp_path: Path) -> None:
-    out = tmp_path / "made.yaml"
-    addresses = [machine.address for machine in machines.machines]
-    words = ["pool", "init", *addresses, "10.77.255.250", "--user", "root", "--yes"]
-    code, _, errors = phalanx(*words, "--key", machines.key, "--out", out)
-    assert code == 3, "one of them does not exist"
-    assert "10.77.255.250" in errors
-    pool = read_blueprint(out)
-    assert [(m.name, m.host, m.cores) for m in pool.machines] == [
-        (f"m{number}", address, 1) for number, address in enumerate(addresses, start=1)
-    ]
-    assert phalanx("pool", "check", out)[0] in (0, 3)
-
-
 def test_init_by_a_password(machines: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the password lets anybody in: the user has no key and no agent."""
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -126,15 +126,6 @@ def test_allreduce_takes_as_long_as_the_formulas_say(tmp_path: Path) -> None:
     assert summary.resources.cpu_percent.avg is None
 
 
-def test_gradients_are_old_where_workers_do_not_wait(tmp_path: Path) -> None:
-    given = cluster(4, variation=0.1)
-    summary, _ = train_virtually(tmp_path / "run", "async", given, slow=[1, 1, 1, 0.2])
-    ages = [worker.mean_staleness or 0.0 for worker in summary.per_worker]
-    assert ages[3] > 2 * max(ages[:3]) > 0
-    steps = [worker.steps for worker in summary.per_worker]
-    assert steps[3] * 3 < min(steps[:3])
-
-
 def test_a_worker_that_is_lost_ends_those_that_wait_for_it(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="worker 1 was lost at its step 5"):
         train_virtually(tmp_path / "run", "allreduce", cluster(3, failures={1: 5}))
