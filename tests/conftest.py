@@ -25,7 +25,9 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_hooks_left() -> Iterator[None]:
-    """Workers that failed in an earlier test of this process have left none."""
+    """Workers that failed in an earlier test of this process have left none: also not later, when
+    their loops are collected."""
+    forget_hooks()
     yield
     forget_hooks()
 
