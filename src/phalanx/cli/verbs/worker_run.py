@@ -49,7 +49,7 @@ def train(start: WorkerStart, out: Output) -> int:
     seat = start.seat
     by_hand.stop_in_order()
     paths = _folder(f"{seat.launcher}-{seat.run}", start.title)
-    record = _begin(start, paths, out) if seat.is_first else None
+    record = _begin(start, paths, out) if seat.process == 0 else None
     by_hand.keep_output(paths.log_of(seat.process))
     # From here on as the bootstrap of ``phalanx run`` prepares a script.
     os.environ[names.STARTED] = repr(time.monotonic())

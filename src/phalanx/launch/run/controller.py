@@ -33,7 +33,7 @@ from phalanx.observe.summary.summary import Summary, summarise
 
 _TICK = 0.05
 _GRACE_OF_FAILURE = 2.0
-_PATIENCE_FOR_CAUSE = 1.0
+_PATIENCE_FOR_CAUSE = 3.0
 """Seconds to wait for the death that made another worker report a lost peer."""
 _PATIENCE_FOR_EARLY = 30.0
 """Seconds that others may run on after a worker left without having finished its training."""
@@ -202,8 +202,8 @@ class Controller:
         killed = self._taken_along(codes)
         left = {rank: code for rank, code in codes.items() if rank not in killed}
         if failure.failures(counted(self._launch, left)) or len(killed) == len(self._ranks):
-            told = self._cause_waited.over()
-            return self._failed(codes) if told or failure.culprit(codes) is not None else None
+            known = gone or failure.is_clear(codes)
+            return self._failed(codes) if known or self._cause_waited.over() else None
         for rank, error in lost.items():
             # Other frameworks do not go on without a machine, and nobody begins without one.
             begun = self._launch.joins and rank in self._relay.joined
@@ -275,6 +275,8 @@ class Controller:
         """Stop the others and name the worker whose failure came first."""
         self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
         self._relay.drain()
+        # Of those that have ended meanwhile, one may be the cause; a signal may have been ours.
+        codes = {**{r: code for r, code in self._launcher.poll().items() if code > 0}, **codes}
         rank = failure.culprit(codes)
         if rank is None:
             rank = next(iter(failure.failures(codes)))

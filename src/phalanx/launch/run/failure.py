@@ -45,6 +45,13 @@ def culprit(codes: Mapping[int, int]) -> int | None:
     return min(own, key=lambda rank: (codes[rank] == MACHINE_FAILED, rank), default=None)
 
 
+def is_clear(codes: Mapping[int, int]) -> bool:
+    """Whether a worker failed by itself; one that missed a machine may have missed a worker whose
+    end is not known yet."""
+    first = culprit(codes)
+    return first is not None and codes[first] != MACHINE_FAILED
+
+
 def taken_along(codes: Mapping[int, int], launch: Launch) -> set[int]:
     """The ranks of machines where a worker was killed, if there are several machines: the workers
     of a machine share its memory."""

@@ -101,8 +101,7 @@ class Adoption:
 
     # -- steps -------------------------------------------------------------------------------
 
-    @property
-    def passes_on(self) -> bool:
+    def passes_on(self, _optimizer: torch.optim.Optimizer) -> bool:
         """Whether a step of an optimizer is its own now: not the script's, or of one worker."""
         training = self._training
         return self._joining or (training is not None and bool(training.parts.steps.ours))

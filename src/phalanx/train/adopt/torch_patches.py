@@ -130,7 +130,7 @@ def _wrap_step(kind: Any) -> None:
     @functools.wraps(plain)
     def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         adoption = _current.adoption
-        if adoption is None or adoption.passes_on:
+        if adoption is None or adoption.passes_on(self):
             return plain(self, *args, **kwargs)
         return adoption.step(self, plain, *args, **kwargs)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError, MachineError, ScriptError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.run.failure import culprit, explain, failures
+from phalanx.launch.run.failure import culprit, explain, failures, is_clear
 from phalanx.launch.worker.script_runner import PEER_LOST_CODE
 
 CODES = st.dictionaries(st.integers(0, 9), st.sampled_from([0, 1, 2, -9, PEER_LOST_CODE]))
@@ -26,6 +26,8 @@ def test_the_culprit_failed_by_itself(codes: dict[int, int]) -> None:
 def test_a_killed_worker_is_named_before_those_that_missed_its_machine() -> None:
     assert culprit({0: 3, 1: 3, 2: -9}) == 2
     assert culprit({0: 3, 1: PEER_LOST_CODE}) == 0
+    assert is_clear({0: 3, 1: 3, 2: 1})
+    assert not is_clear({0: 3, 1: PEER_LOST_CODE, 2: 0})  # its machine, or what ended there?
 
 
 def test_words(tmp_path: Path) -> None:
