@@ -25,9 +25,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_hooks_left() -> Iterator[None]:
-    """Workers that failed in an earlier test of this process have left none: also not later, when
-    their loops are collected."""
-    forget_hooks()
+    """Workers that failed in an earlier test of this process have left none."""
     yield
     forget_hooks()
 
