@@ -104,3 +104,13 @@ def shell(
     monkeypatch.setenv("COLUMNS", "80")
     start_without_torch(monkeypatch)
     return Shell(tmp_path, capsys)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have no figures, whose drawing takes seconds; ``tests/unit/report`` has them."""
+
+    def nothing(self: Any, target: Any, *, format: str, **_: object) -> None:
+        target.write("<svg></svg>" if format == "svg" else b"")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", nothing)

@@ -1,14 +1,20 @@
+"""Frames between a controller and an agent."""
+
 from __future__ import annotations
 
 import asyncio
 import io
+import os
+import socket
 import struct
 from typing import Any
 
 import pytest
+from descriptors import many_open
 
 from phalanx.agent import frames as agent_side
 from phalanx.agent.frames import InvalidFrame, RequestProblem, field, inside, is_run
+from phalanx.agent.wire import Bell, Gone, read_exactly
 from phalanx.launch.link import agent_frames as our_side
 
 HEADER = {"ask": "blob", "id": 7, "path": "ünï/ço de", "nothing": None}
@@ -79,3 +85,25 @@ def test_names_of_files_and_runs(tmp_path: Any) -> None:
     assert inside(tmp_path, "a/ü b") == tmp_path / "a" / "ü b"
     assert is_run("20260101-120000-mnist")
     assert not any(map(is_run, ["", ".", "..", "a/b", ".hidden", "a\nb", "x" * 256]))
+
+
+def test_reading_with_more_than_1023_descriptors() -> None:
+    with many_open():
+        near, far = socket.socketpair()
+        bell = Bell()
+        with near, far:
+            assert near.fileno() > 1023
+            far.sendall(b"whole")
+            assert read_exactly(near.fileno(), 5, 20.0, bell) == b"whole"
+            with pytest.raises(Gone) as silent:
+                read_exactly(near.fileno(), 1, 0.01, bell)
+            bell.ring()
+            with pytest.raises(Gone) as rung:
+                read_exactly(near.fileno(), 1, 20.0, bell)
+            bell.hush()
+            far.close()
+            with pytest.raises(Gone) as ended:
+                read_exactly(near.fileno(), 1, 20.0, bell)
+        assert [found.value.silent for found in (silent, rung, ended)] == [True, False, False]
+        os.close(bell.descriptor)
+        os.close(bell._rung)

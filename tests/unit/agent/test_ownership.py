@@ -90,16 +90,6 @@ def test_a_folder_of_a_group_is_refused(new_agent: Callable[[], AgentProcess]) -
         os.umask(before)
 
 
-@pytest.mark.parametrize("part", ["runs/test", "runs/test/logs", "environments"])
-def test_parts_of_it_are_looked_at_too(tmp_path: Path, part: str) -> None:
-    run = tmp_path / "runs" / "test"
-    make_folders(tmp_path, run)
-    (tmp_path / part).mkdir(exist_ok=True)
-    (tmp_path / part).chmod(0o770)
-    with pytest.raises(RequestProblem, match="other users can write"):
-        make_folders(tmp_path, run)
-
-
 @pytest.mark.parametrize(("mode", "refused"), [(0o777, True), (0o775, True), (0o1777, False)])
 def test_folders_above_it_count(tmp_path: Path, mode: int, refused: bool) -> None:
     """Who can write there can put another folder in its place; not where it is sticky, as /tmp."""

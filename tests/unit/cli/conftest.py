@@ -1,3 +1,3 @@
-from cli_support import shell
+from cli_support import shell, undrawn
 
-__all__ = ["shell"]
+__all__ = ["shell", "undrawn"]

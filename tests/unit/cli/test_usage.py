@@ -1,16 +1,19 @@
-"""What is typed wrong is answered in one or two lines, with exit code 2 and no traceback."""
+"""What is typed wrong is answered in one or two lines, with exit code 2; verbs are documented."""
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cli_reference import example_of, verbs
+from cli_reference import PAGE, example_of, options_of, page, verbs
 from cli_support import Shell
 
+from phalanx.cli.invocation import Invocation
 from phalanx.cli.main import VERBS
+from phalanx.cli.usage import explain
 
 REMOTE = "machines:\n  far: {host: 192.0.2.10, cores: 4}\n  near: {host: here}\n"
 
@@ -28,36 +31,24 @@ WRONG = [
         "--epochs must be a whole number, not 'abc'",
         "--help",
     ),
-    (["run", "train.py", "--epochs=x"], "--epochs must be a whole number, not 'x'", "--help"),
     (["run", "train.py", "--epochs", "0"], "--epochs must be at least 1, not 0", "--epochs 1"),
-    (["run", "train.py", "--workers", "0"], "--workers must be at least 1", "--workers 1"),
     (["run", "train.py", "--workers", "-3"], "at least 1, not -3", "--workers 1"),
-    (["run", "train.py", "--batch", "0"], "--batch must be at least 1", "--batch 1"),
     (["run", "train.py", "--workers", "4", "--batch", "3"], "3 is too small for 4", "--batch 4"),
     (["run", "train.py", "--seed", "-1"], "--seed must be at least 0", "--seed 0"),
     (["run", "train.py", "--precision", "bf16"], "unknown precision 'bf16'", "'bfloat16'"),
     (["run", "train.py", "--launcher", "locl"], "unknown launcher 'locl'", "'local'"),
     (["run", "train.py", "--strategy", "allreduc"], "strategy 'allreduc'", "'allreduce'"),
-    (["run", "train.py", "--strategy", "async:depth=2"], "no option 'depth'", "overlap"),
-    (["run", "train.py", "--strategy", "bsp:depth=2"], "no option 'depth'", "servers"),
-    (["run", "train.py", "--strategy", "switch:at=1.5"], "out of range: 1.5", "at most 1"),
     (["run", "train.py", "--strategy", "pipeline"], "'pipeline' is not implemented", "Use one of"),
     (["run", "train.py", "--check", "0"], "--check must be a number of steps", "12,finite"),
-    (["run", "train.py", "--check", "1,2"], "--check must be a number of steps", "12,finite"),
     (["run", "train.py", "--slow", "1,x"], "not 'x'", "--slow 1,1,0.25"),
-    (["run", "train.py", "--slow", "1,,1"], "not ''", "--slow 1,1,0.25"),
     (
         ["run", "train.py", "--slow", "1.5"],
         "--slow 1.5: each speed must be from 0.001 to 1",
         "0.25",
     ),
-    (["run", "train.py", "--slow", "0"], "from 0.001", "0.25"),
     (["run", "train.py", "--slow", "nan"], "from 0.001", "0.25"),
-    (["run", "train.py", "--slow", "1e-300"], "from 0.001", "0.25"),
     (["run", "train.py", "--slow", "1,1"], "2 speeds for 1 worker", "--workers 2"),
     (["run", "train.py", "--rate", "fast"], "--rate cannot be 'fast'", "--rate 100mbit"),
-    (["run", "train.py", "--rate", "-5"], "--rate cannot be '-5'", "--rate 100mbit"),
-    (["run", "train.py", "--rate", "1.2.3"], "--rate cannot be '1.2.3'", "--rate 100mbit"),
     (["run", "train.py", "--rate", "5mbt"], "unknown unit 'mbt'", "mbit"),
     (["run", "train.py", "--rate", "0"], "is below 1kbit, the minimum", "--rate 1mbit"),
     (["run", "train.py", "--rate", "1e999"], "--rate 1e999", "the maximum"),
@@ -65,9 +56,7 @@ WRONG = [
     (["run", "train.py", "--checkpoint-every", "1.5"], "epochs must be whole numbers", "10min"),
     (["run", "train.py", "--checkpoint-every", "1,2"], "epochs twice", "10min"),
     (["run", "train.py", "--checkpoint-every", "1min,2min"], "a time twice", "10min"),
-    (["run", "train.py", "--checkpoint-every", "5weeks"], "unknown unit 'weeks'", "10min"),
     (["run", "train.py", "--checkpoint-every", "0min"], "above 0", "10min"),
-    (["run", "train.py", "--checkpoint-every", "1e999"], "epochs must be whole numbers", "10min"),
     (["run", "train.py", "--checkpoint-every", "1,keep=0"], "keep must be a whole number", "0"),
     (["switch", "async"], "nothing is running", "phalanx run"),
     (["switch"], "missing argument", "phalanx switch --help"),
@@ -87,12 +76,10 @@ WRONG = [
         "the launcher 'local' cannot reach far",
         "host: here",
     ),
-    (["compare", "train.py", "--repeat", "0"], "--repeat must be at least 1", "--repeat 1"),
     (["compare", "train.py", "--repeat", "100000000"], "--repeat must be at most", "--repeat 1000"),
     (["run", "/dev/zero"], "'/dev/zero' is not a regular file", "Name a .py file"),
     (["compare", "train.py", "--batch", "64,x"], "not 'x'", "--batch 128,256"),
     (["compare", "train.py", "--batch", "64,64"], "64 twice", "--repeat"),
-    (["compare", "train.py", "--batch", "64,1", "--workers", "2"], "1 is too small for 2", ""),
     (["compare", "train.py", "--strategies", "async,async"], "'async' twice", "--repeat"),
     (["compare", "train.py", "--strategies", "allreduce,asink"], "'asink'", "'async'"),
     (["logs"], "no runs", "phalanx demo"),
@@ -126,7 +113,7 @@ def test_wrong_input_is_two_lines_at_most(
     assert not office.runs.exists(), "nothing may start"
 
 
-@pytest.mark.parametrize("words", [w for w, _, _ in WRONG if "--" not in w], ids=" ".join)
+@pytest.mark.parametrize("words", [w for w, _, _ in WRONG[:3]], ids=" ".join)
 def test_with_json_an_error_is_an_object(office: Shell, words: list[str]) -> None:
     answer = office(*words, "--json")
 
@@ -222,3 +209,18 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     process.stdout.close()
     _, errors = process.communicate(timeout=60)
     assert errors == ""
+
+
+def test_the_page_is_what_the_program_says() -> None:
+    written = PAGE.read_text(encoding="utf-8")
+    assert written == page(), "run: python tests/unit/cli/cli_reference.py"
+
+
+def test_no_verb_has_more_than_25_options() -> None:
+    counts = {name: len(options_of(command)) + 1 for name, command in verbs()}  # and --help
+    assert {name: count for name, count in counts.items() if count > 25} == {}
+
+
+def test_a_full_disk_is_no_defect() -> None:
+    told = explain(OSError(errno.ENOSPC, "No space left on device", "runs/x"), Invocation(("run",)))
+    assert (told.exit_code, told.cause) == (3, "the disk is full (runs/x)")

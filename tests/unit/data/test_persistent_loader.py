@@ -150,3 +150,21 @@ def test_processes_end_with_the_loader() -> None:
     del loader
     gc.collect()
     assert not makers & {child.pid for child in multiprocessing.active_children()}
+
+
+class Failing(Drawn):
+    fails = True
+
+    def __getitem__(self, index: int) -> tuple[float, int, int]:
+        if self.fails and index == 5:
+            raise ValueError("cannot read sample 5")
+        return super().__getitem__(index)
+
+
+def test_a_pass_after_one_that_failed() -> None:
+    dataset = Failing()
+    loader = _loader(dataset, processes=1)  # torch may wait seconds for each to end
+    with pytest.raises(ValueError, match="cannot read sample 5"):
+        _read(loader, 0)
+    dataset.fails = False
+    _read(loader, 0)

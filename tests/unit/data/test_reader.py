@@ -29,7 +29,6 @@ from torch.utils.data import (
 
 from phalanx.core.errors import InputError
 from phalanx.data.augment import Draws, crop_and_flip
-from phalanx.data.lazy import LazyReader
 from phalanx.data.prefetch import prefetch
 from phalanx.data.reader import Reader, TensorReader, as_reader, order
 
@@ -101,15 +100,6 @@ def test_a_single_tensor_and_a_subset() -> None:
     assert subset.fetch(torch.tensor([2, 0]), 0)[1].tolist() == [7, 9]
     lazy = as_reader(Subset(Squares(), [9, 8, 7]))
     assert lazy.fetch(torch.tensor([2, 0]), 0)[1].tolist() == [7, 9]
-
-
-@pytest.mark.parametrize("data", [Squares(), DataLoader(Squares(), batch_size=4, shuffle=True)])
-def test_lazy_datasets_are_collated(data: Any) -> None:
-    reader = as_reader(data)
-    assert isinstance(reader, LazyReader) and isinstance(reader, Reader) and len(reader) == 10
-    assert not reader.background  # as a DataLoader without processes: in the caller's thread
-    x, y = reader.fetch(PICK, epoch=0)
-    assert x.tolist() == [[49.0], [0.0], [9.0]] and torch.equal(y, PICK)
 
 
 def test_a_loader_keeps_its_collate_function_and_facts() -> None:
@@ -193,20 +183,6 @@ def test_random_transforms_belong_to_the_sample(order: list[int], cut: int, epoc
         if part:
             assert torch.equal(reader.fetch(torch.tensor(part), epoch)[0], whole[part])
     assert not torch.equal(reader.fetch(torch.arange(10), epoch + 1)[0], whole)
-
-
-def test_reading_leaves_the_generators_of_the_training_alone() -> None:
-    def draw() -> list[float]:
-        return [random.random(), float(np.random.rand()), float(torch.rand(()))]
-
-    def seed() -> None:
-        random.seed(1), np.random.seed(1), torch.manual_seed(1)
-
-    seed()
-    expected = draw()
-    seed()
-    as_reader(Noisy()).fetch(PICK, 0)
-    assert draw() == expected
 
 
 def test_streams_keep_keys_order_and_empty_orders() -> None:

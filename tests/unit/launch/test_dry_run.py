@@ -41,6 +41,11 @@ def job_by(launcher: str, folder: Path) -> Job:
 def test_it_is_what_the_record_of_the_run_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str
 ) -> None:
+    written: list[str] = []
+    keep = controller.write_launch
+    monkeypatch.setattr(
+        controller, "write_launch", lambda paths, text: (written.append(text), keep(paths, text))
+    )
     monkeypatch.setenv("PHALANX_RUNS", str(tmp_path / "runs"))
     job, out = job_by(launcher, tmp_path), Shown(json=True)
     assert dry_run.show([("mine", job)], out) == 0
@@ -52,19 +57,7 @@ def test_it_is_what_the_record_of_the_run_says(
     assert out.launch["workers"] == msgspec.to_builtins(launch.workers)
     assert out.launch["plan"] == msgspec.to_builtins(plan)
     assert len(launch.workers) == 2
-
-
-def test_what_is_written_down_is_written_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[str] = []
-    keep = controller.write_launch
-    monkeypatch.setattr(
-        controller, "write_launch", lambda paths, text: (written.append(text), keep(paths, text))
-    )
-    paths = RunPaths(tmp_path / "run-1").make()
-    assert execute(job_by("ssh", tmp_path), paths, Recorder()).exit_code == 0
-    assert written == [paths.launch.read_text()]
+    assert written == [paths.launch.read_text()], "once"
 
 
 def test_no_password_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Plans: how many workers, where each one goes, and why."""
+"""Plans: how many workers and servers, where each one goes, and why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
 from phalanx.plan.placement import share_out
-from phalanx.plan.plan import Plan, Slot, make_plan
+from phalanx.plan.plan import MOST_WORKERS, Plan, Slot, make_plan
+from phalanx.plan.servers import Host, place_servers
 from phalanx.pool.machine import Machine
 
 
@@ -34,35 +35,24 @@ def slots(plan: Plan) -> list[Slot]:
     return [slot for machine in plan.machines for slot in machine.slots]
 
 
-def test_one_machine_without_gpus_has_one_worker_with_everything() -> None:
-    made = plan(here(4, ids=(1, 3, 5, 7)))
-    assert made.workers == 1
-    assert slots(made) == [Slot(rank=0, cpus=[1, 3, 5, 7], threads=4, device="cpu")]
-    assert made.remote == []
-    assert made.predicted == {"seconds": None}
-
-
-def test_cores_are_divided() -> None:
-    made = plan(here(4, ids=(0, 2, 1, 3)), workers=2)
-    assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 2], 2), ([1, 3], 2)]
-    assert made.reasons == ["2 workers, as requested"]
-
-
-def test_shares_are_equal_and_the_rest_is_said() -> None:
-    made = plan(here(5), workers=2)
-    assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 1], 2), ([2, 3], 2)]
-    assert "here: 1 core unused, because all workers get the same number" in made.reasons
-
-
-def test_more_workers_than_cores_are_not_pinned() -> None:
-    made = plan(here(2), workers=3)
-    assert [(s.cpus, s.threads) for s in slots(made)] == [([], 1)] * 3
-    assert "here: 3 workers on 2 cores, so one thread each, not pinned" in made.reasons
-
-
-def test_under_a_quota_threads_follow_the_quota_and_cores_the_machine() -> None:
-    made = plan(here(2, ids=(0, 1, 2, 3)), workers=2)
-    assert [(s.cpus, s.threads) for s in slots(made)] == [([0, 1], 1), ([2, 3], 1)]
+@pytest.mark.parametrize(
+    ("machine", "workers", "places", "reason"),
+    [
+        (here(4, ids=(1, 3, 5, 7)), None, [([1, 3, 5, 7], 4)], None),
+        (here(4, ids=(0, 2, 1, 3)), 2, [([0, 2], 2), ([1, 3], 2)], "2 workers, as requested"),
+        (here(5), 2, [([0, 1], 2), ([2, 3], 2)], "here: 1 core unused, because all workers get"),
+        (here(2), 3, [([], 1)] * 3, "3 workers on 2 cores, so one thread each, not pinned"),
+        (here(2, ids=(0, 1, 2, 3)), 2, [([0, 1], 1), ([2, 3], 1)], None),  # under a quota
+        (remote("a"), 2, [([], 1)] * 2, "the number of cores is unknown"),
+    ],
+)
+def test_cores_are_divided_and_what_is_left_is_said(
+    machine: Machine, workers: int | None, places: list[tuple[list[int], int]], reason: str | None
+) -> None:
+    made = plan(machine, workers=workers)
+    assert [(slot.cpus, slot.threads) for slot in slots(made)] == places
+    assert made.workers == len(places) and made.predicted == {"seconds": None}
+    assert reason is None or any(reason in each for each in made.reasons)
 
 
 def test_one_worker_per_gpu_and_round_robin_beyond() -> None:
@@ -86,13 +76,6 @@ def test_a_machine_without_a_worker_is_left_out_and_said() -> None:
     made = plan(here(2), remote("b", cores=1), workers=1)
     assert [m.name for m in made.machines] == ["here"]
     assert "b gets no worker: all of them are on the other machines" in made.reasons
-
-
-def test_unknown_cores() -> None:
-    made = plan(remote("a"), workers=2)
-    assert [(s.cpus, s.threads) for s in slots(made)] == [([], 1)] * 2
-    assert made.machines[0].cores is None
-    assert any("the number of cores is unknown" in r for r in made.reasons)
 
 
 def test_single_has_one_worker() -> None:
@@ -171,3 +154,69 @@ def test_single_has_the_cores_and_threads_of_the_others_together(
     others = slots(plan(here(cores), workers=workers, strategy="allreduce", batch=None))
     assert sorted(alone[0].cpus) == sorted(c for slot in others for c in slot.cpus)
     assert alone[0].threads == min(cores, sum(slot.threads for slot in others))
+
+
+POOL = [
+    Host("alpha", 1e8, 2),
+    Host("beta", 1e9, 2),
+    Host("gamma", None, 1),
+    Host("delta", 1e9, 1),
+    Host("spare", 1e10, 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("machines", "servers"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (20, 10)]
+)
+def test_by_default_a_server_for_each_pair_of_machines(machines: int, servers: int) -> None:
+    hosts = [Host(f"m{i}", None, 1) for i in range(machines)]
+    assert len(place_servers(hosts)) == servers
+
+
+def test_the_best_links_come_first_then_those_with_fewer_workers() -> None:
+    assert place_servers(POOL) == ["delta", "beta"]
+    assert place_servers(POOL, 4) == ["delta", "beta", "alpha", "gamma"]
+
+
+def test_names_are_taken_as_given_also_apart_from_the_workers() -> None:
+    assert place_servers(POOL, ["spare", "alpha"]) == ["spare", "alpha"]
+    assert place_servers(POOL, "spare") == ["spare"]
+
+
+def test_more_servers_than_machines_go_round() -> None:
+    assert place_servers(POOL[:2], 3) == ["beta", "alpha", "beta"]
+
+
+@pytest.mark.parametrize("wish", [0, -1, [], ["gama"]])
+def test_what_cannot_be_is_refused(wish: int | list[str]) -> None:
+    with pytest.raises(InputError):
+        place_servers(POOL, wish)
+
+
+@given(
+    st.lists(
+        st.tuples(st.none() | st.floats(1e6, 1e11), st.integers(1, 4)), min_size=1, max_size=9
+    ),
+    st.integers(1, 9),
+)
+def test_no_measured_link_that_is_left_is_clearly_better(
+    links: list[tuple[float | None, int]], n: int
+) -> None:
+    hosts = [Host(f"m{i}", rate, workers) for i, (rate, workers) in enumerate(links)]
+    rates = {host.name: host.bits_per_second or 0.0 for host in hosts}
+    taken = place_servers(hosts, min(n, len(hosts)))
+    assert len(set(taken)) == len(taken)
+    left = rates.keys() - set(taken)
+    worst = min(rates[name] for name in taken)
+    assert max((rates[name] for name in left), default=0.0) <= 1.2 * worst
+
+
+def test_noise_of_the_probe_places_no_server() -> None:
+    hosts = [Host("a", 9.99e8, 2), Host("b", 9.95e8, 1), Host("c", 5e8, 1)]
+    assert place_servers(hosts, 2) == ["b", "a"]
+
+
+def test_absurdly_many_workers() -> None:
+    with pytest.raises(InputError, match="too many to start"):
+        plan(here(2), workers=10**12)
+    assert plan(here(2), workers=MOST_WORKERS).workers == MOST_WORKERS

@@ -286,16 +286,6 @@ def test_no_change_is_by_more_than_a_factor_of_four() -> None:
     assert min(before) >= 1 / 150 * (1 - 1e-9), "a very slow worker keeps a little"
 
 
-def test_a_worker_that_is_not_heard_of_keeps_its_share() -> None:
-    balancer = Balancer(3)
-    for _ in range(100):
-        sizes = [share * BATCH for share in balancer.shares[:2]]
-        busy = [sizes[0], 2 * sizes[1]]
-        balancer.observe(Tick([*sizes, 0.0], [*busy, 0.0], max(busy) / sum(sizes)))
-    assert balancer.shares[2] == pytest.approx(1 / 3, abs=0.05)
-    assert balancer.shares[0] > 1.5 * balancer.shares[1]
-
-
 def test_the_balancer_goes_on_from_given_shares() -> None:
     balancer = Balancer(2, [0.8, 0.2])
     for _ in range(200):

@@ -46,43 +46,37 @@ def here(**fields: object) -> Machine:
     return Machine.model_validate({"name": "me", "host": "here", **fields})
 
 
-def test_what_is_unsaid_is_measured() -> None:
-    machine, warnings = fitted(here(), FOUR_CORES)
-    assert (machine.cores, machine.gpus, machine.memory) == (4, 2, 2**30)
-    assert machine.cpu_ids == (0, 2, 1, 3)
-    assert warnings == []
+@pytest.mark.parametrize(
+    ("said", "cores", "gpus", "cpu_ids", "warned"),
+    [
+        ({}, 4, 2, (0, 2, 1, 3), []),
+        ({"cores": 3, "gpus": 0}, 3, 0, (0, 2, 1), []),
+        (
+            {"cores": 9, "gpus": 3}, 4, 2, (0, 2, 1, 3),
+            ["me: the blueprint says 3 GPUs, the machine has 2 GPUs. Correct 'gpus', or set "
+             "emulated: yes if that is intended.",
+             "me: the blueprint says 9 cores, the machine has 4 cores. Correct 'cores'."],
+        ),
+        ({"cores": 9, "gpus": 3, "emulated": True}, 9, 3, None, []),
+    ],
+)  # fmt: skip
+def test_what_the_blueprint_says_of_this_machine(
+    said: dict[str, object],
+    cores: int,
+    gpus: int,
+    cpu_ids: tuple[int, ...] | None,
+    warned: list[str],
+) -> None:
+    machine, warnings = fitted(here(memory="1GB", **said), FOUR_CORES)
+    assert (machine.cores, machine.gpus, machine.real_gpus) == (cores, gpus, machine.real_gpus)
+    assert machine.memory == 10**9 and warnings == warned
+    assert cpu_ids is None or machine.cpu_ids == cpu_ids
+    assert fitted(here(), FOUR_CORES)[0].memory == 2**30
 
 
-def test_less_than_there_is() -> None:
-    machine, warnings = fitted(here(cores=3, gpus=0, memory="1GB"), FOUR_CORES)
-    assert (machine.cores, machine.gpus, machine.memory) == (3, 0, 10**9)
-    assert machine.cpu_ids == (0, 2, 1)
-    assert warnings == []
-
-
-def test_more_than_there_is() -> None:
-    machine, warnings = fitted(here(cores=9, gpus=3), FOUR_CORES)
-    assert (machine.cores, machine.gpus) == (4, 2)
-    assert warnings == [
-        "me: the blueprint says 3 GPUs, the machine has 2 GPUs. Correct 'gpus', or set emulated: "
-        "yes if that is intended.",
-        "me: the blueprint says 9 cores, the machine has 4 cores. Correct 'cores'.",
-    ]
-
-
-def test_an_emulated_machine_may_claim_anything() -> None:
-    machine, warnings = fitted(here(cores=9, gpus=3, emulated=True), FOUR_CORES)
-    assert (machine.cores, machine.gpus, machine.real_gpus) == (9, 3, 2)
-    assert warnings == []
-
-
-def test_gpus_that_torch_cannot_use() -> None:
-    facts = Facts(cores=1, cpu_ids=(0,), memory=1, gpus=2, usable_gpus=0)
+def test_gpus_that_torch_cannot_use_and_cores_under_a_quota() -> None:
+    facts = Facts(cores=1, cpu_ids=(0, 1, 2, 3), memory=1, gpus=2, usable_gpus=0)
     machine, warnings = fitted(here(), facts)
     assert machine.gpus == 0
+    assert (machine.cores, machine.cpu_ids) == (1, ()), "nobody is held to a core"
     assert warnings == ["this machine has 2 GPUs, but the installed torch is a CPU build"]
-
-
-def test_under_a_quota_nobody_is_held_to_a_core() -> None:
-    machine, _ = fitted(here(), Facts(1, (0, 1, 2, 3), 8 * 10**9, 0, 0))
-    assert (machine.cores, machine.cpu_ids) == (1, ())

@@ -99,3 +99,11 @@ def test_a_snapshot_has_regular_files_only(tmp_path: Path) -> None:
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__/a.pyc").write_text("")
     assert {name: status[0] for name, status in snapshot(tmp_path).items()} == {"a": 2}
+
+
+def test_what_is_used_stays_young(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    feed(store, 0, 5000)
+    os.utime(store.path(DIGEST), (1, 1))
+    assert store.has(DIGEST, 5000)
+    assert store.path(DIGEST).stat().st_mtime > 1

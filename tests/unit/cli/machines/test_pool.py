@@ -18,12 +18,10 @@ from found_machines import facts
 from rich.console import Console
 from ssh_servers import PASSWORD, USER, new_key, ssh_server, write_client_key
 
-from phalanx.cli.show import check_words, probe_words
+from phalanx.cli.show import check_words
 from phalanx.core.errors import MachineError
 from phalanx.launch.pool.pool_check import Check, Knock, Visit
 from phalanx.pool.machine import Machine
-from phalanx.pool.machine_facts import Gpu
-from phalanx.pool.measured import DeviceRates, MachineRates, Probe
 
 
 @pytest.fixture(autouse=True)
@@ -218,20 +216,3 @@ def test_eighty_columns() -> None:
     assert not [line for line in lines if "…" in line.replace("mmm…", "").replace("uuu…", "")]
     assert lines[2].split() == ["x", "no", *["–"] * 8]
     assert "no other" in lines[-1]
-
-
-def test_gpus_are_told_by_model() -> None:
-    visit = Visit(Machine(name="a", host="a"), facts=facts(gpus=[Gpu(name="G", memory=10**10)] * 2))
-    assert check_words.gpu_lines(Check([visit])) == ["a: 2 × G, 10 GB each"]
-
-
-def test_rates_at_eighty_columns() -> None:
-    devices = [
-        DeviceRates("CPU", 1, 1761.3, 4716.0, 285.6),
-        DeviceRates("NVIDIA H200 with a long name", 8, 50873.8, 826263.1, 4068.4, 605.3),
-    ]
-    rates = [MachineRates("m" * 60, 1024, 2**45, ["G"], devices)]
-    probe = Probe("2026-01-02T03:04:05+00:00", 1.0, 2.0, [], [], rates=rates)
-    lines = shown(probe_words.rates_table(probe))
-    assert max(map(len, lines)) <= 80
-    assert lines[2].split()[-4:] == ["50,874", "826,263", "4,068", "605"]

@@ -10,7 +10,7 @@ from cli_support import Shell
 from rich.console import Console
 
 from phalanx.cli.show import probe_words
-from phalanx.pool.measured import CollectiveFigures, LeftOut, LinkFigures, Probe
+from phalanx.pool.measured import CollectiveFigures, LinkFigures, Probe
 
 
 def made(count: int, latency: float = 3.1e-5, bandwidth: float = 1.2e8, width: int = 2) -> Probe:
@@ -48,13 +48,6 @@ def test_eighty_columns(count: int, width: int) -> None:
     assert any("123 ms" in line for line in lines)
 
 
-def test_a_matrix_has_directions() -> None:
-    probe = made(2)
-    _, first, second = shown(probe_words.links_table(probe)[1])
-    assert first.split() == ["m0", "·", "960", "31", "µs"]
-    assert second.split() == ["m1", "1,920", "31", "µs", "·"]
-
-
 def test_a_pair_that_was_not_measured_is_a_question_mark() -> None:
     whole = made(3)
     probe = Probe(whole.date, 1.0, 2.0, whole.machines, whole.links[1:])
@@ -68,19 +61,6 @@ def test_collectives_have_time_ratio_and_the_best() -> None:
     assert lines["direct"] == ["99.9", "ms", "×10"] * 5
     assert lines["fastest"] == ["direct"] * 5
     assert lines["chosen"][0] == "direct"
-
-
-def test_what_was_left_out() -> None:
-    some = [LeftOut("a – b"), LeftOut("all_reduce.tree", 64), LeftOut("all_reduce.ring", 64)]
-    more = [LeftOut("all_reduce.ring", 32 << 20), LeftOut("all_reduce.ring", 64 << 20)]
-    whole = made(3)
-    probe = Probe(whole.date, 1.0, 2.0, whole.machines, [], whole.collectives, left_out=some + more)
-    assert probe_words.left_out_words(probe) == [
-        "pairs a – b",
-        "64 B: all-reduce tree, all-reduce ring",
-        "32 MiB: all-reduce ring",
-        "64 MiB: all-reduce ring",
-    ]
 
 
 def test_mistakes(shell: Shell) -> None:

@@ -151,6 +151,7 @@ def test_the_printed_command_does_what_was_planned(
     followed = shell(*shlex.split(line.removeprefix("follow it: "))[1:])
     assert followed.code == 0, followed.err
     (job,) = jobs
+    assert set(planned.json) == {"chosen", "ranked", "unknown", "reasons"}
     chosen = planned.json["chosen"]
     assert [machine.name for machine in job.plan.machines] == chosen["machines"]
     assert (job.plan.strategy, job.plan.workers) == (chosen["strategy"], chosen["workers"])

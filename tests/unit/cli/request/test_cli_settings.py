@@ -9,6 +9,7 @@ from cli_support import Shell
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.cli.request.options import STRATEGY_NAMES
 from phalanx.cli.request.strategy_help import SWITCHES
 from phalanx.cli.request.values import (
     CheckpointTimes,
@@ -134,3 +135,7 @@ def test_every_example_of_the_help_is_a_spec(shell: Shell) -> None:
     assert len(examples) > 15
     for example in examples:
         assert parse_spec(example).text == example
+
+
+def test_the_option_s_help_names_the_strategies() -> None:
+    assert STRATEGY_NAMES.split(", ") == list(known_strategies())

@@ -24,6 +24,7 @@ if os.environ.get("RANK", "0") == "0":
 AS_GOOD, WORSE = PEER.replace("ACCURACY", "0.755"), PEER.replace("ACCURACY", "0.6")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_systems_are_compared_in_one_table_with_their_losses_checked(shell: Shell) -> None:
     script = shell.script()
     shell.script(AS_GOOD, "train.ddp.py")
@@ -46,6 +47,7 @@ def test_systems_are_compared_in_one_table_with_their_losses_checked(shell: Shel
     assert Path(answer.json["report"]).is_file()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_system_whose_losses_differ_has_no_ratio(shell: Shell) -> None:
     script = shell.script()
     shell.script(WORSE, "train.ddp.py")
@@ -58,6 +60,7 @@ def test_a_system_whose_losses_differ_has_no_ratio(shell: Shell) -> None:
     assert "fastest" not in answer.out
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_system_that_cannot_run_is_marked_and_the_others_go_on(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +140,7 @@ def test_a_data_set_that_is_not_prepared_is_named(
             "--workers 3 does not match the workers of tf-ps",
         ),
         (("compare", "--systems", "phalanx", "--slow", "1,0.5", "S"), "--slow"),
+        (("run", "--launcher", "local:local[2]", "S"), "'local' takes nothing after ':'"),
         (("run", "--framework", "mxnet", "S"), "unknown framework 'mxnet'"),
         (("run", "--framework", "torch", "--strategy", "async", "S"), "--strategy"),
         (("run", "--framework", "torch:worker=2", "S"), "only TensorFlow's scripts have roles"),

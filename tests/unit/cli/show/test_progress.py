@@ -65,16 +65,6 @@ def test_the_share_done_and_the_time_to_go() -> None:
     assert state.remaining == pytest.approx(30.0)
 
 
-@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 4))
-def test_the_share_stays_between_none_and_all(ranks: list[int], workers: int) -> None:
-    state = state_after(planned(0))
-    for number, rank in enumerate(ranks):
-        state.take(steps(rank % workers, 10.0 + number))
-        share = state.share
-        assert 0 <= share <= 1
-        assert state.remaining >= 0
-
-
 def test_an_epoch_is_told_once_when_everyone_is_done() -> None:
     state = state_after(joined(0), joined(1), planned(0))
     state.take(epoch_done(0, 0, loss=1.0, samples=300))
@@ -119,13 +109,6 @@ def test_an_evaluation_is_waited_for_whoever_does_it(evaluator: int) -> None:
 
     state.take(logged(0, evaluator, test_accuracy=0.9))
     assert [line.accuracy for line in state.finished_epochs()] == [0.9]
-
-
-def test_epochs_without_logged_values_show_the_training_accuracy() -> None:
-    state = state_after(joined(0), planned(0), epoch_done(0, 0, loss=None), epoch_done(0, 1))
-
-    (line,) = state.finished_epochs()
-    assert epoch_line(line, 12) == "epoch  1/12  loss –  train accuracy 80.00 %  20 samples/s  0:10"
 
 
 def test_a_resumed_run_counts_what_was_trained_before() -> None:

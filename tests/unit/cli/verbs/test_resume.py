@@ -83,17 +83,6 @@ def test_another_strategy_workers_epochs_and_checkpoint(shell: Shell, paths: Run
     assert [run.name for run in shell.runs.iterdir()] == [RUN]
 
 
-def test_as_many_checkpoints_as_asked_for_are_kept_at_the_same_times(
-    shell: Shell, paths: RunPaths
-) -> None:
-    (found,) = shell("resume", "--checkpoint-every", "keep=9", "--dry-run", "--json").json[
-        "launches"
-    ]
-    before = Launch.from_json(paths.launch.read_bytes()).settings
-    assert found["settings"]["keep"] == 9
-    assert found["settings"]["checkpoint_epochs"] == before.checkpoint_epochs
-
-
 def test_a_cluster_stays_unless_another_launcher_is_asked_for(
     shell: Shell, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,3 +252,19 @@ def test_export_that_cannot_be(shell: Shell, paths: RunPaths) -> None:
     paths.model.write_text("not weights at all")
     assert "damaged" in refused(shell, "export", "--output", "w.safetensors")
     assert not list(shell.folder.glob("*.safetensors")) + list(shell.folder.glob(".*.part"))
+
+
+def test_a_resumed_run_without_a_checkpoint_goes_on_from_where_it_began(
+    shell: Shell, paths: RunPaths
+) -> None:
+    first = RunPaths(shell.runs / shell("resume", "--checkpoint", "1", "--json").json["run"])
+    answer = shell("resume", first.id, "--epochs", "5", "--dry-run", "--json")
+    assert "has no checkpoint of its own" in answer.err
+    assert answer.json["launches"][0]["resumes"] == f"{RUN}, checkpoint 1"
+    listed = {run["run"]: run["resumes"] for run in shell("runs", "--json").json["runs"]}
+    assert listed == {RUN: None, first.id: f"{RUN}, checkpoint 1"}
+    assert "resumed from" in shell("runs").out
+    damage(paths, 1)
+    assert "no checkpoint to resume from" in refused(
+        shell, "resume", first.id, "--epochs", "5", made=1
+    )

@@ -215,6 +215,7 @@ def test_a_controller_that_does_not_end_is_reported(
         assert f"kill -KILL {process.pid}" in answer.errors[1]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report_of_the_newest_run_is_its_study_s(house: Shell) -> None:
     answer = house("report", "--json")
 
@@ -224,6 +225,7 @@ def test_report_of_the_newest_run_is_its_study_s(house: Shell) -> None:
     assert "allreduce" in answer.err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report_of_several_runs_is_a_new_study_of_them(house: Shell, tmp_path: Path) -> None:
     write_run(house.runs, "20250103-000000-alone", strategy="bsp")
     answer = house("report", "alone", NEW, NEW, "--json")
@@ -236,6 +238,7 @@ def test_report_of_several_runs_is_a_new_study_of_them(house: Shell, tmp_path: P
     assert (refused.code, "Give runs of one folder only" in refused.err) == (2, True)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report_of_one_run_and_its_bundle_are_where_it_says(house: Shell) -> None:
     answer = house("report", OLD, "--bundle", "--output", "out.tar.gz")
 

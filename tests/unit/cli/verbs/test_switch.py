@@ -11,7 +11,6 @@ from cli_support import Shell
 from made_runs import write_run
 
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.observe.events import event_types as ev
 from phalanx.observe.summary.run_lock import hold
 
 RUN = "20250102-000000-train-allreduce"
@@ -21,36 +20,6 @@ RUN = "20250102-000000-train-allreduce"
 def paths(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     monkeypatch.setattr("phalanx.cli.verbs.switch.POLL_SECONDS", 0.01)
     return write_run(shell.runs, RUN, strategy="allreduce@0.5/async", status=None)
-
-
-def answer_to(paths: RunPaths, after: str) -> threading.Thread:
-    """A worker that switches once it is asked to, after some unrelated words."""
-
-    def work() -> None:
-        deadline = time.monotonic() + 20
-        while not paths.switch.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        other = ev.Switched(time=9.0, rank=1, epoch=2, at_epoch=2.0, before="bsp", after="diloco",
-                            pause=1.0)  # fmt: skip
-        mine = ev.Switched(time=9.0, rank=1, epoch=2, at_epoch=2.314, before="allreduce",
-                           after=after, pause=0.0004)  # fmt: skip
-        with paths.events_of(1).open("ab") as file:
-            file.write(ev.encode(other) + ev.encode(mine))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
-def test_a_switch_is_asked_for_and_told(shell: Shell, paths: RunPaths) -> None:
-    with hold(paths):
-        worker = answer_to(paths, "ssp:bound=3")
-        answer = shell("switch", "ssp:bound=3")
-        worker.join()
-
-    assert answer.code == 0
-    assert answer.out == ("switched from allreduce to ssp:bound=3 at epoch 2.31, pause 0.4 ms\n")
-    assert json.loads(paths.switch.read_text()) == {"number": 1, "spec": "ssp:bound=3"}
 
 
 def test_a_switch_that_happened_before_is_not_the_answer(

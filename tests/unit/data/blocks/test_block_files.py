@@ -45,32 +45,27 @@ def test_folders_beside_files_are_not_left_out_in_silence(folder: Path) -> None:
     assert _names(found) == ["a.rec", "b.rec", "f.rec"]
 
 
-def test_shards_and_compressed_files_are_seen(folder: Path) -> None:
-    for name in ("x.rec-00000-of-00002", "x.rec-00001-of-00002", "y.rec.gz"):
+@pytest.mark.parametrize(
+    ("asked", "suffixes", "names"),
+    [
+        ("", (".rec",), ["a.rec", "b.rec", "x.rec-00000-of-00001", "y.rec.gz"]),
+        ("", (".txt",), ["c.txt"]),
+        ("/part-0", (".rec",), ["part-0"]),
+        ("/part-*", (".rec",), ["part-0"]),
+        ("/**/*.rec", (".rec",), ["a.rec", "b.rec", "run[1].rec"]),
+        ("/run[1].rec", (".rec",), ["run[1].rec"]),
+    ],
+)
+def test_which_files_there_are(
+    folder: Path, asked: str, suffixes: tuple[str, ...], names: list[str]
+) -> None:
+    """Of a folder those with a suffix, or shards or packed ones of that; else what is named."""
+    for name in ("x.rec-00000-of-00001", "y.rec.gz"):
         (folder / name).write_bytes(CONTENT)
-    found = _names(find_files(str(folder), (".rec",)))
-    assert found[2:] == ["x.rec-00000-of-00002", "x.rec-00001-of-00002", "y.rec.gz"]
-
-
-def test_a_folder_gives_its_files_with_the_suffixes_in_order(folder: Path) -> None:
-    assert find_files(str(folder), (".rec",)) == [str(folder / "a.rec"), str(folder / "b.rec")]
-    assert _names(find_files(str(folder), (".rec", ".txt"))) == ["a.rec", "b.rec", "c.txt"]
-
-
-def test_a_file_is_taken_whatever_its_suffix(folder: Path) -> None:
-    assert find_files(str(folder / "part-0"), (".rec",)) == [str(folder / "part-0")]
-    assert find_files(f"file://{folder}/c.txt", (".rec",)) == [str(folder / "c.txt")]
-
-
-def test_a_glob_chooses_by_itself(folder: Path) -> None:
-    assert _names(find_files(f"{folder}/part-*", (".rec",))) == ["part-0"]
-    assert _names(find_files(f"{folder}/**/*.rec", (".rec",))) == ["a.rec", "b.rec"]
-
-
-def test_brackets_in_a_name_that_exists_are_no_glob(tmp_path: Path) -> None:
-    path = tmp_path / "run[1].rec"
-    path.write_bytes(CONTENT)
-    assert find_files(str(path), (".rec",)) == [str(path)]
+    if "[1]" in "".join(names):
+        (folder / "run[1].rec").write_bytes(CONTENT)
+    for begin in ("", "file://"):
+        assert _names(find_files(f"{begin}{folder}{asked}", suffixes)) == names
 
 
 @pytest.mark.parametrize("tail", ["none", "none/*.rec", ""])
@@ -253,3 +248,19 @@ def test_hdfs_without_its_library_names_the_other_way() -> None:
     with pytest.raises(InputError, match="cannot read hdfs:") as caught:
         find_files("hdfs://127.0.0.1:1/x", (".rec",))
     assert caught.value.remedy.startswith("Use webhdfs://HOST:PORT/PATH")
+
+
+def test_a_kind_of_url_that_is_not_known_is_an_error() -> None:
+    with pytest.raises(InputError, match="nonsense"):
+        find_files("nonsense://bucket/a", (".rec",))
+
+
+def test_waits_double_and_are_jittered(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(files, "FIRST_WAIT", 0.2)
+    monkeypatch.setattr(files.time, "sleep", waits.append)
+    _use(_Flaky(*[TimeoutError()] * 5), monkeypatch)
+    read_range("s3://bucket/a", 10, 20)
+    assert len(waits) == 5
+    for number, wait in enumerate(waits):
+        assert 0.1 * 2**number <= wait <= 0.2 * 2**number

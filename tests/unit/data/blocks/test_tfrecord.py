@@ -356,7 +356,7 @@ def _mutated(draw: st.DrawFn, data: bytes) -> bytes:
     return data
 
 
-FUZZ = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @FUZZ

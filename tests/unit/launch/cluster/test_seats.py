@@ -1,8 +1,9 @@
-"""What is known of workers before and after a cluster's manager has placed them."""
+"""What is known before a cluster's manager has placed the workers, and after."""
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import stat
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from phalanx.launch.cluster.seats import (
     write_note,
     write_private,
 )
+from phalanx.launch.cluster.slurm import read_options
+from phalanx.launch.cluster.slurm_queue import SlurmJob, check_commands
+from phalanx.launch.cluster.spark_session import check_spark, why_ended
 from phalanx.observe.events.collect import LineTail
 
 
@@ -86,3 +90,98 @@ def test_a_file_that_is_another_by_its_name_is_read_from_its_start(tmp_path: Pat
     path.rename(tmp_path / "before")
     path.write_text("third\n")
     assert tail.poll() == [b"third"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("", []),
+        ("partition=gpu,time=1:00:00", ["--partition=gpu", "--time=1:00:00"]),
+        ("exclusive,gres=gpu:1", ["--exclusive", "--gres=gpu:1"]),
+        ("nodelist=n1,n2,time=5", ["--nodelist=n1,n2", "--time=5"]),
+        ("nodelist=n[1,2]", ["--nodelist=n[1,2]"]),
+        ("comment=two words", ["--comment=two words"]),
+    ],
+)
+def test_options_are_passed_on(text: str, options: list[str]) -> None:
+    assert read_options(text) == options
+
+
+@pytest.mark.parametrize("text", ["ntasks=4", "output=/tmp/x", "array=1-3", "wrap=ls"])
+def test_what_phalanx_sets_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="that Phalanx sets"):
+        read_options(text)
+
+
+@pytest.mark.parametrize("text", ["--partition=gpu", "time=5\n#SBATCH --uid=0", "=x", "Time=5"])
+def test_what_is_no_option_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="sbatch has no option"):
+        read_options(text)
+
+
+def test_without_sbatch_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError) as caught:
+        check_commands()
+    assert caught.value.cause == "this machine has no 'sbatch', so it cannot submit to Slurm"
+    assert "login node" in caught.value.remedy
+
+
+def test_answers_of_squeue() -> None:
+    job = SlurmJob("7")
+    line = f"{'RUNNING':20}{'2':10}{'None':60}{'n[1-2]':300}\n"
+    job._take(0, line, "")
+    assert (job.last.state, job.last.restarts, job.last.nodes) == ("RUNNING", 2, "n[1-2]")
+    job._take(1, "", "slurm_load_jobs error: Unable to contact slurm controller")
+    assert job.last.state == "RUNNING", "no answer ends no job"
+    job._take(1, "", "slurm_load_jobs error: Invalid job id specified")
+    assert job.last.over
+
+
+PYTHON = """An error occurred while calling o71.collect.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover
+org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown:
+  File "worker.py", line 4327, in invoke_udf
+    run_process()
+ModuleNotFoundError: No module named 'phalanx'
+
+\tat org.apache.spark.api.python.BasePythonRunner.x(PythonRunner.scala:572)
+Caused by: java.io.EOFException: no more
+"""
+JAVA = """An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
+: java.lang.IllegalArgumentException: requirement failed: no such master
+\tat scala.Predef$.require(Predef.scala:337)
+"""
+LOST = "Job aborted: ExecutorLostFailure (executor 1 exited caused by one of the running tasks)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (PYTHON, "ModuleNotFoundError: No module named 'phalanx'"),
+        (JAVA, "requirement failed: no such master"),
+        (LOST, LOST.partition(": ")[2].strip()),
+        ("", "RuntimeError"),
+    ],
+)
+def test_one_line_of_many(text: str, line: str) -> None:
+    assert why_ended(RuntimeError(text), 2) == line
+
+
+def test_too_few_slots_and_dynamic_allocation_are_told_as_such() -> None:
+    with pytest.raises(InputError, match="2 workers need 2 slots at the same time"):
+        why_ended(RuntimeError("[SPARK-24819]: Barrier execution mode does not allow"), 2)
+    with pytest.raises(InputError, match="while executors come and go"):
+        why_ended(RuntimeError("[SPARK-24942]: Barrier execution mode"), 2)
+
+
+def test_without_spark_or_java_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="Spark is not installed here") as told:
+        check_spark()
+    assert "pip install" in told.value.remedy
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(InputError, match="Spark needs Java"):
+        check_spark()

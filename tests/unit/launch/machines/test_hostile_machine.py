@@ -1,12 +1,15 @@
-"""What a machine that somebody else controls may say: it is bounded, and shown as plain lines."""
+"""What a machine may say is bounded and shown as plain lines; a start that fails leaves nobody."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
 import pytest
+from launch_support import make_job
 
+from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.launchers.remote_run import RemoteRun
 from phalanx.launch.launchers.ssh import SshLauncher
@@ -112,3 +115,27 @@ def test_a_result_that_cannot_fit_is_refused_before_it_comes(tmp_path: Path) -> 
 def test_a_result_in_very_many_folders_is_refused() -> None:
     assert is_safe("files/" + "a/" * 20 + "b")
     assert not is_safe("files/" + "a/" * 1000 + "b")
+
+
+def test_when_one_cannot_be_started_nobody_is_left_to_wait_for(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "run-1").make()
+    run = RemoteRun("run-1", [Machine(name="m1", host="here", folder=str(tmp_path / "there"))])
+    (planned,) = make_job(tmp_path / "train.py", 2).plan.machines
+
+    async def go() -> None:
+        await run.connect()
+        (member,) = run.members
+        try:
+            member.begin(paths, planned)
+            with pytest.raises(MachineError, match="cannot start rank 1: no program"):
+                await member.start([{"rank": 0, "argv": ["sleep", "300"]}, {"rank": 1, "argv": []}])
+            assert run.all_ended() and not run.codes
+            assert (await member.link.ask("start", workers=[]))["pids"] == {}
+            member.started_ranks = [0]
+            assert run.left_behind() == [
+                f"m1 still has its results, in {tmp_path}/there/runs/run-1"
+            ]
+        finally:
+            await run.close()
+
+    asyncio.run(asyncio.wait_for(go(), 60))

@@ -18,7 +18,7 @@ from phalanx.launch.machines import reconnect
 from phalanx.launch.machines.reconnect import reconnect_seconds
 from phalanx.pool.machine import Machine
 
-COUNTS = "n=0; while test $n -lt 60; do n=$((n+1)); echo $n; sleep 0.05; done"
+COUNTS = "n=0; while test $n -lt 40; do n=$((n+1)); echo $n; sleep 0.05; done"
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_after_a_gap_the_run_goes_on_and_nothing_is_missed(place: Place) -> None
     async def go() -> None:
         try:
             await place.start()
-            sleep_for(2.5)
+            sleep_for(1.5)
             await place.end()
         finally:
             await place.run.close()
@@ -72,7 +72,7 @@ def test_after_a_gap_the_run_goes_on_and_nothing_is_missed(place: Place) -> None
     asyncio.run(asyncio.wait_for(go(), 60))
     assert place.run.codes == {0: 0} and not place.run.lost
     log = place.paths.log_of(0).read_text().split()
-    assert log == [str(number) for number in range(1, 61)]
+    assert log == [str(number) for number in range(1, 41)]
     first, *rest = place.run.news
     assert first.startswith("this computer slept, or this command was stopped, for")
     assert rest == ["m1 is connected again; events and logs are complete"]

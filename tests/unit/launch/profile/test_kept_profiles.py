@@ -28,6 +28,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_damaged_one_is_written_anew() -> None:
     keep("k", "kind", _profile("k"))
+    assert read_kept("k", "other kind") is None and read_kept("other", "kind") is None
     (file,) = (cache_home() / "profiles").iterdir()
     for damaged in (b"", b"{", b"[1]", b"\xff" * 100, file.read_bytes()[:-20]):
         file.write_bytes(damaged)

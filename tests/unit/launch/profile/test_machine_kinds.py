@@ -29,15 +29,6 @@ def test_the_same_speed_is_the_same_kind() -> None:
     assert len({one, slower, unknown}) == 3
 
 
-def test_other_cores_are_another_kind() -> None:
-    machines = [MACHINES[0], MACHINES[1].model_copy(update={"cores": 8})]
-    assert len(set(map(Kinds(_probe(100.0, 100.0)).name, machines))) == 2
-
-
-def test_without_a_probe_every_machine_is_its_own_kind() -> None:
-    assert len({Kinds(None).name(machine) for machine in MACHINES}) == 4
-
-
 def test_costs_are_scaled_by_the_speeds() -> None:
     scaled = Kinds(_probe(100.0, 50.0)).scaled(COSTS, MACHINES[0], MACHINES[1])
     assert scaled.work.each == pytest.approx(0.02)

@@ -15,8 +15,9 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.link.progress_notes import EACH_WORD, FIRST_WORD
 from phalanx.launch.run import heartbeat as silence
 from phalanx.launch.run.controller import execute
+from phalanx.launch.run.event_tail import Relay
 from phalanx.launch.run.heartbeat import LIMIT, STANDSTILL, Silence
-from phalanx.observe.events.event_types import Alive, WorkerLost
+from phalanx.observe.events.event_types import Alive, Event, WorkerLost, encode
 
 STOPS = """
 from phalanx.observe.events import emit
@@ -174,3 +175,20 @@ def test_a_stopped_worker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "the run waits for it until it responds, or until you stop the run (Ctrl-C)",
         "worker 1 on here responds again after N s",
     ]
+
+
+def test_a_rank_that_joins_again_has_notfinished(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "run").make()
+    relay = Relay(paths, [0], Recorder())
+
+    def after(event: Event) -> set[int]:
+        with paths.events_of(0).open("ab") as file:
+            file.write(encode(event))
+        relay.poll()
+        return set(relay.finished)
+
+    assert not relay.joined
+    assert after(joined()) == set() and relay.joined
+    assert after(finished()) == {0}
+    assert after(joined()) == set()
+    assert after(finished("failed")) == set()

@@ -321,3 +321,8 @@ def test_what_an_agent_says_is_not_trusted(tmp_path: Path, have: dict[str, Any])
         asyncio.run(inspect(link, "python3"))
     with pytest.raises(MachineError, match="an invalid answer"):
         asyncio.run(ship(link, FileManifest((FileEntry("a", 1, "a" * 64),)), tmp_path, "data"))
+
+
+def test_different_torches_are_refused() -> None:
+    with pytest.raises(MachineError, match=r"m1 2\.13\.0; m2 2\.11\.0"):
+        check_versions({"m1": python(), "m2": python(torch="2.11.0")})

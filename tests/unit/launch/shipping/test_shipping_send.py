@@ -267,3 +267,11 @@ def test_a_disk_that_is_full_on_the_way_is_named(tmp_path: Path) -> None:
         (tmp_path / f"data/{number}").write_text(f"{number}")
     machine = in_small_disk(tmp_path, "mode=0700,size=9m,nr_inodes=40")
     assert "m2: no space is left in " in refusal(machine, tmp_path / "data", "data")
+
+
+def test_data_that_lost_a_file_are_laid_out_again(tmp_path: Path, project: Path) -> None:
+    there = send_to(NearLink(tmp_path / "there"), project, "data")
+    (there / "train.py").unlink()
+    again = NearLink(tmp_path / "there", run="run-2")
+    assert contents(send_to(again, project, "data")) == contents(project)
+    assert again.sent == 0

@@ -139,13 +139,6 @@ def test_at_a_bound_all_waiting_is_for_the_slowest() -> None:
     assert late.slower == pytest.approx(4.0)
 
 
-def test_asynchronous_stragglers_cost_nobody_anything() -> None:
-    fast = [step(0, 0.5 * i, wait=0.01) for i in range(60)]
-    slow = [step(1, 2.0 * i, compute=2.0) for i in range(15)]
-    late = find_straggler([phase_of(WaitRule.NOBODY, fast, slow)])
-    assert late is not None and (late.rank, late.waiting, late.seconds) == (1, "nobody", 0.0)
-
-
 def test_only_ones_own_team_waits() -> None:
     count = range(WARM_UP + 32)
     quick = [[step(rank, 2.0 * i, wait=0.0) for i in count] for rank in range(2)]

@@ -1,4 +1,4 @@
-"""What an agent tells, as samples of a run; old files are read as before."""
+"""Samples of machines, and their averages and extremes over a cluster."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from phalanx.observe.events.event_types import MachineSample
 from phalanx.observe.machines.monitor import SampleReader, ToldSample, sample_of
+from phalanx.observe.machines.resources import use_of, use_together, used_by_others
 
 TOLD: dict[str, Any] = {
     "tell": "sample",
@@ -58,3 +59,72 @@ def test_another_reader_goes_on_by_the_clock_of_the_machine() -> None:
     assert reader.read(TOLD, clock_offset=5.0) is None, "another clock makes it no other sample"
     later = reader.read({**TOLD, "time": 100.5}, clock_offset=-40.0)
     assert later is not None and later.time == 60.5
+
+
+def sample(time: float, cpu: float, memory: int = 1, watts: float | None = None) -> MachineSample:
+    return MachineSample(
+        time=time,
+        cpu_percent=cpu,
+        memory_bytes=memory,
+        watts=watts,
+        network_bytes_per_second=0.0,
+        workers_cpu_percent=0.0,
+        workers_memory_bytes=0,
+    )
+
+
+def test_a_reading_counts_for_the_time_it_tells_of() -> None:
+    use = use_of([sample(0.2, 90.0), sample(1.2, 10.0), sample(4.2, 50.0)]).cpu_percent
+    assert use.avg == pytest.approx((1 * 10 + 3 * 50) / 4)
+    assert (use.min, use.max) == (10.0, 90.0)
+
+
+def test_workers_that_use_all_of_a_quota_leave_nothing_to_others() -> None:
+    """A fifth of a core, of which the machine's own percentages are."""
+    busy = {"workers_cpu_percent": 20.0, "cores": 0.2}
+    samples = [msgspec.structs.replace(sample(second, 100.0), **busy) for second in range(9)]
+    assert used_by_others(samples, 1, 0.0, 9.0) == pytest.approx(0.0)
+    unlimited = [msgspec.structs.replace(one, cores=None) for one in samples]
+    assert used_by_others(unlimited, 1, 0.0, 9.0) == pytest.approx(80.0)
+
+
+def series(began: float, cpu: list[float], memory: list[int]) -> list[MachineSample]:
+    """One reading a second."""
+    return [
+        sample(began + place, *pair) for place, pair in enumerate(zip(cpu, memory, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("late", [0.0, 0.3, -0.4])
+def test_extremes_of_a_cluster_are_those_of_its_sum_or_mean(late: float) -> None:
+    """Each machine goes from 0 to 100 percent, and the cluster never does; whichever is read first,
+    a reading tells of the second before it."""
+    use = use_together(
+        {
+            "a": series(1.0, [100, 0, 100, 0, 100], [10, 20, 30, 40, 50]),
+            "b": series(1.0 + late, [0, 100, 0, 100, 0], [50, 40, 30, 20, 20]),
+        }
+    )
+    cpu, memory = use.cpu_percent, use.memory_bytes
+    assert (cpu.avg, cpu.min, cpu.max) == (50.0, 50.0, 50.0)
+    assert (memory.min, memory.max) == (60, 70)
+    assert memory.avg == pytest.approx((60 + 60 + 60 + 70) / 4)
+
+
+def test_a_machine_counts_while_it_is_there() -> None:
+    always, guest = [10] * 60, [100] * 20
+    use = use_together({"a": series(0.0, [50] * 60, always), "b": series(20.0, [100] * 20, guest)})
+    assert (use.memory_bytes.min, use.memory_bytes.max) == (10, 110)
+    assert (use.cpu_percent.min, use.cpu_percent.max) == (50.0, 75.0)
+    one_after_another = use_together(
+        {"a": series(0.0, [1] * 30, [10] * 30), "b": series(60.0, [1] * 30, [10] * 30)}
+    )
+    assert one_after_another.memory_bytes == use_of(series(0.0, [1] * 9, [10] * 9)).memory_bytes
+
+
+def test_a_cluster_of_one_is_that_machine_and_what_no_machine_counts_is_unknown() -> None:
+    alone = [sample(0.2, 90.0), sample(1.2, 10.0), sample(1.5, 50.0)]
+    assert use_together({"a": alone, "b": []}) == use_of(alone)
+    use = use_together({"a": [sample(0.0, 1.0, watts=20.0)], "b": [sample(0.1, 1.0)]})
+    assert (use.watts.avg, use.watts.max, use.gpu_percent.max) == (20.0, 20.0, None)
+    assert use_together({}).cpu_percent.max is None

@@ -219,14 +219,6 @@ def test_the_work_between_two_rounds_is_one_lap() -> None:
     assert lap.wait == 0.5
 
 
-def test_what_a_step_itself_costs_is_found_from_unlike_sizes() -> None:
-    steps = [step(0, i, samples=n, compute=0.1 + 0.001 * n) for i, n in enumerate([100, 50] * 10)]
-    phase = PhaseSteps("allreduce", True, [in_a_row(steps)], [], WaitRule.LOCKSTEP, (0,))
-    window = windows_of(phase)[0]
-    assert window.fixed == pytest.approx(0.1)
-    assert window.each == pytest.approx(0.001)
-
-
 NUMBERS = st.sampled_from([0.0, 1e-9, 0.3, 2.5, 30.0, -1.0, 1e300])
 
 

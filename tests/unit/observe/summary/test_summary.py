@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -18,12 +19,27 @@ from phalanx.observe.events.timeline import read_ranks
 from phalanx.observe.summary import run_lock as claim
 from phalanx.observe.summary.summary import Summary, summarise
 
+REFERENCE = Path(__file__).parents[4] / "docs" / "reference" / "summary.md"
+
 
 def keep(paths: RunPaths, rank: int, *kinds: type) -> None:
     """Only events of these kinds are left of a rank."""
     path = paths.events_of(rank)
     kept = [event for event in ev.read_events(path) if isinstance(event, kinds)]
     path.write_bytes(b"".join(map(ev.encode, kept)))
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_every_stable_field_of_the_reference_is_always_there(tmp_path: Path, empty: bool) -> None:
+    paths = RunPaths(tmp_path / "nothing") if empty else write_run(tmp_path, "run")
+    found = json.loads(summarise(paths).to_json())
+    stable = REFERENCE.read_text().partition("are not stable")[0]
+    rows = [line.split("|")[1] for line in stable.splitlines() if line.startswith("| `")]
+    named = re.findall(r"`(\w+)(?:\{(.*?)\}|\[\])?`", "".join(rows))
+    assert len(named) > 30
+    for name, inner in named:
+        assert name in found
+        assert not inner or set(inner.split(",")) - {"…"} <= set(found[name])
 
 
 def test_a_run_without_any_event_is_lost_and_null(tmp_path: Path) -> None:

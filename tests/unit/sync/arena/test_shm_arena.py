@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from phalanx.agent.system import stat_fields
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.sync.arena import memfd
 from phalanx.sync.arena import shm_arena as shm
@@ -234,6 +235,25 @@ def _first_of(work: Callable[[ShmArena], None]) -> int:
     os.kill(pids[1], signal.SIGKILL)
     os.waitpid(pids[1], 0)
     return ended
+
+
+def test_a_worker_that_dies_while_others_await_it_is_noticed() -> None:
+    def work(arena: ShmArena) -> None:
+        pids = arena.region("pids", arena.workers, torch.int64).numpy()
+        pids[arena.rank] = os.getpid()
+        arena.barrier()
+        if arena.rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(PeerLost, match="has left"):
+            arena.await_(lambda: False, lambda: _is_dead(int(pids[0])))
+
+    assert _processes(3, work) == [-signal.SIGKILL, 0, 0]
+
+
+def _is_dead(pid: int) -> bool:
+    """A zombie counts: its parent reaps the processes one after another."""
+    fields = stat_fields(pid)
+    return not fields or fields[0] in "ZX"
 
 
 def _place(descriptor: int) -> bytes:

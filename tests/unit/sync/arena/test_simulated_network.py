@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from scripted import as_threads
 
 from phalanx.core.settings import VirtualCluster, VirtualWorker
-from phalanx.policies.collective_cost import COSTS, LinkSpeed
 from phalanx.sync.arena.memory_arena import Hub
 from phalanx.sync.arena.simulated_network import SimulatedNetwork
 
@@ -70,18 +68,3 @@ def test_parts_of_a_push_follow_each_other() -> None:
     away = [moment for moment, _ in as_threads(hub, work)[1]]
     # Sent by 1.0 and 1.5; updated by 2.0 and, after the first, by 3.0; back by 3.5, and 0.5 more.
     assert away == [1.0, 2.0, 4.0]
-
-
-@pytest.mark.parametrize("topology", [None, "ring", "tree"])
-def test_a_collective_takes_what_its_formula_says(topology: str | None) -> None:
-    hub, cluster = Hub(3, lock_seconds=0.0), _cluster(3)
-
-    def work(rank: int) -> float:
-        toll = SimulatedNetwork(hub.arena(rank), cluster, 1)
-        toll.all_reduce((0, 1, 2), 600.0, topology)
-        hub.arena(rank).barrier()
-        return hub.arena(rank).pace.now()
-
-    link = LinkSpeed(LATENCY, RATE)
-    name = f"all_reduce.{topology or 'direct'}"
-    assert as_threads(hub, work) == [pytest.approx(COSTS[name](3, 600.0).seconds(link))] * 3

@@ -1,8 +1,9 @@
-"""Sums that begin before they are whole: over real channels, plain, with TLS, and several."""
+"""Sums that begin before they are whole, and the thread that moves their bytes."""
 
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from test_collective import bits, values
 from test_links import House
 from torch import Tensor
 
+from phalanx.core.errors import PeerLost
 from phalanx.sync.collective.algorithms import direct, striped
-from phalanx.sync.collective.algorithms.ahead import AheadSum, EarlySum
+from phalanx.sync.collective.algorithms.ahead import AheadSum, EarlySum, SenderThread
 from phalanx.sync.collective.algorithms.striped import Stripe, StripedSum
 
 COUNT = 300_000  # more than the kernel takes at once
@@ -74,3 +76,54 @@ def _part(size: int, rank: int) -> int:
     from phalanx.sync.collective.parts import part_sizes
 
     return part_sizes(COUNT * 4, size)[rank]
+
+
+SOON = 10.0
+
+
+class SetAgain(threading.Event):
+    """Its owner rests and begins again just when the thread looks for the first time."""
+
+    looks = 0
+
+    def is_set(self) -> bool:
+        self.looks += 1
+        return self.looks > 1 and super().is_set()
+
+
+def test_who_begins_again_while_the_thread_looks_is_heard() -> None:
+    moved = threading.Event()
+
+    def move() -> bool:
+        moved.set()
+        return False
+
+    sender = SenderThread(move)
+    sender._wanted = SetAgain()
+    sender.begin()
+    try:
+        assert moved.wait(SOON)
+    finally:
+        sender.close()
+
+
+def test_a_lost_peer_ends_the_moving_and_not_the_thread() -> None:
+    lost, again = threading.Event(), threading.Event()
+
+    def move() -> bool:
+        if lost.is_set():
+            again.set()
+            return False
+        lost.set()
+        raise PeerLost("it is gone", "")
+
+    sender = SenderThread(move)
+    sender.begin()
+    assert lost.wait(SOON)
+    with sender.lock:  # the thread has heard of it
+        pass
+    sender.begin()
+    try:
+        assert again.wait(SOON)
+    finally:
+        sender.close()

@@ -76,7 +76,7 @@ def house(request: pytest.FixtureRequest) -> Iterator[House]:
     made.close()
 
 
-@pytest.mark.parametrize("house", [2, 3, 5], indirect=True)
+@pytest.mark.parametrize("house", [3], indirect=True)
 def test_every_algorithm_over_real_channels(house: House) -> None:
     # Far more than the kernel buffers, so that one-sided sending would stand still.
     count = 2_000_003

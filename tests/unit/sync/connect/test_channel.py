@@ -12,6 +12,7 @@ import pytest
 from channel_pairs import WAIT_SECONDS, channel_pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from threads_at_once import at_once
 
 from phalanx.core.errors import PeerLost
 from phalanx.sync.connect.channel import MAX_HEADER, Channel
@@ -34,23 +35,7 @@ def own_pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 def together(*actions: Callable[[], object]) -> None:
-    """Do all at once; an error in one is an error of the test."""
-    errors: list[BaseException] = []
-
-    def run(action: Callable[[], object]) -> None:
-        try:
-            action()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(action,), daemon=True) for action in actions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_SECONDS)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
+    at_once(actions, WAIT_SECONDS)
 
 
 @settings(
@@ -247,11 +232,6 @@ def test_what_was_not_announced_is_not_read(own_pair: Pair) -> None:
         far.receive_into(memoryview(bytearray(4)))
     with pytest.raises(PeerLost, match="3 bytes of its last message were not expected"):
         far.receive()
-
-
-def test_too_big_a_header_is_the_senders_mistake(own_pair: Pair) -> None:
-    with pytest.raises(ValueError, match="beyond the limits"):
-        own_pair[0].send(bytes(MAX_HEADER + 1))
 
 
 def test_tls_hides_what_is_sent() -> None:

@@ -104,3 +104,9 @@ def test_every_collective_is_timed_by_everybody(size: int, count: int) -> None:
     for seconds in together(memory_links(size), work):
         assert [len(each) for each in seconds] == [3] * len(NAMES)
         assert all(one >= 0 for each in seconds for one in each)
+
+
+def test_a_slow_message_among_others_does_not_count() -> None:
+    assert probing.upper_quartile([5.0]) == 5.0
+    assert probing.upper_quartile([95.0, 60.0]) == 95.0
+    assert probing.upper_quartile([95.0, 60.0, 94.0, 99.0, 93.0]) == 95.0

@@ -1,16 +1,19 @@
-"""Gradients whose reads are watched, whatever class a parameter has."""
+"""Gradients whose reads are watched, and tensors that become those of the first worker."""
 
 from __future__ import annotations
 
 import copy
 import io
 from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from phalanx.sync.state.gradients import stop_watching, watch_reads
+from phalanx.sync.state.windows import WINDOW, broadcast
 
 
 class Derived(nn.Parameter):
@@ -56,3 +59,37 @@ def test_copies_are_ordinary(name: str) -> None:
         assert type(found) in (kind, nn.Parameter) and "_phalanx_watched" not in vars(type(found))
         assert torch.equal(found, torch.ones(3)) and found.requires_grad
     assert "_phalanx_watched" in vars(type(tensor))
+
+
+class _Arena:
+    """A worker whose window already holds the first one's numbers."""
+
+    hosts, rank = None, 1
+
+    @property
+    def host(self) -> _Arena:
+        return self
+
+    def region(self, _name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.arange(count).to(dtype)
+
+    def barrier(self) -> object:
+        return nullcontext()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(5, 1, 2),
+        torch.zeros(1, 5, 2).transpose(0, 1),
+        torch.zeros(2, 5).t(),
+        torch.zeros(()),
+        torch.zeros(0, 3),
+    ],
+    ids=["plain", "a dimension of one", "transposed", "a number", "empty"],
+)
+def test_each_layout_gets_the_numbers_in_its_order(tensor: torch.Tensor) -> None:
+    assert tensor.numel() < WINDOW
+    broadcast(cast("Any", _Arena()), [tensor])
+    wanted = torch.arange(tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
+    assert torch.equal(tensor, wanted)

@@ -54,7 +54,7 @@ def any_tensors(draw: st.DrawFn) -> dict[str, Tensor]:
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(any_tensors())
 def test_what_is_written_is_what_safetensors_reads(tensors: dict[str, Tensor]) -> None:
     with TemporaryDirectory() as folder:

@@ -11,7 +11,6 @@ from checkpoint_making import GRACE, begin_write, newest, private_of, write_whol
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.core.errors import InputError
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint.checkpoint_manifest import (
     MANIFEST,
@@ -66,31 +65,11 @@ def test_other_names_are_no_checkpoints(name: str) -> None:
     assert number_of(name) is None
 
 
-def test_no_checkpoint_is_said_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        shelf.newest_valid(tmp_path / "my-run" / "checkpoints")
-    assert caught.value.cause == "my-run has no checkpoint to resume from"
-    assert caught.value.remedy
-
-
 def test_the_newest_is_the_one_with_the_largest_number(tmp_path: Path) -> None:
     for number in (2, 999_999, 1_000_000):
         write_whole_checkpoint(tmp_path, number)
     assert newest(tmp_path) == 1_000_000
     assert shelf.verified(tmp_path / "000002").number == 2
-
-
-def test_a_better_one_takes_the_place_of_the_best(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, 0, 1, 1)
-    for number in range(1, 7):
-        if number in (2, 4):
-            writer.mark_best(number, "test_accuracy", number / 10)
-        begin_write(writer, number, 0, 1)
-        assert writer.finish(GRACE)
-        best = {1: [], 2: [], 3: [2], 4: [], 5: [4], 6: [4]}[number]
-        assert shelf.numbers(tmp_path) == [*best, number]
-    assert shelf.read_best(tmp_path) == BestRecord(4, "test_accuracy", 0.4)
-    assert writer.problem is None
 
 
 def test_the_best_may_be_told_when_it_is_already_written(tmp_path: Path) -> None:

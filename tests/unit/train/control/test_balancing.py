@@ -1,15 +1,28 @@
-"""Shares from the figures that workers write: who counts, and how often they are looked at."""
+"""Shares, requests of ``phalanx switch``, and verdicts on stragglers."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.spec import parse_spec
-from phalanx.train.control.balancing import TICK_SECONDS, SpeedWatch
+from phalanx.observe.events.emit import EventWriter
+from phalanx.train.control.balancing import LOOK_EVERY, TICK_SECONDS, SpeedWatch
+from phalanx.train.control.directives import (
+    LOOK_SECONDS,
+    CheckpointTimer,
+    CommandPoller,
+    Directive,
+    Kind,
+)
 from phalanx.train.control.rendezvous import BUSY, FIGURES, SAMPLES, STEPS, WHOLE
+from phalanx.train.start.environment import Environment
+from phalanx.train.start.lifecycle import Lifecycle
 
 BATCH = 300.0
 
@@ -65,3 +78,69 @@ def test_short_steps_are_looked_at_together(
         if figures[0, WHOLE] >= watch.next_tick:
             watch.new_shares(figures)
     assert len(looked) == (100 if seconds > TICK_SECONDS else 5)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        self.time += 2 * LOOK_SECONDS
+        return self.time
+
+
+def _commander(folder: Path, workers: int = 2) -> CommandPoller:
+    environment = Environment(workers=workers, paths=RunPaths(folder), clock=Clock())
+    lifecycle = Lifecycle(environment, EventWriter(None, 0))
+    return CommandPoller(environment, CheckpointTimer(None), lifecycle)
+
+
+def _ask(folder: Path, number: int, spec: str) -> None:
+    RunPaths(folder).switch.write_text(json.dumps({"number": number, "spec": spec}))
+
+
+def test_each_request_is_taken_once_even_by_the_next_training(tmp_path: Path) -> None:
+    _ask(tmp_path, 1, "async")
+    first = _commander(tmp_path)
+    assert first.look() == Directive(Kind.SWITCH, "async")
+    assert first.look() is None
+    second = _commander(tmp_path)
+    assert second.look() is None
+    _ask(tmp_path, 2, "ssp:bound=2")
+    assert second.look() == Directive(Kind.SWITCH, "ssp:bound=2")
+
+
+def test_nonsense_and_a_worker_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _ask(tmp_path, 1, "no such thing")
+    assert _commander(tmp_path).look() is None
+    assert capsys.readouterr().err == (
+        "phalanx: switch refused: unknown strategy 'no such thing'; training goes on as before\n"
+    )
+    RunPaths(tmp_path).switch.write_text("{")
+    assert _commander(tmp_path).look() is None
+    _ask(tmp_path, 2, "async")
+    assert _commander(tmp_path, workers=1).look() is None
+
+
+def test_a_verdict_that_was_lost_to_another_command_is_given_again() -> None:
+    spec = parse_spec("switch:on=straggler")
+    phase, now = spec.phases[0], 0.0
+    watch = SpeedWatch(2, balance=False)
+    watch.enter(phase, spec, False)
+
+    def verdict(speed: float) -> Directive | None:
+        nonlocal now
+        for _ in range(40 * LOOK_EVERY):
+            now += 1.0
+            command = watch.verdict([100.0, speed], now)
+            if command is not None:
+                return command
+        return None
+
+    assert verdict(100.0) is None
+    assert verdict(20.0) == Directive(Kind.LEAVE)
+    watch.follow(phase, spec)  # a checkpoint came first: training is where it was
+    assert verdict(20.0) == Directive(Kind.LEAVE)
+    watch.enter(spec.phases[1], spec, False)
+    assert verdict(20.0) is None
+    assert verdict(100.0) == Directive(Kind.RETURN)

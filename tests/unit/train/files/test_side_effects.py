@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-import bz2
 import glob
 import json
-import logging
 import os
 import shutil
 import subprocess
@@ -135,22 +133,6 @@ def test_models_and_arrays(folder: Path) -> None:
     assert torch.jit.load("script.pt").weight.shape == torch.jit.load("script2.pt").weight.shape
     assert np.load("x.npy").sum() == 3 and np.load("z.npz")["a"].sum() == 2
     assert np.loadtxt("x.txt").sum() == 3
-    assert really(folder) == UNCHANGED
-
-
-def test_pictures_and_logs(folder: Path) -> None:
-    import matplotlib.pyplot as plt
-    from PIL import Image
-
-    Image.new("RGB", (2, 2)).save("image.png")
-    figure = plt.figure()
-    plt.savefig("figure.png")
-    figure.savefig("figure.pdf")
-    plt.close(figure)
-    handler = logging.FileHandler("train.log")
-    handler.close()
-    assert Image.open("image.png").size == (2, 2)
-    assert {"image.png", "figure.png", "figure.pdf", "train.log"} <= set(os.listdir())
     assert really(folder) == UNCHANGED
 
 
@@ -342,21 +324,6 @@ def test_temporary_files_and_what_is_no_file(folder: Path) -> None:
         pipe.write("x")
     assert os.read(read, 2) == b"x"
     os.close(read)
-    assert really(folder) == UNCHANGED
-
-
-def test_archives(folder: Path) -> None:
-    """Of data that a script fetches and unpacks by itself."""
-    os.makedirs("data/a")
-    Path("data/a/x.txt").write_text("x")
-    for kind in ("zip", "bztar"):
-        name = shutil.make_archive(f"data-{kind}", kind, "data")
-        shutil.unpack_archive(name, f"unpacked-{kind}")
-        assert [path.read_text() for path in Path(f"unpacked-{kind}").rglob("*.txt")] == ["x"]
-    with bz2.open("x.bz2", "wt") as file:
-        file.write("x")
-    with bz2.open("x.bz2", "rt") as file:
-        assert file.read() == "x"
     assert really(folder) == UNCHANGED
 
 

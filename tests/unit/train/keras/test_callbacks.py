@@ -91,3 +91,9 @@ def test_progress_is_shown_once(model: Any) -> None:
     assert type(bar).__name__ == "ProgbarLogger" and bar.verbose == 2
     assert _chosen(model, None, first=False, verbose="auto") == []
     assert _chosen(model, None, first=False, verbose=1) == []
+
+
+def test_a_hook_may_be_inherited(keras: Any, model: Any) -> None:
+    parent = type(_own(keras, "on_train_batch_end"))
+    child = type("Child", (parent,), {"__module__": "__main__"})()
+    assert _chosen(model, [child], first=False) == [child]

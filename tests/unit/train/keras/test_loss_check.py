@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from phalanx.core.errors import InputError
 from phalanx.train.keras.loss_check import check_loss
@@ -194,3 +196,16 @@ def test_what_only_later_samples_show(keras: Any) -> None:
     assert check_loss(model, [first]) is None
     with pytest.raises(InputError, match="not a mean over the samples"):
         check_loss(model, [first, later])
+
+
+def test_trying_leaves_no_trace(keras: Any) -> None:
+    """Neither in the weights nor in the random numbers that training will draw."""
+    model = _model(keras, _squares(keras), keras.layers.Dropout(0.5))
+    model._symbolic_build(data_batch=_batch())
+    before = [v.numpy().copy() for v in model.variables]
+    states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()  # type: ignore[union-attr]
+    _check(model, _batch())
+    assert all(map(np.array_equal, before, [v.numpy() for v in model.variables]))
+    assert random.getstate() == states[0]
+    assert np.array_equal(np.random.get_state()[1], states[1])
+    assert torch.equal(torch.get_rng_state(), states[2])

@@ -28,17 +28,32 @@ def refusal(variables: dict[str, str]) -> str:
     return caught.value.cause
 
 
-def test_torchrun_gives_a_seat_beside_its_own_port() -> None:
-    assert seat(TORCHRUN) == Seat(
-        launcher="torchrun",
-        process=1,
-        processes=2,
-        locals=2,
-        meet_at="127.0.0.1",
-        port=29512,
-        run="127.0.0.1-29511",
-        machine="alpha.lab",
-    )
+@pytest.mark.parametrize(
+    ("variables", "launcher", "at", "locals", "meets", "run"),
+    [
+        (TORCHRUN, "torchrun", (1, 2), 2, ("127.0.0.1", 29512), "127.0.0.1-29511"),
+        (
+            TORCHRUN | {"MASTER_PORT": "65535"},
+            "torchrun", (1, 2), 2, ("127.0.0.1", 65534), "127.0.0.1-65535",
+        ),
+        (MPIRUN_MET, "mpirun", (1, 2), 2, ("10.77.0.2", 9900), "855834625"),
+        (
+            MPIRUN_MET | {"PMIX_NAMESPACE": "prterun-alpha-4242@1"},  # of Open MPI 5
+            "mpirun", (1, 2), 2, ("10.77.0.2", 9900), "prterun-alpha-4242-1",
+        ),
+        (SRUN, "srun", (6, 7), 1, ("node01", None), "4711.0"),
+        (BY_HAND, "by hand", (1, 3), None, ("10.77.0.2", 9900), None),
+    ],
+)  # fmt: skip
+def test_seats(
+    variables: dict[str, str], launcher: str, at: tuple[int, int], locals: int | None,
+    meets: tuple[str, int | None], run: str | None,
+) -> None:  # fmt: skip
+    found = seat(variables)
+    assert (found.launcher, found.process, found.processes, found.locals) == (launcher, *at, locals)
+    assert (found.meet_at, found.port) == (meets[0], meets[1] or found.port)
+    assert found.run == (run or found.run)
+    assert found.machine == ("node7" if launcher == "srun" else "alpha.lab")
 
 
 def test_torchruns_own_id_names_the_run_and_a_restart_is_another_one() -> None:
@@ -55,34 +70,12 @@ def test_what_is_said_to_phalanx_wins_over_the_launcher() -> None:
 
 def test_mpirun_needs_to_be_told_where_process_0_is() -> None:
     assert "PHALANX_MEET" in refusal(MPIRUN)
-    assert seat(MPIRUN_MET) == Seat(
-        launcher="mpirun",
-        process=1,
-        processes=2,
-        locals=2,
-        meet_at="10.77.0.2",
-        port=9900,
-        run="855834625",
-        machine="alpha.lab",
-    )
 
 
-def test_an_open_mpi_5_namespace_is_made_a_word() -> None:
-    found = seat(MPIRUN_MET | {"PMIX_NAMESPACE": "prterun-alpha-4242@1"})
-    assert found.run == "prterun-alpha-4242-1"
-
-
-def test_srun_gives_a_seat_on_the_first_node_of_the_step() -> None:
-    found = seat(SRUN)
-    assert (found.launcher, found.process, found.processes) == ("srun", 6, 7)
-    assert found.locals == 1
-    assert (found.meet_at, found.run, found.machine) == ("node01", "4711.0", "node7")
+def test_all_processes_of_a_step_meet_and_two_steps_of_a_job_apart() -> None:
     others = [SRUN | {"SLURM_PROCID": str(n), "SLURM_NODEID": str(n // 2)} for n in range(7)]
-    assert {seat(v).port for v in others} == {found.port}
+    assert {seat(v).port for v in others} == {seat(SRUN).port}
     assert [seat(v).locals for v in others] == [2, 2, 2, 2, 2, 2, 1]
-
-
-def test_two_steps_of_one_job_meet_apart() -> None:
     assert seat(SRUN).port != seat(SRUN | {"SLURM_STEP_ID": "1"}).port
 
 
@@ -104,11 +97,7 @@ def test_a_torchrun_that_srun_started_counts_by_itself() -> None:
     assert seat(TORCHRUN | BY_HAND).launcher == "by hand"
 
 
-def test_by_hand() -> None:
-    found = seat(BY_HAND)
-    assert (found.launcher, found.process, found.processes) == ("by hand", 1, 3)
-    assert found.locals is None
-    assert (found.meet_at, found.port) == ("10.77.0.2", 9900)
+def test_an_address_of_version_six() -> None:
     assert seat(BY_HAND | {"PHALANX_MEET": "[fd00::2]:9900"}).meet_at == "fd00::2"
 
 

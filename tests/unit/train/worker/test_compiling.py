@@ -73,15 +73,6 @@ def test_only_full_batches_of_a_training_run_compiled() -> None:
     assert (backend.compiled, backend.ran) == (1, 4)
 
 
-def test_another_shape_that_stays_is_compiled_too() -> None:
-    backend = Backend()
-    _, _, call = _model("default", backend)
-    for rows in (8, 6):
-        for _ in range(SETTLED + 2):
-            call(rows)
-    assert backend.compiled == 2
-
-
 def test_it_computes_the_same() -> None:
     backend = Backend()
     model, _, call = _model("default", backend)

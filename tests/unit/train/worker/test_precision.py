@@ -212,14 +212,6 @@ def test_after_a_training_in_tf32_the_switches_are_as_before(
     assert _switches() == before
 
 
-def test_a_script_that_has_switched_tf32_on_keeps_it_in_float32(
-    tmp_path: Path, switches: None
-) -> None:
-    MATMUL.allow_tf32 = True
-    as_ranks(1, tmp_path, _joined, RunSettings(strategy="single", precision="float32"))
-    assert MATMUL.fp32_precision == "tf32"
-
-
 @pytest.mark.parametrize("first", ["float32", "tf32", "bfloat16", "float16"])
 def test_all_compute_as_the_first_worker_chooses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switches: None, first: str

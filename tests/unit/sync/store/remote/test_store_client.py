@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from threads_at_once import at_once
 from torch import Tensor
 from wire_bytes import gradient_bytes
 
@@ -43,10 +44,14 @@ def key() -> RunKey:
 
 
 @pytest.fixture(scope="module")
-def servers(key: RunKey) -> Iterator[list[ServerProcess]]:
-    started = [ServerProcess(key, LOOPBACK) for _ in range(2)]
+def servers(key: RunKey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServerProcess]]:
+    temporary = tmp_path_factory.mktemp("servers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        started = [ServerProcess(key, LOOPBACK) for _ in range(2)]
     yield started
     assert [server.close() for server in started] == [0, 0]  # they end with their input
+    assert not list(temporary.iterdir()), "torch's compiler would leave a folder there"
 
 
 class Worker:
@@ -202,11 +207,7 @@ def test_workers_of_a_host_share_a_copy(made: Any) -> None:
         for _ in range(25):
             client.push([ones], [None], 1.0, Timing(), first.flats)
 
-    threads = [threading.Thread(target=train) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60.0)
+    at_once([train] * 3)
     assert first.flats[0].eq(-75.0).all()
     assert versions.tolist() == [76, 76]  # the loading, and every push
 
@@ -302,41 +303,13 @@ def _contribute_all(
         share = Share(step, range(len(workers)), rank, weights[rank], used, clip, empty)
         worker.client.contribute(share, worker.gradients, Timing(), worker.flats)
 
-    threads = [threading.Thread(target=contribute, args=(r,)) for r in range(len(workers))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30.0)
-
-
-def test_who_waits_for_a_lost_contributor_is_told(made: Any) -> None:
-    stays, leaves = made(_sgd(), rank=0), made(_sgd(), rank=1)
-    stays.load()
-    timer = threading.Timer(0.3, leaves.close)
-    timer.start()
-    with pytest.raises(PeerLost, match="worker 1 on machine 1"):
-        share = Share(0, [0, 1], 0, 1.0, [None])
-        stays.client.contribute(share, stays.gradients, Timing(), stays.flats)
-    timer.join()
+    at_once([partial(contribute, rank) for rank in range(len(workers))])
 
 
 def test_another_model_is_refused(made: Any) -> None:
     made(_sgd())
     with pytest.raises(InputError, match="not the one that the store was opened with"):
         made(torch.optim.SGD(_parameters()[:2], lr=1.0))
-
-
-def test_a_server_makes_no_folder_for_a_compiler(
-    key: RunKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch makes one where its compiler is imported, and leaves it there."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with ServerProcess(key, LOOPBACK) as server:
-        worker = Worker([server], key, "light", _sgd())
-        worker.load()
-        worker.push()
-        worker.close()
-    assert not list(tmp_path.iterdir())
 
 
 def test_wrong_sizes_end_the_connection_and_not_the_server(

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.core.errors import PeerLost
-from phalanx.sync.state.layout import Layout, by_dtype, make_layout, reshard, trainable
+from phalanx.sync.state.layout import Layout, by_dtype, make_layout, trainable
 from phalanx.sync.store.remote.store_client import (
     describe,
     group_options,
-    masks_of,
 )
 from phalanx.sync.store.remote.store_messages import (
     Contribute,
@@ -141,30 +140,7 @@ def test_what_cannot_be_decoded_is_refused_and_harms_nothing(
     assert bytes(view) == bytes(byte_view(torch.ones(SIZE)))  # still the same memory
 
 
-def test_groups_and_masks_must_be_those_of_the_description() -> None:
-    shard, groups = Shard(_described()), group_options(_optimizer())
-    shard.check(groups, [b"\1"])
-    for wrong in ([groups, [b"\1\1"]], [groups, []], [[{"lr": 1.0}], [None]]):
-        with pytest.raises(StoreRefused):
-            shard.check(*wrong)  # type: ignore[arg-type]
-
-
 # -- how a layout is cut --------------------------------------------------------------------
-
-
-@given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
-def test_servers_cover_everything_once(sizes: list[int], servers: int) -> None:
-    optimizer = torch.optim.SGD([torch.zeros(n).requires_grad_() for n in sizes], lr=1.0)
-    layout = reshard(_layouts(optimizer, 3)[0], servers)
-    assert layout == _layouts(optimizer, servers)[0]
-    ends = [layout.bounds(s) for s in range(servers) if layout.shards[s]]
-    assert [low for low, _ in ends] == [0, *(high for _, high in ends[:-1])]
-    assert ends[-1][1] == layout.size == sum(sizes)
-    used = bytes(i % 2 for i in range(len(sizes)))
-    for server in range(servers):
-        (mask,) = masks_of([used], [layout], server)
-        assert mask == bytes(used[piece.parameter] for piece in layout.shards[server])
 
 
 # -- steps that all contribute to -----------------------------------------------------------
@@ -197,22 +173,6 @@ def test_a_worker_contributes_once_to_a_step_that_all_are_at() -> None:
         rounds.claim(_share(0))
     rounds.reset()
     rounds.claim(_share(0))
-
-
-def test_the_factor_of_several_servers_is_applied_once() -> None:
-    shard = Shard(_described())
-    rounds = Rounds(shard)
-    for rank in range(3):
-        _give(rounds, _share(rank, norm=True), 2.0)
-    assert shard.version == 0
-    assert rounds.wait(0, lambda: True) == pytest.approx(4.0 * SIZE)
-    for _ in range(3):
-        rounds.commit(0, 0.5)
-    assert rounds.wait(0, lambda: True) == pytest.approx(4.0 * SIZE)
-    assert shard.version == 1
-    assert shard.parameters[0].eq(-1.0).all()
-    with pytest.raises(StoreRefused):
-        rounds.commit(1, 0.5)
 
 
 def test_nobody_waits_for_who_is_gone_but_for_who_came_back() -> None:
