@@ -97,6 +97,7 @@ LONG = {
     "adopted": "benchmarks.adopted",
     "unchanged": "benchmarks.unchanged",
     "views": "benchmarks.views",
+    "first-step": "benchmarks.first_step",
     "accuracy": "benchmarks.accuracy",
     "straggler": "benchmarks.straggler",
     "balance": "benchmarks.balance",

@@ -18,7 +18,6 @@ from phalanx.sync.reduce import early_gradients
 _HERE = Path(__file__).parent
 ONE_HOST = {
     "test_properties.py": "replays interleavings from a seed, which one host's memory allows",
-    "test_scripted_time.py": "time is scripted on one host only",
     "test_one_truth.py": "time is scripted on one host only",
     "test_what_was_sent_and_what_is_kept_add_up_to_all_gradients": "looks into one host's memory; "
     "test_between_hosts.py looks into that of two",

@@ -12,7 +12,6 @@ import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,72 +34,46 @@ OTHERS = ["async", "ssp:bound=3", "localsgd:every=3", "bsp", "allreduce@0.5/asyn
 Folders = pytest.TempPathFactory
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """``may``: whether a loop may be refused so; ``reason``: how it would train in silence."""
-
-    words: str
-    may: Callable[[Loop], bool]
-    reason: str
-
-
-REFUSALS = [
-    Refusal(
-        "the loss is a sum over the batch",
-        lambda loop: loop.is_sum,
-        "each worker's sum is over its part: gradients would shrink with the workers",
-    ),
-    Refusal(
-        "a function of the whole batch",
-        lambda loop: loop.loss == "root",
-        "the mean of roots over parts is another than the root over the batch",
-    ),
-    Refusal(
+REFUSALS: list[tuple[str, Callable[[Loop], bool]]] = [
+    # Each worker's sum is over its part: gradients would shrink with the workers.
+    ("the loss is a sum over the batch", lambda loop: loop.is_sum),
+    # The mean of roots over parts is another than the root over the batch.
+    ("a function of the whole batch", lambda loop: loop.loss == "root"),
+    # A sum over a constant grows with the batch, a weighted mean does not.
+    (
         "it cannot be seen whether that number depends on the batch",
         lambda loop: "sum" in loop.loss or loop.loss == "weighted mean",
-        "a sum over a constant grows with the batch, a weighted mean does not",
     ),
-    Refusal(
-        "a mean over a selection of the batch",
-        lambda loop: loop.loss == "selected",
-        "parts with fewer selected samples would count as much as those with more",
-    ),
-    Refusal(
+    # Parts with fewer selected samples would count as much as those with more.
+    ("a mean over a selection of the batch", lambda loop: loop.loss == "selected"),
+    # Each batch has another sum of weights, and one gradient may hold several of them.
+    (
         "is a weighted mean, and several losses are accumulated",
-        lambda loop: loop.loss == "class weights" and not loop.steps_each_batch,
-        "each batch has another sum of weights, and one gradient may hold several of them",
+        lambda loop: loop.loss == "class weights" and (not loop.steps_each_batch),
     ),
-    Refusal(
+    # What was read is the sum over all workers, what is added is one worker's.
+    (
         "gradients were read, and another backward pass added to them",
         lambda loop: loop.is_sum and loop.accumulate > 1,
-        "what was read is the sum over all workers, what is added is one worker's",
     ),
-    Refusal(
-        "the workers diverged",
-        lambda loop: loop.branch == "within",
-        "a layer is thawed in the middle of a pass, where free-running workers do not all come by",
-    ),
-    Refusal(
+    # A layer is thawed in the middle of a pass, where free-running workers do not all come by.
+    ("the workers diverged", lambda loop: loop.branch == "within"),
+    # Of a single sample a sum and a mean look alike, and its worker counts it as a mean.
+    (
         "the workers do not agree whether the loss is a mean or a sum",
         lambda loop: loop.is_sum or "sum" in loop.loss,
-        "of a single sample a sum and a mean look alike, and its worker counts it as a mean",
     ),
-    Refusal(
+    # A free-running worker's change would be lost, or undo the others' updates.
+    (
         "the script changes the weights itself between steps, which workers train apart",
         lambda loop: True,
-        "a free-running worker's change would be lost, or undo the others' updates",
     ),
-    Refusal(
-        "left its loop after",
-        lambda loop: loop.through in ("islice", "next"),
-        "free-running workers would leave it after other samples, and evaluate in between",
-    ),
-    Refusal(
-        "the batch of 5 is smaller than the",
-        lambda loop: loop.batch == 5,
-        "a worker would have no part of any batch",
-    ),
+    # Free-running workers would leave it after other samples, and evaluate in between.
+    ("left its loop after", lambda loop: loop.through in ("islice", "next")),
+    # A worker would have no part of any batch.
+    ("the batch of 5 is smaller than the", lambda loop: loop.batch == 5),
 ]
+"""What a refusal says, and which loops may be refused so; above it, how they would train if not."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -143,7 +116,7 @@ def _adopted(
         return None
     except InputError as error:
         refusals = REFUSALS if workers > 1 and view == "parts" else []
-        known = [r.words for r in refusals if r.may(loop)]
+        known = [words for words, may in refusals if may(loop)]
         assert any(words in error.cause for words in known), f"refused without a reason: {error}"
         assert error.remedy
         return None

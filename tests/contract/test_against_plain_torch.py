@@ -74,7 +74,6 @@ def _script(seed: int) -> Script:
         samples=samples,
         batch=batch,
         epochs=epochs,
-        data=one("tuple", "tuple", "dict", "loader", "dicts of a loader"),
         loss=loss,
         declared=one(True, True, False),
         penalty=loss.startswith("mean") and one(False, True),

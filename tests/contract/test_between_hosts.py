@@ -146,7 +146,7 @@ def _owed(state: dict[str, Tensor], like: Tensor) -> Tensor:
 
 
 def _strategy(run: Run) -> Any:
-    return run.engine._phases.strategies[0]  # type: ignore[attr-defined]
+    return run.engine._phases.current.strategies[0]  # type: ignore[attr-defined]
 
 
 def _ranks(folder: Path, spec: str, work: Any) -> list[tuple[Tensor, Tensor, Tensor]]:

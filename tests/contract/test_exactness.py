@@ -1,18 +1,23 @@
-"""Any number of workers under ``allreduce`` ends where one process ends."""
+"""Any number of workers under ``allreduce`` ends where one process ends, and with batch norm where
+torch's own DistributedDataParallel ends."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from ranks import as_ranks
 from torch import Tensor, nn
 
 import phalanx
 from phalanx.core.settings import RunSettings
+from phalanx.data.reader import order
 
 SAMPLES = 97  # the last batch has one sample: all workers but one have none of it
 Optimizers = dict[str, Callable[[nn.Module], torch.optim.Optimizer]]
@@ -146,7 +151,7 @@ def test_what_was_sent_and_what_is_kept_add_up_to_all_gradients(
         torch.manual_seed(rank)
         model = nn.Linear(12, 5, bias=False)
         run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.5))
-        sums = _Sums(run.engine._phases.strategies[0], model.weight)  # type: ignore[attr-defined]
+        sums = _Sums(run.engine._phases.current.strategies[0], model.weight)  # type: ignore[attr-defined]
         x, y = (part[:9] for part in _data(torch.float32))
         for _ in run.epochs(6):
             for a, b in run.batches((x, y), batch=8):
@@ -197,3 +202,63 @@ class _Sums:
         for (low, high), part in zip(self._bounds, parts, strict=True):
             whole[low:high] = part
         return whole
+
+
+# -- batch norm, as torch has it with the same shares ---------------------------------------
+
+ROWS, BATCH, EPOCHS, SEED = 48, 8, 2, 4
+
+
+def _normed() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def _rows() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(ROWS, 6, generator=generator, dtype=torch.float64)
+    return x, torch.randint(0, 3, (ROWS,), generator=generator)
+
+
+def _momentum(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def _ddp(rank: int, folder: str) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    inner, (x, y) = _normed(), _rows()
+    model = nn.parallel.DistributedDataParallel(inner)
+    optimizer = _momentum(inner)
+    for epoch in range(EPOCHS):
+        positions = order(ROWS, SEED, epoch)
+        for start in range(0, ROWS, BATCH):
+            half = BATCH // 2
+            mine = positions[start + rank * half : start + (rank + 1) * half]
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[mine]), y[mine]).backward()
+            optimizer.step()
+    if rank == 0:
+        torch.save(dict(inner.named_parameters()), f"{folder}/ddp.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_batch_norm_models_end_where_ddp_ends(tmp_path: Path) -> None:
+    # Not spawned: importing torch again would take longer than all the rest.
+    mp.start_processes(_ddp, (str(tmp_path),), nprocs=2, start_method="fork")
+    expected = torch.load(tmp_path / "ddp.pt", weights_only=True)
+    models = [_normed() for _ in range(2)]
+
+    def work(rank: int) -> None:
+        loss = nn.functional.cross_entropy
+        optimizer = _momentum(models[rank])
+        phalanx.fit(
+            models[rank], optimizer=optimizer, loss=loss, train=_rows(), epochs=EPOCHS, batch=BATCH
+        )
+
+    as_ranks(2, tmp_path / "run", work, RunSettings(strategy="allreduce", seed=SEED))
+    for name, value in models[1].named_parameters():
+        difference = (value - expected[name]).norm() / expected[name].norm()
+        assert difference <= 1e-12, f"{name}: {float(difference):.1e}"

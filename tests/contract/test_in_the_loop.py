@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 import phalanx
 from phalanx.core.errors import PhalanxError
+from phalanx.sync.strategies.team_strategy import GradientAgreement
 
 pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
@@ -97,6 +98,54 @@ def test_each_of_two_optimizers_has_gradients_of_its_own(tmp_path: Path, workers
     for weights in ended:
         for found, value in zip(weights, wanted, strict=True):
             assert_near(found, value, "weights")
+
+
+AFTER_CLIPPING = {
+    "nothing": "",
+    "read": "seen.append(float(weight.grad.norm()))",
+    "edited": "for p in model.parameters():\n    p.grad.mul_(0.5)",
+    "replaced": "weight.grad = weight.grad * 0.5",
+    "clipped again": "seen.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.02)))",
+    "one more loss": "backward(model(x).square().mean())",
+    "zeroed": "if number % 2:\n    model.zero_grad(set_to_none=False)",
+    "dropped": "if number % 2:\n    model.zero_grad()",
+    "not stepped": "stepped = number % 3 > 0",
+}
+
+
+@WORKERS
+@pytest.mark.parametrize("then", AFTER_CLIPPING)
+def test_gradients_are_clipped_where_they_are_summed(
+    tmp_path: Path, workers: int, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come back to no worker unless the script reads them afterwards."""
+    shared: list[int] = []
+    plain = GradientAgreement.share
+    monkeypatch.setattr(
+        GradientAgreement, "share", lambda *given: (shared.append(1), plain(*given))[1]
+    )
+    act = compile(AFTER_CLIPPING[then], then, "exec")
+
+    def loop(models: Any, batches: Any, backward: Any, step: Any, first: bool) -> Any:
+        model, seen = models[0], []
+        for number, (x, y) in enumerate(batches):
+            backward(F.cross_entropy(model(x), y))
+            seen.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.1)))
+            names = {"model": model, "weight": model.weight, "seen": seen, "number": number, "x": x}
+            names |= {"nn": nn, "backward": backward, "stepped": True}
+            exec(act, names)
+            if names["stepped"]:
+                step(0)
+        return model.weight.detach().clone(), seen
+
+    ended, (weight, norms) = in_both_worlds(
+        tmp_path, workers, lambda: [linear()], loop, lr=0.5, momentum=0.5
+    )
+    for found, seen in ended:
+        assert_near(found, weight, "weights")
+        assert seen == pytest.approx(norms, rel=1e-9)
+    if then in ("nothing", "one more loss", "zeroed", "dropped", "not stepped"):
+        assert not shared
 
 
 # -- states ----------------------------------------------------------------------------------

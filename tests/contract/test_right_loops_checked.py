@@ -22,7 +22,6 @@ from on_hosts import HOSTS
 from plain_compare import assert_near, assert_same_state
 
 from phalanx.core.script.weight_writes import may_write_weights
-from phalanx.train.proof import checks, proof
 
 pytestmark = pytest.mark.skipif(AWAY or HOSTS > 1, reason="workers are forks of this process")
 BLOCKS, OF_EACH = 10, 30
@@ -44,13 +43,6 @@ def _right_loops() -> Iterator[Loop]:
 
 
 CHECKED = "checked against one process"
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are forks of this process. On a busy machine a check takes longer than it may."""
-    for module in (checks, proof):
-        monkeypatch.setattr(module, "SECONDS", 30.0)
 
 
 def _said(loop: Loop, folder: Path) -> str:

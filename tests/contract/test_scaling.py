@@ -10,6 +10,7 @@ import torch
 from devices import AWAY
 from ranks import as_ranks
 from strategy_cases import NAMES
+from test_float16 import _model
 from torch import Tensor, nn
 
 import phalanx
@@ -25,14 +26,6 @@ X = torch.randn(SAMPLES, 6)
 Y = (X[:, 0] + X[:, 1] > 0).long()
 
 pytestmark = pytest.mark.skipif(AWAY, reason="scalers of the processor")
-
-
-def _model() -> tuple[nn.Sequential, torch.optim.Optimizer]:
-    drawn = torch.Generator().manual_seed(7)  # ranks may be threads that share torch's own
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
-    for parameter in model.parameters():
-        nn.init.uniform_(parameter, -0.4, 0.4, generator=drawn)
-    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 def _scaler() -> torch.amp.GradScaler:

@@ -44,7 +44,7 @@ class Seen:
 
 
 def _state(engine: SharedEngine) -> dict[str, Tensor]:
-    found = engine._phases.strategies[0].export_state()
+    found = engine._phases.current.strategies[0].export_state()
     return {k: v.clone() for k, v in found.items() if not k.startswith("velocity")}
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
-from commands import PHALANX, until
+from commands import until
 from own_ray import OwnRay
-from seat_launcher_contract import SeatCluster, SeatLauncherContract, checkpoints, run_of, words
+from seat_launcher_contract import (
+    SeatCluster,
+    SeatLauncherContract,
+    background,
+    checkpoints,
+    run_of,
+    words,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -26,14 +31,7 @@ class TestRay(SeatLauncherContract):
 
 def test_a_ray_of_its_own_listens_on_loopback_only(ray: OwnRay, tmp_path: Path) -> None:
     given = words(100, 0.1, "--launcher", "ray", "--workers", "1")  # with a token of its own
-    process = subprocess.Popen(
-        [*PHALANX, *given],
-        cwd=tmp_path,
-        env={**os.environ, "PHALANX_RUNS": str(tmp_path / "runs")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    process = background(tmp_path, given, {})
     until(lambda: bool(checkpoints(tmp_path)), 120.0)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     doors = {

@@ -132,6 +132,7 @@ def test_what_a_folder_names_is_run_only_if_it_is_trusted(
     stage = _estimator() if kind == "estimator" else PipelineModel([fitted])
     reader = Estimator if kind == "estimator" else PipelineModel
     stage.write().save(str(tmp_path / "saved"))
+    assert not [file for file in tmp_path.rglob("*") if file.suffix in (".pkl", ".pt")]
     for name in MAKERS:
         with pytest.raises(InputError, match=f"names '{name}', which would run as code"):
             reader.load(str(tmp_path / "saved"))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from ranks import as_ranks
@@ -26,17 +23,6 @@ from phalanx.data.blocks.block_data import BlockData
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300, func_only=True)]
 MODELS = Path(__file__).parent / "spark_models.py"
 ROWS = 600
-LOADS = f"""
-import sys
-from pyspark.ml import PipelineModel
-from pyspark.sql import SparkSession
-from phalanx.spark import trust
-trust("spark_models:classifier", "spark_models:momentum")
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-spark.sparkContext.addPyFile({str(MODELS)!r})
-rows = PipelineModel.load(sys.argv[1]).transform(spark.read.parquet(sys.argv[2])).collect()
-print("PREDICTED", sorted((r.number, r.prediction) for r in rows))
-"""
 
 
 def made_rows(rows: int) -> list[tuple[Any, ...]]:
@@ -71,45 +57,6 @@ def estimator(**options: Any) -> Any:
         **options,
     }
     return Estimator(chosen.pop("model"), **chosen)
-
-
-@pytest.fixture(scope="module")
-def fitted(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """A pipeline, and the folder that it was saved in."""
-    from pyspark.ml import Pipeline
-    from pyspark.ml.feature import SQLTransformer
-
-    made = "SELECT number, label, array(a, b, c, d) AS features FROM __THIS__"
-    began = time.monotonic()
-    found = Pipeline(stages=[SQLTransformer(statement=made), estimator()]).fit(frame_of(spark))
-    print(f"fit took {time.monotonic() - began:.1f} s: {found.stages[1].figures}")
-    folder = tmp_path_factory.mktemp("fitted") / "saved"
-    found.write().save(str(folder))
-    return found, folder
-
-
-def test_a_pipeline_is_saved_and_loaded_by_a_new_process(
-    spark: Any, fitted: tuple[Any, Path], tmp_path: Path
-) -> None:
-    pipeline, folder = fitted
-    rows = pipeline.transform(frame_of(spark)).collect()
-    predicted = sorted((row.number, row.prediction) for row in rows)
-    assert np.mean([row.prediction == row.label for row in rows]) > 0.75
-    names = {file.name for file in folder.rglob("*") if file.is_file()}
-    assert "model.safetensors" in names and not [n for n in names if n.endswith((".pkl", ".pt"))]
-    columns = zip(
-        ["number", "a", "b", "c", "d", "label"], zip(*made_rows(ROWS), strict=True), strict=True
-    )
-    pq.write_table(pa.table({name: list(column) for name, column in columns}), tmp_path / "rows")
-    words = [sys.executable, "-c", LOADS, str(folder), str(tmp_path / "rows")]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=250)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert f"PREDICTED {predicted}" in ended.stdout
-
-
-def test_each_row_is_trained_once_in_an_epoch(fitted: tuple[Any, Path]) -> None:
-    figures = fitted[0].stages[1].figures
-    assert sum(one.rows for one in figures) == ROWS and len(figures) == 2
 
 
 class _Partitions:

@@ -1,4 +1,4 @@
-"""What most tests over SSH share; a module that needs other machines has its own ``machines``."""
+"""What tests over SSH share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ from ssh_runs import Bench
 from phalanx.lab.lab import Lab
 
 __all__ = ["lab"]
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(2)
+def machines(request: pytest.FixtureRequest, lab: MakeLab) -> Lab:
+    """Two, or what a module says with ``LAB``: how many, and with which limits."""
+    return lab(**{"count": 2, **getattr(request.module, "LAB", {})})
 
 
 @pytest.fixture

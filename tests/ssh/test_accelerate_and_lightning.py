@@ -17,7 +17,6 @@ from ssh_runs import Bench, Ended, Running, nothing_left
 
 from phalanx.core.files import cache_home
 
-pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ACCELERATE, LIGHTNING = "plain_accelerate.py", "plain_lightning.py"
 LONG = 600.0

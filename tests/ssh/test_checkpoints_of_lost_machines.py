@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from commands import until
-from lab_machines import MakeLab, lab, run_in
+from lab_machines import run_in
 from ssh_runs import Bench, cut
 
-from phalanx.lab.lab import Lab
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-__all__ = ["lab"]
-
-
-@pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(2)
+pytestmark = pytest.mark.timeout(1200)
 
 
 def _here(bench: Bench) -> list[str]:

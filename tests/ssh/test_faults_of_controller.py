@@ -7,11 +7,8 @@ import signal
 
 import pytest
 from commands import until
-from lab_machines import lab
 from ssh_runs import Bench, nothing_left, processes
 
-pytestmark = pytest.mark.slow
-__all__ = ["lab"]
 GOING = r"epoch\s+2/"
 UNUSED = "def unused(): phalanx.fit()\n"
 """A script that never trains is refused before anything is started."""
@@ -27,11 +24,12 @@ def test_killed_while_it_trains(bench: Bench) -> None:
     assert re.search(r"train\S*\s.*lost", status.text), status.text
 
 
-def test_killed_while_it_connects(bench: Bench) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_ended_while_it_connects(bench: Bench, number: signal.Signals, code: int) -> None:
     running = bench.train()
     until(lambda: bool(processes(bench.lab, "m1")))
-    running.signal(signal.SIGKILL)
-    running.end()
+    running.signal(number)
+    assert running.end().code == code
     nothing_left(bench.lab, "m1", "m2")
 
 
@@ -78,15 +76,6 @@ def test_asked_twice_it_ends_at_once(bench: Bench) -> None:
     first, second = bench.summary()["exit_codes"]
     assert first == -9
     assert second in (-9, -15), "it may not have come to its own handler"
-
-
-def test_asked_while_it_connects(bench: Bench) -> None:
-    running = bench.train()
-    running.until("connecting to 2 machines")
-    running.signal(signal.SIGINT)
-    ended = running.end()
-    nothing_left(bench.lab, "m1", "m2")
-    assert ended.code == 130
 
 
 def test_one_of_two_runs_is_killed_and_the_other_goes_on(bench: Bench) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commands import until
-from lab_machines import MakeLab, lab
 from ssh_runs import (
     Bench,
     Ended,
@@ -22,8 +20,7 @@ from ssh_runs import (
 
 from phalanx.lab.lab import Lab
 
-pytestmark = pytest.mark.slow
-__all__ = ["lab"]
+LAB = {"rate": "400mbit"}
 GOING = r"epoch\s+2/"
 KILLS = """
 import os, signal, time
@@ -32,11 +29,6 @@ if os.environ["PHALANX_RANK"] == "0":
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60.0)
 """
-
-
-@pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(2, rate="400mbit")
 
 
 @pytest.fixture(autouse=True)

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_machines import MakeLab, lab
 from made_mnist import IMAGES, make_mnist
 from ssh_runs import Bench, Running, cut, nothing_left
 
-from phalanx.lab.lab import Lab
 from phalanx.launch.frameworks.framework import MIRRORED, TENSORFLOW, Framework
 from phalanx.launch.frameworks.peer_environments import TENSORFLOW_PACKAGES, environment_for
 
-pytestmark = pytest.mark.slow
-__all__ = ["lab"]
+LAB = {"count": 4}
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LONG = 900.0
 """Seconds: TensorFlow on few cores, started several times at once."""
-
-
-@pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(4)
 
 
 @pytest.fixture(scope="module")

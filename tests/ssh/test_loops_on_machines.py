@@ -6,20 +6,16 @@ import json
 import re
 import runpy
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lab_machines import MakeLab, lab
 from ssh_runs import Bench
 from whole_scripts import WholeScript, script_of, text_of
 
-from phalanx.lab.lab import Lab
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-__all__ = ["lab"]
+pytestmark = pytest.mark.timeout(1200)
+LAB = {"count": 3, "cpu": "80,80,20"}
 LOOPS, A_RUN = 60, 20
 ALL = """
 import json, runpy, sys, torch
@@ -53,11 +49,6 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[WholeScri
         if len(found) < LOOPS and (wanted := _alone(path)) is not None:
             found[path.stem] = (script, path.read_text(encoding="utf-8"), wanted)
     return found
-
-
-@pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(3, cpu="80,80,20")
 
 
 @pytest.mark.parametrize("part", [pytest.param(0, marks=pytest.mark.machines), 1, 2])

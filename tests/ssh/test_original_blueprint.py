@@ -13,13 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from lab_machines import MakeLab, lab, run_in
+from lab_machines import MakeLab, run_in
 from ssh_runs import Bench, Running, processes
 
 from phalanx.lab.lab import Lab
 
-pytestmark = pytest.mark.slow
-__all__ = ["lab"]
 PASSWORD = f"pass-{secrets.token_hex(8)}"
 VENV = Path(sys.executable).parent
 
@@ -49,16 +47,6 @@ def bench(machines: Lab, tmp_path: Path) -> Iterator[Bench]:
     assert bench.do("pool", "trust", str(bench.pool), "--yes").code == 0
     yield bench
     bench.close()
-
-
-def test_a_file_that_others_can_read_is_refused(bench: Bench) -> None:
-    bench.pool.chmod(0o644)
-    ended = bench.do("run", "train.py", "--pool", str(bench.pool), "--machines", "gpus")
-    assert ended.code == 2
-    assert "the file with this password can be read by others" in ended.words
-    assert f"chmod 600 {bench.pool}" in ended.words
-    assert PASSWORD not in ended.text
-    assert not bench.runs.exists()
 
 
 @pytest.mark.parametrize("selection", ["gpus", pytest.param("energy", marks=pytest.mark.machines)])

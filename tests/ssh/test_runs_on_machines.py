@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 from commands import until
-from lab_machines import lab, run_in
+from lab_machines import run_in
 from ssh_runs import Bench, agents, nothing_left, processes
 
-pytestmark = pytest.mark.slow
-__all__ = ["lab"]
 MINUTE = 60.0
 MACHINES = ("m1", "m2")
 READS = """

@@ -10,11 +10,9 @@ from itertools import pairwise
 
 import pytest
 from commands import until
-from lab_machines import lab, run_in
+from lab_machines import run_in
 from ssh_runs import Bench, Running, cut, nothing_left, processes
 
-pytestmark = pytest.mark.slow
-__all__ = ["lab"]
 EPOCHS = 60
 TRAINS = """
 import time

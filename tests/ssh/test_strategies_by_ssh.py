@@ -7,19 +7,17 @@ import signal
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from lab_machines import MakeLab, lab
 from ssh_runs import Bench, nothing_left
 
 from phalanx.core import words
 from phalanx.lab.lab import Lab
 
-pytestmark = pytest.mark.slow
-__all__ = ["lab"]
+LAB = {"count": 3}
 STRATEGIES = (
     pytest.param("allreduce", marks=pytest.mark.machines),
     "async", "ssp:bound=3", "localsgd:every=8", "groups:size=2", "switch:at=0.5",
@@ -30,11 +28,6 @@ NAMES = ("m1", "m2", "m3")
 WATCHED = 25.0
 LOOK = 0.1
 CLOSE = 0.05
-
-
-@pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(3)
 
 
 @pytest.mark.timeout(600)

@@ -16,20 +16,19 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_machines import MakeLab, lab, run_in
+from lab_machines import run_in
 from safetensors.torch import load_file
 from ssh_runs import Bench, Ended, Running, agents, kill_in, processes
 
 from phalanx.lab.lab import Lab
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-__all__ = ["lab"]
+pytestmark = pytest.mark.timeout(1200)
+LAB = {"count": 3}
 
 SAMPLES, BATCH, EPOCHS = 480, 48, 5
 MACHINES = ["m1", "m2", "m3"]
@@ -112,11 +111,6 @@ class Noticed:
 
 FIRST = int(os.environ.get("PHALANX_FIRST_TRIAL", "0"))
 TRIALS = [Trial.of(FIRST + n) for n in range(int(os.environ.get("PHALANX_TRIALS", "6")))]
-
-
-@pytest.fixture(scope="module")
-def machines(lab: MakeLab) -> Iterator[Lab]:
-    yield lab(len(MACHINES))
 
 
 # -- the fault -------------------------------------------------------------------------------

@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_machines import lab, run_in
+from lab_machines import run_in
 from ssh_runs import Bench, Ended, nothing_left
 
 from phalanx.lab.lab import Lab
 
-pytestmark = pytest.mark.slow
-__all__ = ["lab"]
 SILENT = """
 import socket, time
 server = socket.create_server(("0.0.0.0", 2222))
@@ -77,14 +75,21 @@ def shell(lab: Lab, program: str) -> Iterator[None]:
         )
 
 
-def test_wrong_key(bench: Bench, tmp_path: Path) -> None:
-    subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", tmp_path / "k"], check=True)
-    refused(bench, r"m2 \S+ rejected the login of root", "Check user, key", key=str(tmp_path / "k"))
-
-
-def test_no_python(bench: Bench) -> None:
-    line, remedy = "m2 has no command '/no/such'", "Set 'python' in the blueprint to its Python"
-    refused(bench, line, remedy, python="/no/such")
+@pytest.mark.parametrize(
+    ("changes", "line", "remedy"),
+    [
+        ({"user": "nobody-here"}, r"m2 \S+ rejected the login of nobody-here", "Check user, key"),
+        ({"python": "/no/such"}, "m2 has no command '/no/such'", "Set 'python' in the blueprint"),
+        ({"folder": "/proc/phalanx"}, r"m2: cannot create /proc/phalanx", "'folder'"),
+        ({"host": "NOWHERE"}, r"m2 \(\S+\) cannot be reached: no route", "Check that it is up"),
+    ],
+)
+def test_what_the_blueprint_says_and_is_not_so(
+    bench: Bench, changes: dict[str, str], line: str, remedy: str
+) -> None:
+    nowhere = bench.lab.gateway.rsplit(".", 1)[0] + ".250"
+    given = {name: value.replace("NOWHERE", nowhere) for name, value in changes.items()}
+    refused(bench, line, remedy, **given)
 
 
 def test_python_without_torch(bench: Bench) -> None:
@@ -121,17 +126,6 @@ def test_no_space(bench: Bench) -> None:
         refused(bench, r"m2.*(free|space)", "'folder'", folder=folder)
     finally:
         run_in(bench.lab, "m2", ["umount", folder])
-
-
-def test_a_folder_that_may_not_be_written(bench: Bench) -> None:
-    refused(bench, r"m2: cannot create /proc/phalanx", "'folder'", folder="/proc/phalanx")
-
-
-def test_a_machine_that_is_not_there(bench: Bench) -> None:
-    nowhere = bench.lab.gateway.rsplit(".", 1)[0] + ".250"
-    refused(
-        bench, rf"m2 \({nowhere}\) cannot be reached: no route", "Check that it is up", host=nowhere
-    )
 
 
 def test_a_machine_that_does_not_answer(bench: Bench) -> None:

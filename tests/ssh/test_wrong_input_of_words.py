@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-from lab_machines import lab
 from ssh_runs import Bench, nothing_left
 
-pytestmark = pytest.mark.slow
-__all__ = ["lab"]
 ODD = "Größe $(touch x) `id` 'a' \"b\" ; & * ? ~ \\ 数据"
 SCRIPT = """
 import json, sys

@@ -17,7 +17,7 @@ import pytest
 
 from phalanx.agent.frames import pack, unpack
 from phalanx.agent.system import readable
-from phalanx.launch.link.agent_source import agent_command, agent_sources
+from phalanx.launch.link.agent_link import agent_command, agent_sources
 
 SECONDS = 20.0
 

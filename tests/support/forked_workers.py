@@ -25,6 +25,7 @@ from phalanx.core.settings import RunSettings
 from phalanx.launch.worker.bootstrap import become_main
 from phalanx.launch.worker.script_runner import run_script
 from phalanx.sync.arena import memfd
+from phalanx.train.proof import checks, proof
 
 LIMIT = 60.0
 importlib.import_module("phalanx.train.adopt.adoption")  # once, and not in each worker
@@ -91,6 +92,8 @@ def _fork(script: Path, paths: RunPaths, rank: int, workers: int, arena: int, to
 
 
 def _work(script: Path, paths: RunPaths, rank: int) -> NoReturn:
+    for module in (checks, proof):
+        module.SECONDS = 30.0  # on a busy machine a check takes longer than it may
     run_startup(adopt=True)
     main = become_main(str(script), [])
     code = run_script(main, paths.traceback_of(rank))

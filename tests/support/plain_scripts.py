@@ -13,7 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
-from torch.utils.data import Dataset
 
 FEATURES, CLASSES, SEED = 5, 3, 11
 At = tuple[int, int]
@@ -48,7 +47,6 @@ class Script:
     samples: int = 43
     batch: int = 8
     epochs: int = 2
-    data: Literal["tuple", "dict", "loader", "dicts of a loader"] = "tuple"
     loss: Literal["mean", "mean by hand", "sum", "sum by hand"] = "mean"
     declared: bool = True
     """Whether a sum is declared when the script joins."""
@@ -135,19 +133,6 @@ class Net(nn.Module):
         if self.with_branch and self.branch is not None:
             inner = inner + self.branch(x)
         return self.head(inner)  # type: ignore[no-any-return]
-
-
-class Records(Dataset[dict[str, Tensor]]):
-    """Samples with names."""
-
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.y = x, y
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, number: int) -> dict[str, Tensor]:
-        return {"x": self.x[number], "y": self.y[number]}
 
 
 def model_of(script: Script) -> Net:

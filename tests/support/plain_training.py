@@ -51,7 +51,7 @@ class Training:
 
     def _batch(self, epoch: int, number: int, batch: Any) -> Tensor:
         script, at = self.script, (epoch, number)
-        x, y = (batch["x"], batch["y"]) if isinstance(batch, dict) else batch
+        x, y = batch
         if at == script.late:
             self._release()
         if script.zero in ("top", "model") and number % script.accumulate == 0:

@@ -12,7 +12,6 @@ from plain_scripts import (
     SEED,
     Net,
     Outcome,
-    Records,
     Script,
     data_of,
     model_of,
@@ -22,7 +21,6 @@ from plain_scripts import (
 from plain_training import Training
 from ranks import as_ranks
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import phalanx
 from phalanx.core.settings import RunSettings
@@ -48,8 +46,7 @@ class Plain:
         numbers = order(len(x), SEED, self._passes)
         self._passes += 1
         for part in numbers.split(self.script.batch):
-            named = self.script.data.startswith("dict")
-            yield {"x": x[part], "y": y[part]} if named else (x[part], y[part])
+            yield x[part], y[part]
 
     def backward(self, loss: Tensor) -> None:
         loss.backward()
@@ -87,22 +84,13 @@ class Joined:
     optimizer: torch.optim.Optimizer
 
     def __post_init__(self) -> None:
-        self.is_first, self._pairs = self.run.is_first, data_of(self.script)
-        x, y = self._pairs
-        script = self.script
-        chosen: Any = self._pairs if script.data == "tuple" else Records(x, y)
-        if script.data == "loader":
-            chosen = DataLoader(TensorDataset(x, y), script.batch, shuffle=True)
-        elif script.data == "dicts of a loader":
-            chosen = DataLoader(chosen, script.batch, shuffle=True)
-        self._data = chosen
+        self.is_first, self._data = self.run.is_first, data_of(self.script)
 
     def epochs(self, count: int) -> Iterable[int]:
         return self.run.epochs(count)
 
     def batches(self) -> Iterator[Any]:
-        loaded = isinstance(self._data, DataLoader)
-        return self.run.batches(self._data, batch=None if loaded else self.script.batch)
+        return self.run.batches(self._data, batch=self.script.batch)
 
     def backward(self, loss: Tensor) -> None:
         if self.script.backward == "run":
@@ -120,7 +108,7 @@ class Joined:
             self.run.step(clip=clip, scaler=scaler)  # type: ignore[call-arg,unused-ignore]
 
     def evaluate(self, metric: Callable[[Tensor, Tensor], Tensor]) -> float:
-        return self.run.evaluate(metric, self._pairs)
+        return self.run.evaluate(metric, self._data)
 
 
 def train_plain(script: Script) -> Outcome:

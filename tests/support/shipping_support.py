@@ -9,29 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.agent.frames import RequestProblem
-from phalanx.agent.machine import inspect_python
+from phalanx.agent.main import HANDLERS
 from phalanx.agent.storage import (
     blobs,
-)
-from phalanx.agent.storage import (
-    environments as environment,
-)
-from phalanx.agent.storage import (
-    folders as files,
-)
-from phalanx.agent.storage import (
-    run_results as results,
 )
 from phalanx.core.errors import MachineError
 from phalanx.launch.link.agent_frames import AgentListener
 from phalanx.launch.link.progress_notes import MachineWait
 from phalanx.pool.machine import Machine
-
-HANDLERS: dict[str, Callable[..., Any]] = {
-    name: handler
-    for module in (blobs, environment, files, inspect_python, results)
-    for name, handler in module.HANDLERS.items()
-}
 
 
 class NearAgent:

@@ -510,18 +510,19 @@ class More:
     after: str = ""
 
 
+_BACK = "optimizer.zero_grad()\nloss = loss_of(x, y)\nloss.backward()\n"
 STEPS = {
-    "plain": "optimizer.zero_grad()\nloss = loss_of(x, y)\nloss.backward()\noptimizer.step()\n",
-    "clipped": "optimizer.zero_grad()\nloss = loss_of(x, y)\nloss.backward()\n"
+    "plain": f"{_BACK}optimizer.step()\n",
+    "clipped": f"{_BACK}"
     "norm = nn.utils.clip_grad_norm_(model.parameters(), 0.3)\nstate['norm'] = float(norm)\n"
     "optimizer.step()\n",
-    "clipped by value": "optimizer.zero_grad()\nloss = loss_of(x, y)\nloss.backward()\n"
+    "clipped by value": f"{_BACK}"
     "nn.utils.clip_grad_value_(model.parameters(), 0.02)\noptimizer.step()\n",
-    "edited": "optimizer.zero_grad()\nloss = loss_of(x, y)\nloss.backward()\n"
+    "edited": f"{_BACK}"
     "for p in model.parameters():\n    if p.grad is not None:\n"
     "        p.grad -= 0.5 * p.grad.mean()\noptimizer.step()\n",
-    "hook clamps": "optimizer.zero_grad()\nloss = loss_of(x, y)\nloss.backward()\noptimizer.step()\n",
-    "hook rarely": "optimizer.zero_grad()\nloss = loss_of(x, y)\nloss.backward()\noptimizer.step()\n",
+    "hook clamps": f"{_BACK}optimizer.step()\n",
+    "hook rarely": f"{_BACK}optimizer.step()\n",
     "summed": "loss = loss_of(x, y)\n(loss * len(x) / (2 * BATCH)).backward()\n"
     "if (state['step'] + 1) % 2 == 0:\n    optimizer.step()\n    optimizer.zero_grad()\n",
     "by grad": "loss = loss_of(x, y)\n"
@@ -547,7 +548,7 @@ STEPS = {
     "gs = torch.autograd.grad(loss, ps, create_graph=True, allow_unused=True)\n"
     "loss = loss + 0.01 * sum(g.abs().pow(2).sum() for g in gs if g is not None)\n"
     "loss.backward()\noptimizer.step()\n",
-    "sharpness": "optimizer.zero_grad()\nloss = loss_of(x, y)\nloss.backward()\n"
+    "sharpness": f"{_BACK}"
     "ps = [p for p in model.parameters() if p.grad is not None]\nold = [p.data.clone() for p in ps]\n"
     "for p in ps:\n    p.data = p.data + 0.05 * p.grad / (p.grad.norm() + 1e-9)\n"
     "optimizer.zero_grad()\nloss_of(x, y).backward()\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -63,7 +63,7 @@ def check_apart(optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """A parameter has one place in the memory that workers share: that of one optimizer."""
     owners: dict[int, int] = {}
     for i, optimizer in enumerate(optimizers):
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        for parameter in parameters_of([optimizer]):
             if owners.setdefault(id(parameter), i) != i:
                 raise InputError(
                     f"a parameter is in optimizer {owners[id(parameter)] + 1} and in optimizer "
@@ -87,6 +87,10 @@ def move_state(optimizers: Sequence[torch.optim.Optimizer]) -> None:
             for name, value in state.items():
                 if isinstance(value, Tensor) and value.ndim and value.device != parameter.device:
                     state[name] = value.to(parameter.device)
+
+
+def parameters_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
+    return [p for o in optimizers for group in o.param_groups for p in group["params"]]
 
 
 def count_parameters(models: Sequence[nn.Module]) -> int:

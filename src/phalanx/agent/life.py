@@ -255,8 +255,3 @@ def begin(agent: Agent) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, end)
     threading.Thread(target=watch, name="watch", daemon=True).start()
-
-
-HANDLERS = {"hello": hello, "facts": facts, "ping": ping, "leave": leave, "make_way": make_way}
-SLOW = ("facts",)
-"""Requests that take long: ``nvidia-smi`` needs seconds to answer the first time."""

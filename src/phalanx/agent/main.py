@@ -1,4 +1,4 @@
-"""The agent's entry, and the table of what it answers: the ``HANDLERS`` of each module."""
+"""The agent's entry, and the table of what it answers: functions that have the requests' names."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ from phalanx.agent.storage import blobs, environments, folders, run_results
 if TYPE_CHECKING:
     from phalanx.agent.agent import Handler
 
-MODULES: tuple[Any, ...] = (
-    blobs,
-    environments,
-    folders,
-    inspect_python,
-    life,
-    reach,
-    run_requests,
-    run_results,
+QUICK: tuple[Handler, ...] = (
+    *(life.hello, life.ping, life.leave, life.make_way),
+    *(run_requests.start, run_requests.resume_tails, run_requests.switch),
+    *(blobs.blob, blobs.stored, run_results.collected, reach.free_ports),
 )
-
-HANDLERS: dict[str, Handler] = {
-    name: handler for module in MODULES for name, handler in module.HANDLERS.items()
-}
-SLOW = {name for module in MODULES for name in getattr(module, "SLOW", ())}
+SLOW: tuple[Handler, ...] = (
+    *(life.facts, inspect_python.inspect),  # nvidia-smi takes seconds the first time
+    *(reach.listen, reach.reach),
+    *(run_requests.stop, run_requests.sample, run_requests.kept_samples),
+    *(folders.have, folders.lay_out, environments.environment),
+    *(run_results.collect, run_results.checkpoint, run_results.new_files, run_results.clean),
+)
+HANDLERS = {handler.__name__: handler for handler in (*QUICK, *SLOW)}
 FIRST_SECONDS = 30.0
 
 
@@ -62,7 +60,7 @@ def main() -> int:
 
 
 def new_agent(hello: dict[str, Any]) -> Agent:
-    agent = Agent(HANDLERS, SLOW)
+    agent = Agent(HANDLERS, [handler.__name__ for handler in SLOW])
     patience = hello.get("patience")
     if isinstance(patience, (int, float)) and patience > 0:
         agent.patience = float(patience)

@@ -115,14 +115,3 @@ def _kept(agent: Agent, request: dict[str, Any]) -> KeptSamples | None:
     kept = KeptSamples(agent.run_folder)
     kept.begin()
     return kept
-
-
-HANDLERS = {
-    "start": start,
-    "stop": stop,
-    "resume_tails": resume_tails,
-    "switch": switch,
-    "sample": sample,
-    "kept_samples": kept_samples,
-}
-SLOW = ("stop", "sample", "kept_samples")

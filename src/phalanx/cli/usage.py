@@ -35,7 +35,8 @@ def explain(error: Any, invocation: Invocation) -> PhalanxError:
     text = " ".join(str(error.format_message()).split()).rstrip(".")
     help_line = f"See: {path} --help"
     if found := re.search(r"unexpected extra arguments? ?\(?s?\)? ?\((.*)\)", text):
-        return InputError(f"'{path}' does not take '{found[1]}'", _extra(path))
+        remedy = "Arguments for the script go after --." if _passes_on(path) else help_line
+        return InputError(f"'{path}' does not take '{found[1]}'", remedy)
     option = (getattr(getattr(error, "param", None), "opts", None) or [""])[0]
     if option.startswith("-") and "valid integer" in text:
         value = _value_of(option, invocation)
@@ -51,12 +52,6 @@ def _no_such_option(option: str, path: str, context: Any) -> InputError:
         near = remedy if remedy.startswith("Did") else f"See: {path} --help."
         remedy = f"{near} The script's options go after --: {path} SCRIPT -- {option}"
     return InputError(f"'{path}' has no option '{option}'", remedy)
-
-
-def _extra(path: str) -> str:
-    if _passes_on(path):
-        return "Arguments for the script go after --."
-    return f"See: {path} --help"
 
 
 def _passes_on(path: str) -> bool:

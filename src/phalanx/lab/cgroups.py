@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from phalanx.agent.machine.control_groups import groups_of
 from phalanx.core.errors import InputError, MachineError
 
 MOUNT = Path("/sys/fs/cgroup")
@@ -30,20 +31,15 @@ def parents(name: str, mount: Path = MOUNT, ours: Path = Path("/proc/self/cgroup
     if (mount / "cgroup.controllers").exists():
         # Version 2 gives controllers only to children of groups without processes: the root.
         return [mount / group]
-    places = {}
-    for line in ours.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        places.update(dict.fromkeys(controllers.split(","), path))
     found = []
     # Processor time is counted in a tree of its own, on some hosts.
     apart = mount / "cpuacct"
     same = apart.exists() and apart.resolve() == (mount / "cpu").resolve()
     for controller in ("cpu", "memory", *(["cpuacct"] if apart.exists() and not same else [])):
-        base = mount / controller / places.get(controller, "/").lstrip("/")
-        base = base if base.is_dir() else mount / controller
-        if not (base / "cgroup.procs").exists():
+        known = [Path(each.folder) for each in groups_of(controller, str(ours), str(mount))]
+        if not known or not (known[0] / "cgroup.procs").exists():
             raise InputError(f"this host has no control group '{controller}'", REMEDY)
-        found.append(base / group)
+        found.append(known[0] / group)
     return found
 
 

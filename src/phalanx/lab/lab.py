@@ -6,18 +6,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.agent.machine.control_groups import memory_used
 from phalanx.core.errors import InputError, MachineError
+from phalanx.core.files import write_asked
 from phalanx.core.registry import did_you_mean
-from phalanx.lab import blueprint, cgroups, ending, limits, network, starting
+from phalanx.lab import cgroups, limits, network, starting
 from phalanx.lab import state as states
-from phalanx.lab.building import build, plan
+from phalanx.lab.building import build, kill_and_wait, plan, remove
 from phalanx.lab.needs import check_host, check_root
 from phalanx.lab.state import LabState, MachineState
-from phalanx.pool.facts import measure
+from phalanx.pool.here import Facts, measure
 
 
 class Lab:
@@ -103,7 +107,7 @@ class Lab:
 
     def write_blueprint(self, path: Path) -> None:
         """Describe the lab in ``path``; the lab's end removes that file."""
-        blueprint.write(self.state, path, measure())
+        _write_blueprint(self.state, path, measure())
 
     def command(self, name: str, words: Sequence[str]) -> list[str]:
         """``words`` as a command of this host that runs them inside a machine.
@@ -156,7 +160,7 @@ class Lab:
         machine.cut = machine.killed = True
         states.write(self.state)
         network.set_link(machine, up=False)
-        ending.kill_and_wait([machine])
+        kill_and_wait([machine])
 
     def down(self) -> None:
         """Remove everything that the lab made. Doing so twice does no harm."""
@@ -188,6 +192,43 @@ def take_down(name: str) -> bool:
     with states.alone():
         state = states.read(name) if folder.is_dir() else None
         if state is not None:
-            ending.remove(state)
+            remove(state)
         states.forget(name)
     return True
+
+
+def _text_of(state: LabState, facts: Facts, key: Path) -> str:
+    """YAML, one machine a line; every value is written as JSON, which YAML contains."""
+    defaults = {"user": "root", "key": str(key), "python": sys.executable, "emulated": True}
+    quotas = [machine.cpu for machine in state.machines]
+    unequal = len(set(quotas)) > 1
+    lines = [f"# The lab '{state.name}' on this host. End it: phalanx lab down {state.name}"]
+    lines += [f"defaults: {json.dumps(defaults)}", "machines:"]
+    for machine in state.machines:
+        memory = min(state.memory or facts.memory, facts.memory)
+        fields: dict[str, object] = {
+            "host": machine.address,
+            "cores": cores_of(machine.cpu, facts.cores),
+            "memory": f"{memory // 1024**2}MiB",
+            "host_key": machine.host_key,
+        }
+        if unequal and machine.cpu is not None:
+            fields["speed"] = machine.cpu / 100
+        lines.append(f"  {machine.name}: {json.dumps(fields)}")
+    return "\n".join(lines) + "\n"
+
+
+def cores_of(cpu: float | None, host: int) -> int:
+    """A part of a core is a core: it takes a thread to use it."""
+    return host if cpu is None else min(host, max(1, -int(-cpu // 100)))
+
+
+def _write_blueprint(state: LabState, path: Path, facts: Facts) -> None:
+    """Write it for this user only, and note it first so that the lab's end removes it."""
+    path = path.absolute()
+    text = _text_of(state, facts, states.HOME / state.name / states.KEY_FILE)
+    state.blueprint = str(path)
+    state.blueprint_digest = hashlib.sha256(text.encode()).hexdigest()
+    states.write(state)
+    write_asked(path, text)
+    path.chmod(0o600)

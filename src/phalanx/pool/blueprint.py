@@ -17,8 +17,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 from phalanx.core.words import short
 from phalanx.pool.document import EXAMPLE, Document, Entry, read_document
-from phalanx.pool.facts import measure
-from phalanx.pool.here import fitted
+from phalanx.pool.here import fitted, measure
 from phalanx.pool.jumps import JumpError, resolve_ways
 from phalanx.pool.machine import FILE_FIELDS, Machine, Pool
 

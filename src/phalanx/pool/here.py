@@ -3,43 +3,56 @@ what it promises, and that over guesses."""
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
-from phalanx.pool.facts import Facts, measure
+from phalanx.agent.machine import facts
+from phalanx.agent.machine.gpus import count_gpus
 from phalanx.pool.machine import HERE, Machine, Pool
 from phalanx.pool.measured import Probe
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Cores that may be used at once, their numbers, bytes of memory, GPUs."""
+
+    cores: int
+    cpu_ids: tuple[int, ...]
+    memory: int
+    gpus: int
+    usable_gpus: int
+    """Fewer than ``gpus`` when the installed torch is a CPU build."""
+
+
+def measure() -> Facts:
+    ids = facts.cpu_ids()
+    gpus = count_gpus()
+    usable = gpus if gpus and torch_knows_gpus() else 0
+    return Facts(facts.usable_cores(ids), tuple(ids), facts.memory() or 0, gpus, usable)
+
+
+def torch_knows_gpus() -> bool:
+    """Whether the installed torch is a CUDA build, judged by its files."""
+    found = importlib.util.find_spec("torch")
+    folders = found.submodule_search_locations if found else None
+    return any(
+        next((Path(folder) / "lib").glob("*torch_cuda*"), None) is not None
+        for folder in folders or ()
+    )
+
 
 MEMORY_SLACK = 0.9
 """A kernel keeps some of the memory that was bought for itself."""
 
 
-@dataclass(frozen=True)
-class Contradiction:
+class Contradiction(NamedTuple):
     """One field; ``cause`` and ``remedy`` are for people."""
 
-    machine: str
     field: str
-    said: int
-    found: int
+    cause: str
     remedy: str
-
-    @property
-    def cause(self) -> str:
-        words = {"gpus": "GPU", "cores": "core"}
-        if self.field == "memory":
-            said, found = (f"{size / 2**30:.1f} GiB" for size in (self.said, self.found))
-            return f"{self.machine}: the blueprint says {said} of memory, the machine has {found}"
-        word = words[self.field]
-        said, found = (count_words(number, word) for number in (self.said, self.found))
-        return f"{self.machine}: the blueprint says {said}, the machine has {found}"
-
-    def __str__(self) -> str:
-        return f"{self.cause}. {self.remedy}"
-
-
-def count_words(number: int, word: str) -> str:
-    many = word if number == 1 else f"{word}s"
-    return f"no {many}" if number == 0 else f"{number} {many}"
 
 
 def contradictions(
@@ -60,8 +73,17 @@ def contradictions(
         if said is not None and there is not None and there < said * least:
             remedy = f"Correct '{field}'"
             remedy += ", or set emulated: yes if that is intended." if field == "gpus" else "."
-            found.append(Contradiction(machine.name, field, said, there, remedy))
+            promised = _words(field, said) + " of memory" * (field == "memory")
+            cause = f"the blueprint says {promised}, the machine has {_words(field, there)}"
+            found.append(Contradiction(field, f"{machine.name}: {cause}", remedy))
     return found
+
+
+def _words(field: str, number: int) -> str:
+    if field == "memory":
+        return f"{number / 2**30:.1f} GiB"
+    word = {"gpus": "GPU", "cores": "core"}[field] + "s" * (number != 1)
+    return f"{number or 'no'} {word}"
 
 
 def this_machine() -> Pool:
@@ -74,7 +96,7 @@ def fitted(machine: Machine, facts: Facts) -> tuple[Machine, list[str]]:
     """``machine`` with what it was found to have, and warnings of what its blueprint promises in
     vain: it may take less than there is; more than there is, only if emulated."""
     warnings = [
-        str(each)
+        f"{each.cause}. {each.remedy}"
         for each in contradictions(
             machine, cores=facts.cores, memory=facts.memory or None, gpus=facts.gpus
         )

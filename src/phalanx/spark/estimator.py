@@ -24,15 +24,8 @@ from phalanx.core.registry import did_you_mean
 from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.spec import parse_spec
 from phalanx.launch.cluster.spark_session import PATIENCE, check_slots, encrypts, loss_in
+from phalanx.spark import messages
 from phalanx.spark.building import check_names, check_trusted
-from phalanx.spark.messages import (
-    KERAS,
-    SCHEMA,
-    ModelSource,
-    TrainingRequest,
-    WorkerFailure,
-    WorkerFigures,
-)
 from phalanx.spark.task import newest_checkpoint, work
 from phalanx.spark.transformer import Model, check_column, with_array
 
@@ -103,7 +96,7 @@ class Estimator(SparkEstimator, DefaultParamsWritable, MLReadable):  # type: ign
     def _fit(self, dataset: Any) -> Model:
         chosen = {name: self.getOrDefault(name) for name in _PARAMS}
         keras = chosen.pop("keras")
-        source = ModelSource(
+        source = messages.ModelSource(
             model_options=chosen.pop("model_options") or {},
             optimizer_options=chosen.pop("optimizer_options") or {},
             **{n: chosen.pop(n) for n in ("model", "optimizer", "loss", "features", "label")},
@@ -122,7 +115,9 @@ class Estimator(SparkEstimator, DefaultParamsWritable, MLReadable):  # type: ign
         chosen["strategy"] = parse_spec(chosen["strategy"]).text
         chosen["workers"] = check_slots(dataset.sparkSession, chosen["workers"])
         chosen["store"] = chosen["store"] and self._run_folder(chosen["store"])
-        request = TrainingRequest(source=source, tls=encrypts(dataset.sparkSession), **chosen)
+        request = messages.TrainingRequest(
+            source=source, tls=encrypts(dataset.sparkSession), **chosen
+        )
         frame = frame.select(frame[array].alias(source.features), source.label)
         return Model(source, *_train(frame, request, keras and base64.b64decode(keras), retries))
 
@@ -154,15 +149,15 @@ class _EstimatorReader(MLReader):  # type: ignore[misc]
 
 
 def _train(
-    frame: Any, request: TrainingRequest, keras: bytes | None, retries: int
-) -> tuple[bytes, list[WorkerFigures]]:
+    frame: Any, request: messages.TrainingRequest, keras: bytes | None, retries: int
+) -> tuple[bytes, list[messages.WorkerFigures]]:
     """Weights, and figures by worker. If an executor is lost, it begins again."""
     rows = frame.repartition(request.workers)
     for left in range(retries, -1, -1):
         key, text = RunKey.new().text(), msgspec.json.encode(request).decode()
         function = partial(work, training=text, key=key, keras=keras)
         try:
-            return _read(rows.mapInArrow(function, SCHEMA, barrier=True).collect())
+            return _read(rows.mapInArrow(function, messages.SCHEMA, barrier=True).collect())
         except MachineError as error:  # of a worker that has lost another
             lost = error.cause
         except (InputError, ScriptError):
@@ -185,8 +180,8 @@ def _train(
     raise AssertionError("not reached")
 
 
-def _read(rows: Sequence[Any]) -> tuple[bytes, list[WorkerFigures]]:
-    failures = _of_kind(rows, "failure", WorkerFailure)
+def _read(rows: Sequence[Any]) -> tuple[bytes, list[messages.WorkerFigures]]:
+    failures = _of_kind(rows, "failure", messages.WorkerFailure)
     causes = {w: one for w, one in failures.items() if one.kind != "peer"} or failures
     for worker, cause in sorted(causes.items()):  # the first one, once
         if cause.kind == "input":
@@ -197,7 +192,7 @@ def _read(rows: Sequence[Any]) -> tuple[bytes, list[WorkerFigures]]:
         shown = "\n".join(["…", *lines[-LINES:]] if len(lines) > LINES else lines)
         raise ScriptError(f"worker {worker} failed:\n{shown}", cause.remedy)
     parts = sorted((row.part, bytes(row.data)) for row in rows if row.kind == "weights")
-    figures = _of_kind(rows, "figures", WorkerFigures)
+    figures = _of_kind(rows, "figures", messages.WorkerFigures)
     return b"".join(data for _, data in parts), [figures[worker] for worker in sorted(figures)]
 
 
@@ -222,8 +217,8 @@ def _keras_text(model: Any) -> str:
     if getattr(model, "optimizer", None) is None:
         raise InputError("the Keras model is not compiled", "Call model.compile(…) first.")
     with TemporaryDirectory(prefix="phalanx-") as folder:
-        model.save(str(Path(folder) / KERAS))
-        return base64.b64encode((Path(folder) / KERAS).read_bytes()).decode()
+        model.save(str(Path(folder) / messages.KERAS))
+        return base64.b64encode((Path(folder) / messages.KERAS).read_bytes()).decode()
 
 
 def _kind_of_loss(model: Any) -> str:

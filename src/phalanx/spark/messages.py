@@ -53,12 +53,10 @@ class TaskReport(Struct, frozen=True, kw_only=True):
     address: str
     port: int
     rows: list[int]
-    """Rows of each record batch."""
     bytes: int
     resume: str | None = None
     """The checkpoint to go on from: the first task's word counts."""
     problem: WorkerFailure | None = None
-    """Why its worker cannot begin."""
 
 
 class WorkerRequest(Struct, frozen=True, kw_only=True):
@@ -71,7 +69,6 @@ class WorkerRequest(Struct, frozen=True, kw_only=True):
     key: str
     parent: int
     gpu: str | None = None
-    """The one that Spark has given to this task."""
 
 
 class WorkerFigures(Struct, frozen=True, kw_only=True):

@@ -19,17 +19,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import THREADS
 from phalanx.launch.cluster.node import own_address, port_of
-from phalanx.spark.messages import (
-    FAILURE,
-    FIGURES,
-    KERAS,
-    ROWS,
-    WEIGHTS,
-    TaskReport,
-    TrainingRequest,
-    WorkerFailure,
-    WorkerRequest,
-)
+from phalanx.spark import messages
 
 PART_BYTES = 16 << 20
 
@@ -39,21 +29,22 @@ def work(batches: Iterator[Any], training: str, key: str, keras: bytes | None) -
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
-    request, rank = msgspec.json.decode(training, type=TrainingRequest), context.partitionId()
+    request = msgspec.json.decode(training, type=messages.TrainingRequest)
+    rank = context.partitionId()
     local = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or None
     with tempfile.TemporaryDirectory(prefix="phalanx-", dir=local) as name:
         folder = Path(name)
         if keras is not None:
-            (folder / KERAS).write_bytes(keras)
+            (folder / messages.KERAS).write_bytes(keras)
         mine = _report(batches, folder, context.getTaskInfos()[rank].address, rank, request.store)
         said = context.allGather(msgspec.json.encode(mine).decode())
-        tasks = [msgspec.json.decode(each, type=TaskReport) for each in said]
+        tasks = [msgspec.json.decode(each, type=messages.TaskReport) for each in said]
         if any(task.problem for task in tasks):
             if mine.problem:
                 yield _row(rank, "failure", msgspec.json.encode(mine.problem))
             return
         gpus = context.resources().get("gpu")
-        worker = WorkerRequest(
+        worker = messages.WorkerRequest(
             training=request, rank=rank, folder=name, tasks=tasks, key=key, parent=os.getpid(),
             gpu=next(iter(gpus.addresses), None) if gpus else None,
         )  # fmt: skip
@@ -62,15 +53,15 @@ def work(batches: Iterator[Any], training: str, key: str, keras: bytes | None) -
 
 def _report(
     batches: Iterator[Any], folder: Path, place: str, rank: int, store: str | None
-) -> TaskReport:
-    rows, size = _write(batches, folder / ROWS)
+) -> messages.TaskReport:
+    rows, size = _write(batches, folder / messages.ROWS)
     try:
         address = own_address(place)
     except InputError as error:
-        problem = WorkerFailure(kind="input", text=error.cause, remedy=error.remedy)
-        return TaskReport(address="", port=0, rows=rows, bytes=size, problem=problem)
+        problem = messages.WorkerFailure(kind="input", text=error.cause, remedy=error.remedy)
+        return messages.TaskReport(address="", port=0, rows=rows, bytes=size, problem=problem)
     port, resume = (0, None) if rank else (port_of(address), newest_checkpoint(store))
-    return TaskReport(address=address, port=port, rows=rows, bytes=size, resume=resume)
+    return messages.TaskReport(address=address, port=port, rows=rows, bytes=size, resume=resume)
 
 
 def _write(batches: Iterator[Any], file: Path) -> tuple[list[int], int]:
@@ -99,7 +90,7 @@ def newest_checkpoint(store: str | None) -> str | None:
         return None  # it ended before it wrote one
 
 
-def _run(request: WorkerRequest, cpus: int) -> int:
+def _run(request: messages.WorkerRequest, cpus: int) -> int:
     """The exit code of the worker, which does not outlive this process."""
     variables = {**os.environ, **dict.fromkeys(THREADS, str(cpus))}
     # Where Spark has put what the user sent along.
@@ -115,19 +106,19 @@ def _run(request: WorkerRequest, cpus: int) -> int:
 
 
 def _left(folder: Path, rank: int, code: int) -> Iterator[Any]:
-    if (folder / FAILURE).exists():
-        yield _row(rank, "failure", (folder / FAILURE).read_bytes())
+    if (folder / messages.FAILURE).exists():
+        yield _row(rank, "failure", (folder / messages.FAILURE).read_bytes())
     elif code:
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        failure = WorkerFailure(
+        failure = messages.WorkerFailure(
             kind="script", text=f"its process {ended}",
             remedy="Read the executor's log; its memory may have been too small.",
         )  # fmt: skip
         yield _row(rank, "failure", msgspec.json.encode(failure))
     else:
-        yield _row(rank, "figures", (folder / FIGURES).read_bytes())
+        yield _row(rank, "figures", (folder / messages.FIGURES).read_bytes())
         if rank == 0:
-            with (folder / WEIGHTS).open("rb") as file:
+            with (folder / messages.WEIGHTS).open("rb") as file:
                 for number, part in enumerate(iter(lambda: file.read(PART_BYTES), b"")):
                     yield _row(rank, "weights", part, number)
 

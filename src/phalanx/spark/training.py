@@ -18,15 +18,7 @@ from phalanx.data.blocks.arrow import ArrowReader
 from phalanx.data.blocks.block import Block, Columns
 from phalanx.data.blocks.block_data import BlockData
 from phalanx.data.blocks.read import WINDOW_BYTES
-from phalanx.spark.building import (
-    as_inputs,
-    check_misfit,
-    check_numbers,
-    keras_model,
-    loss_of,
-    optimizer_of,
-    torch_model,
-)
+from phalanx.spark import building
 from phalanx.spark.messages import KERAS, ROWS, WEIGHTS, WorkerFigures, WorkerRequest
 from phalanx.train.api.run import Run
 
@@ -36,24 +28,24 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
     trainee = (TorchTrainee if source.model else KerasTrainee)(request)
     run, data = trainee.run, _data(request)
     began, seen, total, samples = time.monotonic(), 0, 0.0, 0
-    waited = Waited()
+    waited: list[float] = []
     for _ in run.epochs(training.epochs):
         seen, total = 0, 0.0
-        for features, y in waited.over(run.batches(data, batch=training.batch)):
-            x = as_inputs(features, trainee.model)
+        for features, y in _timed(run.batches(data, batch=training.batch), waited):
+            x = building.as_inputs(features, trainee.model)
             try:
                 loss, counted = trainee.step(x, y), run.samples
             except Exception as error:
-                check_misfit(error, source, x, y)
+                building.check_misfit(error, source, x, y)
                 raise
             seen, total, samples = seen + counted, total + loss * counted, samples + counted
     seconds = time.monotonic() - began
     # A row of the data, not of a batch: a run resumed at its end has no batch.
     row = next(data.read_block(block) for block in data.blocks if block.home == request.rank)
     first = row[source.features][:1]
-    width = trainee.width(as_inputs(first.to(run.device), trainee.model))
+    width = trainee.width(building.as_inputs(first.to(run.device), trainee.model))
     figures = WorkerFigures(
-        rows=seen, seconds=round(seconds, 3), input_seconds=round(waited.seconds, 3),
+        rows=seen, seconds=round(seconds, 3), input_seconds=round(sum(waited), 3),
         samples_per_second=round(samples / seconds, 1),
         loss=total / seen if seen else None, width=width, features=list(first.shape[1:]),
         resumed=request.tasks[0].resume,
@@ -61,21 +53,13 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
     return figures, trainee.weights()
 
 
-class Waited:
-    """Counts the seconds of waiting for batches."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def over(self, batches: Iterable[Any]) -> Iterator[Any]:
-        source, end = iter(batches), object()
-        while True:
-            asked = time.monotonic()
-            found = next(source, end)
-            self.seconds += time.monotonic() - asked
-            if found is end:
-                return
-            yield found
+def _timed(batches: Iterable[Any], waited: list[float]) -> Iterator[Any]:
+    """Iterate over ``batches``, and note how long each was waited for."""
+    asked = time.monotonic()
+    for found in batches:
+        waited.append(time.monotonic() - asked)
+        yield found
+        asked = time.monotonic()
 
 
 def _data(request: WorkerRequest) -> BlockData:
@@ -111,15 +95,15 @@ class SparkRows:
             )
         found = self._reader.read(Block(self._file, block.number, block.rows))
         for name, column in found.items():
-            check_numbers(name, column)
+            building.check_numbers(name, column)
         return found
 
 
 class TorchTrainee:
     def __init__(self, request: WorkerRequest) -> None:
         source = request.training.source
-        self.model, self._loss = torch_model(source), loss_of(source)
-        self.run = phalanx.join(self.model, optimizer_of(source, self.model))
+        self.model, self._loss = building.torch_model(source), building.loss_of(source)
+        self.run = phalanx.join(self.model, building.optimizer_of(source, self.model))
 
     def step(self, x: Tensor, y: Tensor) -> float:
         error = self._loss(self.model(x), y)
@@ -149,7 +133,7 @@ class KerasTrainee:
         from phalanx.train.worker.build_worker import build_worker
 
         self._folder, self._done = Path(request.folder), 0
-        self.model = keras_model(self._folder / KERAS)
+        self.model = building.keras_model(self._folder / KERAS)
         environment = detect()
         check_options(environment, self.model)
         check_clipping(self.model.optimizer, environment)

@@ -30,15 +30,7 @@ from safetensors.torch import load
 from phalanx.adapters.torch_models import from_pairs
 from phalanx.core.errors import InputError
 from phalanx.data.blocks.arrow import to_columns
-from phalanx.spark.building import (
-    CLASS_LOSSES,
-    as_inputs,
-    check_numbers,
-    check_trusted,
-    keras_model,
-    numbers,
-    torch_model,
-)
+from phalanx.spark import building
 from phalanx.spark.messages import KERAS, ModelSource, WorkerFigures
 
 ARRAY, PROBLEM = "__phalanx_features", "__phalanx_problem"
@@ -61,7 +53,7 @@ class Model(SparkModel, MLWritable, MLReadable):  # type: ignore[misc]
     def _transform(self, dataset: Any) -> Any:
         name = self.getOrDefault(self.prediction)
         frame, features = with_array(dataset, self.getOrDefault(self.features))
-        one_number = self.source.loss in CLASS_LOSSES or self.figures[0].width == 1
+        one_number = self.source.loss in building.CLASS_LOSSES or self.figures[0].width == 1
         kind = DoubleType() if one_number else ArrayType(DoubleType())
         added = [StructField(name, kind), StructField(PROBLEM, StringType())]
         function = partial(
@@ -100,7 +92,7 @@ class _ModelReader(MLReader):  # type: ignore[misc]
         spark = self.sparkSession
         metadata = DefaultParamsReader.loadMetadata(path, spark)
         source = msgspec.convert(metadata["phalanx"]["source"], ModelSource)
-        check_trusted(path, source.model, source.optimizer)
+        building.check_trusted(path, source.model, source.optimizer)
         figures = msgspec.convert(metadata["phalanx"]["figures"], list[WorkerFigures])
         file, system = _stored(spark, path, source)
         stream = system.open(file)
@@ -157,9 +149,9 @@ def predict(
         try:
             if rows:
                 column = to_columns(pa.Table.from_batches([batch]).select([features]), "the rows")
-                check_numbers(features, column[features])
+                building.check_numbers(features, column[features])
                 model, shape = _model(about, weights.value), list(column[features].shape[1:])
-                found = _outputs(model, as_inputs(column[features], model), about.loss)
+                found = _outputs(model, building.as_inputs(column[features], model), about.loss)
                 values = found.reshape(-1).numpy() if one_number else list(found.numpy())
         except Exception as error:
             problem = _described(error, features, shape, trained)
@@ -174,8 +166,8 @@ def _described(
     if isinstance(error, InputError):
         return f"{error.cause}. {error.remedy}"
     if trained is not None and shape != trained:
-        there = f"column {features!r} has {numbers(shape)} numbers a row"
-        return f"{there}; the model was trained on {numbers(trained)}"
+        there = f"column {features!r} has {building.numbers(shape)} numbers a row"
+        return f"{there}; the model was trained on {building.numbers(trained)}"
     traceback.print_exc()
     said = (str(error).splitlines() or [""])[0]
     return f"the model failed: {type(error).__name__}: {said} (more is in the executor's log)"
@@ -184,7 +176,7 @@ def _described(
 @torch.no_grad()
 def _outputs(model: Any, rows: torch.Tensor, loss: str) -> torch.Tensor:
     found = torch.cat([model(part).detach().cpu() for part in rows.split(MOST_ROWS)])
-    found = found.argmax(1) if loss in CLASS_LOSSES else found
+    found = found.argmax(1) if loss in building.CLASS_LOSSES else found
     return found.reshape(len(found), -1).double()
 
 
@@ -198,9 +190,9 @@ def _model(source: ModelSource, weights: bytes) -> Any:
 
 def _made(source: ModelSource, weights: bytes) -> Any:
     if source.model is not None:
-        model = torch_model(source)
+        model = building.torch_model(source)
         model.load_state_dict(from_pairs(load(weights)))
         return model
     with TemporaryDirectory(prefix="phalanx-") as folder:
         (Path(folder) / KERAS).write_bytes(weights)
-        return keras_model(Path(folder) / KERAS)
+        return building.keras_model(Path(folder) / KERAS)

@@ -112,11 +112,20 @@ class Strategy(Protocol):
 
     @property
     def steps_agreed(self) -> bool:
-        """Whether :meth:`step_agreed` can be used."""
+        """Whether these three can be used."""
         return False
 
     def step_agreed(self) -> Timing:
         """Update from the agreed gradient, which all members have, and have met for."""
+        return Timing()
+
+    def clip_gradients(self, weight: float, clip: float) -> float:
+        """Sum the gradients, limit the norm of the sum, and return what it was. Every member keeps
+        its slices of the sum, and its own gradient. Collective."""
+        return 0.0
+
+    def step_clipped(self) -> Timing:
+        """Update from the clipped sum, for which all members have met."""
         return Timing()
 
     def covers(self, total: int) -> None:

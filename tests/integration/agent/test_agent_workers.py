@@ -33,12 +33,6 @@ def test_the_rest_of_a_rank_comes_before_its_end(agent: AgentProcess) -> None:
     assert agent.files["events/rank-0.jsonl"] == b"e\n"
 
 
-def test_what_is_written_arrives_while_the_worker_runs(agent: AgentProcess) -> None:
-    pids = agent.start(sh("echo one; sleep 300"))
-    assert agent.log_with(0, b"one\n") == b"one\n"
-    assert is_alive(pids[0])
-
-
 def test_a_link_in_place_of_a_file_is_not_followed(agent: AgentProcess) -> None:
     agent.start(sh("ln -s /etc/hostname events/rank-0.jsonl"))
     assert agent.exits(1) == {0: 0}

@@ -13,7 +13,6 @@ from commands import TORCH, phalanx, succeeds
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.summary.summary import summarise
 
-pytestmark = pytest.mark.runs
 MODEL = """
 model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3)).double()
 """

@@ -48,7 +48,6 @@ class Cache:
 
     def send(self, blob: bytes) -> None:
         self.store.receive(digest_of(blob), 0, True, blob)
-        self.store.settle()
 
     @property
     def store(self) -> BlobStore:

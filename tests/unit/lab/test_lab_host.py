@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError, MachineError
 from phalanx.lab import cgroups, needs, state
-from phalanx.lab.blueprint import cores_of
 from phalanx.lab.cgroups import quota_of
 from phalanx.lab.first_process import moved_home
+from phalanx.lab.lab import cores_of
 from phalanx.lab.limits import check_sum, read_memory, read_quotas, read_rate, read_rates
 from phalanx.lab.state import LabState, MachineState
 

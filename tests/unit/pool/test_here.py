@@ -7,8 +7,7 @@ import os
 import pytest
 
 from phalanx.agent.machine import facts as agent_facts
-from phalanx.pool.facts import Facts, measure
-from phalanx.pool.here import fitted, this_machine
+from phalanx.pool.here import Facts, fitted, measure, this_machine
 from phalanx.pool.machine import Machine
 
 FOUR_CORES = Facts(cores=4, cpu_ids=(0, 2, 1, 3), memory=2**30, gpus=2, usable_gpus=2)

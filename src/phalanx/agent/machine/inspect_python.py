@@ -79,7 +79,3 @@ def last_line(output: bytes, marks: Sequence[str] = ()) -> str:
     lines = [line for line in lines if line]
     marked = [line for line in lines if any(mark in line for mark in marks)]
     return (marked or lines or ["it printed nothing"])[-1][:500]
-
-
-HANDLERS = {"inspect": inspect}
-SLOW = ("inspect",)

@@ -109,7 +109,3 @@ def free_port(held: contextlib.ExitStack, address: str) -> int:
     listener = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
     listener.bind((address, 0))
     return int(listener.getsockname()[1])
-
-
-HANDLERS = {"listen": listen, "reach": reach, "free_ports": free_ports}
-SLOW = ("listen", "reach")

@@ -1,18 +1,17 @@
 """File contents (blobs) that are sent once and kept by checksum: ``blobs/ab/<sha256>``.
 
-A blob is written to ``….part`` and renamed once its checksum is right; a thread checks it while
-more blobs arrive. An interrupted transfer continues from the ``.part`` file that it left.
+A blob is written to ``….part`` and renamed once its checksum is right. An interrupted transfer
+continues from the ``.part`` file that it left.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
-import queue
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +19,7 @@ from typing import Any, BinaryIO
 from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem
 from phalanx.agent.machine.facts import disk_free
-from phalanx.agent.ownership import checksum, content_is
+from phalanx.agent.ownership import PIECE, content_is
 
 SPARE = 1.05
 """Bytes of disk that have to be free for each byte that is needed."""
@@ -43,11 +42,11 @@ def size_words(size: float) -> str:
 
 
 class _Incoming:
-    """A blob that is arriving."""
+    """A blob that is arriving, and the checksum of what has arrived."""
 
-    def __init__(self, digest: str, path: Path, file: BinaryIO) -> None:
+    def __init__(self, digest: str, path: Path, file: BinaryIO, offset: int, so_far: Any) -> None:
         self.digest, self.path, self.file = digest, path, file
-        self.offset = file.seek(0, os.SEEK_END)
+        self.offset, self.so_far = offset, so_far
 
 
 class BlobStore:
@@ -59,8 +58,8 @@ class BlobStore:
         self._incoming: _Incoming | None = None
         self.trouble: OSError | None = None
         """An error of writing, kept until the sender asks for it."""
-        self._to_check: queue.Queue[_Incoming] = queue.Queue()
-        self._checker: threading.Thread | None = None
+        self._begun: dict[str, tuple[int, Any]] = {}
+        """The length of parts that were looked at, and the checksums so far."""
         self._manifest: tuple[str, list[dict[str, Any]]] = ("", [])
         self._checked: set[str] = set()
         """Blobs whose content this process has compared with their names."""
@@ -93,11 +92,18 @@ class BlobStore:
 
     def offset(self, digest: str, size: int) -> int:
         """The offset from which a missing blob has to be sent: the size of its part."""
+        held, so_far = 0, hashlib.sha256()
         try:
-            held = self.part(digest).stat().st_size
+            with self.part(digest).open("rb", buffering=0) as file:
+                while piece := file.read(PIECE):
+                    held += len(piece)
+                    so_far.update(piece)
         except OSError:
             return 0
-        return held if held <= size else 0
+        if held > size:
+            return 0
+        self._begun[digest] = held, so_far
+        return held
 
     def receive(self, digest: str, offset: int, last: bool, piece: bytes) -> None:
         """Write a piece; an error is kept until the sender asks for it."""
@@ -108,10 +114,6 @@ class BlobStore:
         except OSError as error:
             self.drop_incoming()
             self.trouble = error
-
-    def settle(self) -> None:
-        """Wait until all that has arrived is checked."""
-        self._to_check.join()
 
     def manifest(self, digest: str) -> list[dict[str, Any]] | None:
         """The entries of a manifest that is itself a blob; ``None`` when it is not here."""
@@ -135,19 +137,17 @@ class BlobStore:
         if offset != incoming.offset:
             # The part begins anew, and a piece from its middle is dropped: no file gets a hole.
             incoming.file.truncate(0)
-            incoming.offset = 0
+            incoming.offset, incoming.so_far = 0, hashlib.sha256()
             if offset:
                 return
         incoming.file.seek(offset)
         incoming.file.write(piece)
         incoming.offset += len(piece)
+        incoming.so_far.update(piece)
         self.received += len(piece)
         if last:
             self._incoming = None
-            if self._checker is None:
-                self._checker = threading.Thread(target=self._check_all, daemon=True)
-                self._checker.start()
-            self._to_check.put(incoming)
+            self._finish(incoming)
 
     def _open(self, digest: str) -> _Incoming:
         path = self.part(digest)
@@ -159,7 +159,11 @@ class BlobStore:
             file.close()
             path = path.with_name(f"{digest}.{os.getpid()}.part")
             file = _open_part(path)
-        return _Incoming(digest, path, file)
+        held, so_far = self._begun.pop(digest, (0, hashlib.sha256()))
+        if file.seek(0, os.SEEK_END) != held:
+            file.truncate(0)
+            held, so_far = 0, hashlib.sha256()
+        return _Incoming(digest, path, file, held, so_far)
 
     def drop_incoming(self) -> None:
         """Stop receiving the current blob; its part stays, to be continued later."""
@@ -167,21 +171,10 @@ class BlobStore:
             self._incoming.file.close()
             self._incoming = None
 
-    def _check_all(self) -> None:
-        while True:
-            incoming = self._to_check.get()
-            try:
-                self._check(incoming)
-            except OSError as error:
-                self.trouble = error
-            finally:
-                self._to_check.task_done()
-
-    def _check(self, incoming: _Incoming) -> None:
+    def _finish(self, incoming: _Incoming) -> None:
         """Rename the part if its checksum is right, or discard it: then the blob stays missing."""
         with incoming.file as file:
-            file.seek(0)
-            if checksum(file) != incoming.digest:
+            if incoming.so_far.hexdigest() != incoming.digest:
                 incoming.path.unlink()
                 return
             os.fchmod(file.fileno(), 0o444)
@@ -245,14 +238,8 @@ def blob(agent: Agent, request: dict[str, Any], payload: bytes) -> None:
 
 
 def stored(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """Report how many bytes have arrived; with ``wait``, after all of them are checked."""
+    """Report how many bytes have arrived, and are checked."""
     store = store_of(agent)
-    if request.get("wait"):
-        store.settle()
     if store.trouble is not None:
         raise unwritable(agent, store.trouble)
     return {"received": store.received}
-
-
-HANDLERS = {"blob": blob, "stored": stored}
-SLOW = ("stored",)

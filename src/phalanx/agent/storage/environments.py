@@ -170,7 +170,3 @@ def _end(process: Any) -> None:
     if process.poll() is None:
         system.signal_group(process.pid, signal.SIGKILL)
         process.wait()
-
-
-HANDLERS = {"environment": environment}
-SLOW = ("environment",)

@@ -192,7 +192,3 @@ def snapshot(folder: Path) -> dict[str, list[int]]:
             status = path.stat()
             found[path.relative_to(folder).as_posix()] = [status.st_size, status.st_mtime_ns]
     return found
-
-
-HANDLERS = {"have": have, "lay_out": lay_out}
-SLOW = ("have", "lay_out")

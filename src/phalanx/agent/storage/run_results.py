@@ -1,4 +1,4 @@
-"""Send a run's results to the controller at its end, and remove its folder.
+"""Send a run's results to the controller at its end, and remove its folder and what is unused.
 
 The files that workers wrote to the run's folder are sent in pieces, each file followed by the
 checksum of what was sent. New and changed files of the project's folder are only named.
@@ -7,20 +7,25 @@ checksum of what was sent. New and changed files of the project's folder are onl
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import itertools
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from phalanx.agent import background
 from phalanx.agent.agent import Agent
 from phalanx.agent.frames import RequestProblem, field
+from phalanx.agent.life import PARTS
 from phalanx.agent.log_forwarder import CHECKPOINT_NAME, CHECKPOINTS, finished_checkpoints
 from phalanx.agent.ownership import PIECE
+from phalanx.agent.storage.environments import MARKER
 from phalanx.agent.storage.folders import read_baseline, snapshot
-from phalanx.agent.storage.unused import remove, remove_unused
 
 FOLDERS = ("files", "checkpoints")
 FILES = ("model.safetensors", "best.safetensors", "profile.json")
@@ -170,11 +175,73 @@ def held(folder: Path, name: str) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-HANDLERS = {
-    "collect": collect,
-    "checkpoint": checkpoint,
-    "collected": collected,
-    "new_files": new_files,
-    "clean": clean,
-}
-SLOW = ("collect", "checkpoint", "new_files", "clean")
+KEEP_SECONDS = 30 * 24 * 3600.0
+PART_SECONDS = 24 * 3600.0
+MOST_LOOKED_AT = 200000
+
+
+def remove_unused(home: Path, is_needed: Callable[[Path], bool]) -> None:
+    """Remove files that no run has used for 30 days; each use touches a file."""
+    now = time.time()
+    old = now - KEEP_SECONDS
+    for path in itertools.islice((home / "blobs").glob("*/*"), MOST_LOOKED_AT):
+        _remove_if_older(path, old)
+    for kind in ("code", "data", "wheels"):
+        for path in (home / kind).glob("*.part*"):
+            _remove_if_older(path, now - PART_SECONDS)
+        for path in (home / kind).glob("*"):
+            _remove_if_older(path, old)
+    for path in (home / "environments").glob("*"):
+        if path.is_dir() and _touched(path / MARKER, path) < old:
+            _remove_environment(path, old)
+    for path in (home / "runs").glob("*"):
+        if path.is_dir() and _last_sign(path) < old and not _lives(path) and not is_needed(path):
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _remove_if_older(path: Path, moment: float) -> None:
+    try:
+        if path.lstat().st_mtime < moment:
+            remove(path)
+    except OSError:
+        pass
+
+
+def _touched(*paths: Path) -> float:
+    """When the first of ``paths`` that exists was changed; now, if none exists."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            return path.lstat().st_mtime
+    return time.time()
+
+
+def _remove_environment(folder: Path, moment: float) -> None:
+    """Remove an old environment that no run locks; its lock stays, as others may wait for it."""
+    with contextlib.suppress(OSError), folder.with_name(folder.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _touched(folder / MARKER, folder) < moment:
+            # The marker goes first: a half removed environment must not pass for a whole one.
+            (folder / MARKER).unlink(missing_ok=True)
+            remove(folder)
+
+
+def _last_sign(run: Path) -> float:
+    """When a run's folder, or a file that its workers write, last changed."""
+    parts = [run / name for name in PARTS]
+    files = [path for part in parts for path in part.glob("*")]
+    return max(_touched(path) for path in (run, *parts, *files) if path.exists())
+
+
+def _lives(run: Path) -> bool:
+    try:
+        return background.answers(run)
+    except RequestProblem:
+        return True

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from phalanx.core import words
 from phalanx.core.run_folder.run_paths import runs_home
-from phalanx.pool.facts import measure
+from phalanx.pool.here import measure
 
 CPU_INFO = Path("/proc/cpuinfo")
 LEAST_PYTHON = (3, 11)

@@ -221,15 +221,9 @@ def _only(known: list[str]) -> str:
 
 
 def _as_json(found: Lab) -> dict[str, Any]:
+    names = ("name", "address", "status", "rate", "pid")
     machines = [
-        {
-            "name": machine.name,
-            "address": machine.address,
-            "status": machine.status,
-            "cpu_percent": machine.cpu,
-            "rate": machine.rate,
-            "pid": machine.pid,
-        }
+        {**{name: getattr(machine, name) for name in names}, "cpu_percent": machine.cpu}
         for machine in found.machines
     ]
     lab = found.state

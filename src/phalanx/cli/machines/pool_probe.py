@@ -79,7 +79,7 @@ def _show(probe: Probe, output: Output) -> None:
     if probe.collectives:
         count = len(probe.participants)
         output.say(
-            f"\ncollectives of {count} machines: median time, and ×RATIO to the predicted one",
+            f"\nall-reduce of {count} machines: median time, and ×RATIO to the predicted one",
             style="bold",
         )
         output.human.print(words.collectives_table(probe), soft_wrap=False)

@@ -24,10 +24,7 @@ Yes = Annotated[
 
 
 def trust(
-    file: o.Blueprint,
-    machines: o.Machines = "all",
-    yes: Yes = False,
-    json: o.Json = False,
+    file: o.Blueprint, machines: o.Machines = "all", yes: Yes = False, json: o.Json = False
 ) -> int:
     """Show the host keys of machines, and record them beside the blueprint.
 

@@ -82,12 +82,7 @@ def _free(
     )
 
 
-def show_time(
-    machines: VirtualMachines,
-    spec: Spec,
-    options: RunOptions,
-    out: Output,
-) -> int:
+def show_time(machines: VirtualMachines, spec: Spec, options: RunOptions, out: Output) -> int:
     """Print samples/s, waiting and staleness; the exit code."""
     if len(spec.phases) > 1 or spec.phases[0].name == "single":
         raise InputError(

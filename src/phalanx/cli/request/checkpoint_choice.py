@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from phalanx.cli.request.find_run import summary_of
+from phalanx.cli.output import Output
+from phalanx.cli.request.find_run import past_job, summary_of
 from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.launch.launchers.attached import salvage
 from phalanx.observe.summary.run_records import LaunchRecord, read_record
 from phalanx.train.checkpoint import checkpoint_index as shelf
 from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, folder_name
-
-if TYPE_CHECKING:
-    from phalanx.cli.output import Output
 
 
 def find_checkpoint(
@@ -58,8 +56,6 @@ def _fetch_left(paths: RunPaths, out: Output) -> dict[str, str]:
     launch = read_record(paths.launch, LaunchRecord)
     if launch is None or launch.launcher != "ssh" or not _is_one_missing(paths):
         return {}
-    from phalanx.cli.request.find_run import past_job
-    from phalanx.launch.launchers.attached import salvage
 
     out.note(f"{paths.id}: looking for newer checkpoints on its machines")
     try:

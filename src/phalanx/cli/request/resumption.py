@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from phalanx.core.run_folder.run_paths import RunPaths
     from phalanx.core.settings import RunSettings
     from phalanx.launch.launcher import Fleet, Job, Launch
+    from phalanx.plan.plan import Plan
     from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest
 
 SUFFIX = "-resumed"
@@ -70,21 +71,12 @@ class ResumeOptions:
 
 
 @dataclass(frozen=True)
-class Past:
-    """The run that is resumed."""
-
-    paths: RunPaths
-    launch: Launch
-    workers: int
-    selection: str
-    machines: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Resumption:
     """The run as it was, and what shall be different."""
 
-    past: Past
+    paths: RunPaths
+    launch: Launch
+    plan: Plan
     options: ResumeOptions
 
     def strategy(self, manifest: CheckpointManifest) -> str:
@@ -95,15 +87,15 @@ class Resumption:
         return parse_spec(manifest.strategy if asked is None else asked).text
 
     def title(self, manifest: CheckpointManifest) -> str:
-        return f"{self.options.name or _name_of(self.past)}-{self.strategy(manifest)}{SUFFIX}"
+        return f"{self.options.name or self._name()}-{self.strategy(manifest)}{SUFFIX}"
 
     def request(self, invocation: Invocation) -> Request:
         """Checked like a new run's."""
         from phalanx.cli.request.request import check
 
-        launch, asked = self.past.launch, self.options
+        launch, asked = self.launch, self.options
         settings = launch.settings
-        _check_script_is_there(self.past)
+        self._check_script_is_there()
         before = ":".join(filter(None, (launch.launcher, launch.cluster)))
         launcher = asked.launcher or ("auto" if launch.pool or asked.pool else before)
         if launcher == launch.launcher:
@@ -111,7 +103,7 @@ class Resumption:
         options = o.RunOptions(
             workers=self._workers(),
             pool=asked.pool or (Path(launch.pool) if launch.pool else None),
-            machines=asked.machines or ("all" if asked.pool else self.past.selection),
+            machines=asked.machines or ("all" if asked.pool else self.plan.selection),
             launcher=launcher,
             epochs=asked.epochs,
             seed=settings.seed,
@@ -127,7 +119,7 @@ class Resumption:
         asked = self.options
         if asked.workers is None and (asked.machines or asked.pool):
             return None
-        return self.past.workers if asked.workers is None else asked.workers
+        return self.plan.workers if asked.workers is None else asked.workers
 
     def job(self, request: Request, checkpoint: Path, manifest: CheckpointManifest) -> Job:
         import msgspec
@@ -135,8 +127,8 @@ class Resumption:
         from phalanx.cli.request.checkpoint_choice import run_of
         from phalanx.cli.request.request import speeds_of
 
-        wanted = self.options.settings(self.past.launch.settings)
-        settings = msgspec.structs.replace(self.past.launch.settings, **wanted)
+        before = self.launch.settings
+        settings = msgspec.structs.replace(before, **self.options.settings(before))
         job = request.job(self.strategy(manifest), settings.batch)
         settings = msgspec.structs.replace(
             settings,
@@ -149,28 +141,26 @@ class Resumption:
         source = f"{run_of(checkpoint)}, checkpoint {manifest.number}"
         return replace(job, settings=settings, resumes=source, fleet=_fleet(job, settings))
 
+    def _check_script_is_there(self) -> None:
+        script = Path(self.launch.script)
+        if script.is_file():
+            return
+        where = "Go to the folder where the run was started." if not script.is_absolute() else ""
+        copy = self.paths.source / script.name
+        kept = f"A copy is in {copy}." if copy.is_file() else ""
+        raise InputError(f"there is no script '{script}'", " ".join(w for w in (where, kept) if w))
+
+    def _name(self) -> str:
+        """The name that the run was given: its id without moment, strategy and suffix."""
+        from phalanx.core.run_folder.run_paths import slug
+
+        name = re.sub(r"^\d{8}-\d{6}-", "", self.paths.id)
+        name = re.sub(rf"{SUFFIX}(-\d+)?$", "", name)
+        return name.removesuffix(f"-{slug(self.launch.settings.strategy)}")
+
 
 def _fleet(job: Job, settings: RunSettings) -> Fleet:
     """What ``--data`` sent to the machines is sent again, which it need not be if it is there."""
     if settings.data is None or settings.data in {m.data for m in job.fleet.machines}:
         return job.fleet
     return replace(job.fleet, data=Path(settings.data))
-
-
-def _check_script_is_there(past: Past) -> None:
-    script = Path(past.launch.script)
-    if script.is_file():
-        return
-    where = "Go to the folder where the run was started." if not script.is_absolute() else ""
-    copy = past.paths.source / script.name
-    kept = f"A copy is in {copy}." if copy.is_file() else ""
-    raise InputError(f"there is no script '{script}'", " ".join(w for w in (where, kept) if w))
-
-
-def _name_of(past: Past) -> str:
-    """The name that the run was given: its id without moment, strategy and suffix."""
-    from phalanx.core.run_folder.run_paths import slug
-
-    name = re.sub(r"^\d{8}-\d{6}-", "", past.paths.id)
-    name = re.sub(rf"{SUFFIX}(-\d+)?$", "", name)
-    return name.removesuffix(f"-{slug(past.launch.settings.strategy)}")

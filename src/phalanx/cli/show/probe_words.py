@@ -41,7 +41,7 @@ def links_table(probe: Probe) -> tuple[str, Table]:
 
 
 def _link_words(link: LinkFigures | None) -> str:
-    return "?" if link is None else f"{rate_words(link.bandwidth)}  {time_words(link.latency)}"
+    return "?" if link is None else f"{three(link.bandwidth * 8 / 1e6)}  {time_words(link.latency)}"
 
 
 def _list(probe: Probe) -> Table:
@@ -53,7 +53,7 @@ def _list(probe: Probe) -> Table:
             table.add_row(short(name), "?", "?", "?", "")
             continue
         middle = sorted(k.latency for k in found)[len(found) // 2]
-        rates = [rate_words(found[i].bandwidth) for i in (len(found) // 2, 0)]
+        rates = [three(found[i].bandwidth * 8 / 1e6) for i in (len(found) // 2, 0)]
         table.add_row(short(name), time_words(middle), *rates, short(found[0].target))
     return table
 
@@ -65,12 +65,12 @@ def collectives_table(probe: Probe) -> Table:
     sums = [name for name in names if name.startswith(ALL_REDUCE)]
     table = plain_table("", *(words.size(size, binary=True) for size in sizes), gap=1)
     for name in names:
-        if name in sums[:1]:
-            table.add_row("all-reduce")
-        table.add_row(_collective_words(name), *(_cell(found.get((name, size))) for size in sizes))
+        table.add_row(
+            name.removeprefix(ALL_REDUCE), *(_cell(found.get((name, size))) for size in sizes)
+        )
     if sums:
-        table.add_row("  fastest", *(_fastest(found, sums, size) for size in sizes))
-        table.add_row("  chosen", *_chosen(probe, sizes), style="dim")
+        table.add_row("fastest", *(_fastest(found, sums, size) for size in sizes))
+        table.add_row("chosen", *_chosen(probe, sizes), style="dim")
     return table
 
 
@@ -92,10 +92,9 @@ def _cell(figures: CollectiveFigures | None) -> Text:
     if figures is None:
         return Text("–", style="dim")
     ratio = figures.ratio
+    shown = f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}"
     far = ratio > FAR_OFF or ratio < 1 / FAR_OFF
-    return Text(time_words(figures.measured)).append(
-        f" ×{ratio_words(ratio)}", style="yellow" if far else "dim"
-    )
+    return Text(time_words(figures.measured)).append(f" ×{shown}", "yellow" if far else "dim")
 
 
 def notes(probe: Probe) -> list[str]:
@@ -121,33 +120,19 @@ def left_out_title(probe: Probe) -> str:
 
 def left_out_words(probe: Probe) -> list[str]:
     """What there was no time for: pairs, then collectives by size."""
-    pairs = [item.what for item in probe.left_out if item.bytes is None]
-    lines = [f"pairs {', '.join(pairs)}"] if pairs else []
-    missing: dict[int, list[str]] = {}
+    missing: dict[int | None, list[str]] = {}
     for item in probe.left_out:
-        if item.bytes is not None:
-            missing.setdefault(item.bytes, []).append(item.what)
-    timed = {figures.bytes for figures in probe.collectives}
-    for size in sorted(missing.keys() & timed):
-        names = [name.replace("_", "-").replace(".", " ") for name in missing[size]]
-        lines.append(f"{words.size(size, binary=True)}: {', '.join(names)}")
-    if wholly := sorted(missing.keys() - timed):
-        lines.append(
-            f"{', '.join(words.size(size, binary=True) for size in wholly)}: all collectives"
-        )
-    return lines
+        what = item.what if item.bytes is None else _shown(item.what)
+        missing.setdefault(item.bytes, []).append(what)
+    pairs = missing.pop(None, [])
+    lines = [f"pairs {', '.join(pairs)}"] if pairs else []
+    sizes = [(words.size(size, binary=True), names) for size, names in missing.items()]
+    return lines + [f"{size}: {', '.join(names)}" for size, names in sizes]
 
 
-def _collective_words(name: str) -> str:
-    if name.startswith(ALL_REDUCE):
-        return f"  {name.removeprefix(ALL_REDUCE)}"
-    return name.replace("_", "-")
-
-
-def rate_words(bandwidth: float) -> str:
-    """Bytes per second as Mbit/s, three digits."""
-    rate = bandwidth * 8 / 1e6
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+def _shown(name: str) -> str:
+    """``all-reduce ring`` for ``all_reduce.ring``."""
+    return name.replace("_", "-").replace(".", " ")
 
 
 def time_words(seconds: float) -> str:
@@ -159,12 +144,8 @@ def time_words(seconds: float) -> str:
 
 
 def three(value: float) -> str:
-    """Three digits, without an exponent."""
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
-
-
-def ratio_words(ratio: float) -> str:
-    return f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}"
+    """Three digits or more, without an exponent."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
 def rates_table(probe: Probe) -> Table:
@@ -177,11 +158,7 @@ def rates_table(probe: Probe) -> Table:
         for device in each.devices:
             name = device.name if device.count == 1 else f"{device.count} × {device.name}"
             figures = (device.float32, device.bfloat16, device.memory, device.watts)
-            cells = ("?" if each is None else _figure(each) for each in figures)
+            cells = ("?" if each is None else three(each) for each in figures)
             table.add_row(*first, *[words.short(name, DEVICE_WIDTH), *cells][: len(titles) - 2])
             first = ["", "", ""]
     return table
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"

@@ -13,15 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.cli.output import Output
-from phalanx.cli.show.changes import ChangeLines
 from phalanx.cli.show.progress_state import EpochLine, ProgressState, WorkerState
 from phalanx.cli.show.speedup_lines import LiveWorth
 from phalanx.core.terminal import coloured, printable
-from phalanx.core.words import UNKNOWN, clock, count, loss, rough_share, share
+from phalanx.core.words import UNKNOWN, clock, count, loss, rough_share, seconds, share
 from phalanx.launch.launcher import Launch
 from phalanx.launch.run.observer import Observer
+from phalanx.observe.events import event_types as ev
 from phalanx.observe.events.event_types import Event
 from phalanx.observe.summary.summary import Summary
+from phalanx.report.findings import shares
 from phalanx.train.checkpoint.checkpoint_manifest import Damaged, read_manifest
 
 REFRESHES_PER_SECOND = 4
@@ -82,13 +83,7 @@ class _Progress(Observer):
 class PlainProgress(_Progress):
     """Lines for a pipe or a file: the script's own to one stream, ours to stderr."""
 
-    def __init__(
-        self,
-        script_output: Console,
-        errors: Console,
-        *,
-        worth: bool = False,
-    ) -> None:
+    def __init__(self, script_output: Console, errors: Console, *, worth: bool = False) -> None:
         super().__init__(errors, worth)
         self._script_output = script_output
 
@@ -114,12 +109,7 @@ class LiveProgress(_Progress):
     """An overall bar with the time to go, and one row per worker."""
 
     def __init__(
-        self,
-        console: Console,
-        title: str,
-        errors: Console | None = None,
-        *,
-        worth: bool = False,
+        self, console: Console, title: str, errors: Console | None = None, *, worth: bool = False
     ) -> None:
         super().__init__(console, worth)
         self._title = title
@@ -226,3 +216,58 @@ def _cells(worker: WorkerState, epochs: int | None) -> list[str]:
         rough_share(worker.waiting),
         UNKNOWN if worker.staleness is None else f"{worker.staleness:.1f}",
     ]
+
+
+MOST_SHARES = 3
+MOST_SWITCHES = 6
+MOST_REFUSED = 5
+_REST = "further {} are in the report"
+
+
+class ChangeLines:
+    """Says each change once, and after the first few only that there are more."""
+
+    def __init__(self) -> None:
+        self._shares = self._reverted = self._switches = self._refused = 0
+        self._last = ""
+
+    def line(self, event: ev.Event) -> str | None:
+        """What to print about ``event``, if anything."""
+        if isinstance(event, ev.StepRefused):
+            self._refused += 1
+            told = f"epoch {event.epoch + 1}, step {event.step} skipped: {event.what} is not finite"
+            return _few(told, "skipped steps", self._refused, MOST_REFUSED)
+        if isinstance(event, ev.Balanced):
+            return self._balanced(event)
+        if isinstance(event, ev.SamplesSettled):
+            told = (
+                f"worker {event.worker} is lost: the others take over {event.back} of its samples"
+            )
+            if event.lost:
+                told += f"; {event.lost} of an incomplete update cannot be trained again"
+            return told
+        return self._switched(event) if isinstance(event, ev.Switched) else None
+
+    def _balanced(self, event: ev.Balanced) -> str | None:
+        if event.refused is not None:
+            self._reverted += 1
+            told = f"shares {shares(event.refused)} tried and reverted: not clearly faster"
+            told += f" ({count(event.rate_after)} samples/s instead of {count(event.rate_before)})"
+            return _few(told, "trials of shares", self._reverted, MOST_SHARES)
+        told = shares(event.shares)
+        if told == self._last:
+            return None
+        self._last, self._shares = told, self._shares + 1
+        return _few(f"shares {told} (by measured speed)", "shares", self._shares, MOST_SHARES)
+
+    def _switched(self, event: ev.Switched) -> str | None:
+        self._switches += 1
+        told = f"switched from {event.before} to {event.after} at epoch {event.at_epoch:.2f}"
+        told += f", pause {seconds(event.pause)}"
+        return _few(told, "switches", self._switches, MOST_SWITCHES)
+
+
+def _few(line: str, kind: str, number: int, most: int) -> str | None:
+    if number == most + 1:
+        return _REST.format(kind)
+    return line if number <= most else None

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
     from phalanx.launch.launcher import Job
 
 
-def attach(
-    run: o.RunName = None,
-    pool: o.OtherPool = None,
-    json: o.Json = False,
-) -> int:
+def attach(run: o.RunName = None, pool: o.OtherPool = None, json: o.Json = False) -> int:
     """Follow a run that has no controller, and fetch its results when it ends.
 
     Started with --detach, or by a computer that was asleep or disconnected for too long.

@@ -48,11 +48,7 @@ def compare(
     """
     from phalanx.cli.request.request import check
     from phalanx.cli.request.systems import read_systems
-    from phalanx.cli.request.values import (
-        check_at_least,
-        check_at_most,
-        read_batches,
-    )
+    from phalanx.cli.request.values import check_at_least, check_at_most, read_batches
     from phalanx.core.spec import parse_specs
 
     wanted = read_systems(ctx, systems, strategies, script)
@@ -130,11 +126,7 @@ def _simulated(request: Request, out: Output) -> Callable[[StudyCell], Job]:
 def compare_systems(request: Request, wanted: Wanted, batches: list[int | None]) -> int:
     """Every system, the same model, data, batch, seed, epochs and machines; one report."""
     from phalanx.cli.request.study import StudyRun, alternating, show_or_execute, start_of
-    from phalanx.cli.request.systems import (
-        framework_job,
-        framework_of,
-        spark_request,
-    )
+    from phalanx.cli.request.systems import framework_job, framework_of, spark_request
     from phalanx.core.settings import KERAS_SYSTEMS, OUR_SYSTEMS
     from phalanx.launch.script.script_check import is_adopted
 

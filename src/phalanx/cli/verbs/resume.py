@@ -10,7 +10,7 @@ import typer
 
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
-from phalanx.cli.request.resumption import Past, ResumeOptions, Resumption
+from phalanx.cli.request.resumption import ResumeOptions, Resumption
 from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,17 +38,15 @@ def resume(ctx: typer.Context, run: o.RunName = None, *, options: ResumeOptions)
     out = Output(options.json)
     paths = single_run(run, "resume")
     launch, plan = read_launch(paths)
-    machines = tuple(machine.name for machine in plan.machines)
-    past = Past(paths, launch, plan.workers, plan.selection, machines)
+    past = Resumption(paths, launch, plan, options)
     _check_is_own(past, options.pool, options.trust)
     _check_can_go_on(past, options.epochs is not None or options.checkpoint is not None)
-    resumption = Resumption(past, options)
-    request = resumption.request(ctx.obj)
+    request = past.request(ctx.obj)
     found, manifest = find_checkpoint(past.paths, options.checkpoint, out, fetch=True)
     _check_there_is_more(options.epochs, manifest)
     for warning in (*request.warnings, *changed_sources(past.paths, request.script)):
         out.note(f"warning: {warning}")
-    job, title = resumption.job(request, found, manifest), resumption.title(manifest)
+    job, title = past.job(request, found, manifest), past.title(manifest)
     out.note(f"continues {job.resumes} ({where(manifest)}), with {job.settings.strategy}")
     if (note := changed_machines(past, job)) is not None:
         out.note(note)
@@ -66,14 +64,14 @@ def where(manifest: CheckpointManifest) -> str:
     return f"epoch {manifest.epoch + 1}, {100 * manifest.position // manifest.samples} %"
 
 
-def changed_machines(past: Past, job: Job) -> str | None:
+def changed_machines(past: Resumption, job: Job) -> str | None:
     """A line about which machines go on, if some of the run's machines do not."""
     now = [machine.name for machine in job.plan.machines]
-    without = [name for name in past.machines if name not in now]
+    without = [m.name for m in past.plan.machines if m.name not in now]
     if not without:
         return None
     workers = "1 worker" if job.plan.workers == 1 else f"{job.plan.workers} workers"
-    return f"without {', '.join(without)}: {workers} on {', '.join(now)} (was {past.workers})"
+    return f"without {', '.join(without)}: {workers} on {', '.join(now)} (was {past.plan.workers})"
 
 
 def changed_sources(paths: RunPaths, script: Path) -> list[str]:
@@ -90,7 +88,7 @@ def changed_sources(paths: RunPaths, script: Path) -> list[str]:
     return remarks
 
 
-def _check_is_own(past: Past, pool: Path | None, trust: bool) -> None:
+def _check_is_own(past: Resumption, pool: Path | None, trust: bool) -> None:
     """What a folder names is started only if it is the user's own, or the user has said so."""
     from phalanx.core.run_folder.trust import refuse_foreign
 
@@ -103,7 +101,7 @@ def _check_is_own(past: Past, pool: Path | None, trust: bool) -> None:
         refuse_foreign(past.paths, would, "Give your own blueprint: --pool FILE")
 
 
-def _check_can_go_on(past: Past, there_is_more: bool) -> None:
+def _check_can_go_on(past: Resumption, there_is_more: bool) -> None:
     from phalanx.cli.request.find_run import summary_of
     from phalanx.observe.summary.run_status import controller_alive
 

@@ -80,8 +80,7 @@ def run(
 def _explain(request: Request, out: Output) -> int:
     import msgspec
 
-    from phalanx.cli.request.explain_run import explain
-    from phalanx.cli.show.explanation_lines import lines
+    from phalanx.cli.request.explain_run import explain, lines
 
     found = explain(request, out)
     for line in lines(found, request.script):

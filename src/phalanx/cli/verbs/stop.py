@@ -20,11 +20,7 @@ POLL_SECONDS = 0.1
 HEAR_SECONDS = 2.0
 
 
-def stop(
-    run: o.RunName = None,
-    pool: o.OtherPool = None,
-    json: o.Json = False,
-) -> int:
+def stop(run: o.RunName = None, pool: o.OtherPool = None, json: o.Json = False) -> int:
     """Stop a run. Default: the newest one that is running."""
     from phalanx.cli.request.find_run import running
 

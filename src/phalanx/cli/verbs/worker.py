@@ -76,11 +76,11 @@ def worker(
         from phalanx.train.start.joining_hosts import serve as serve_shards
 
         serve_shards(seat)
-    from phalanx.cli.verbs.worker_run import WorkerStart, train
+    from phalanx.cli.verbs.worker_run import job_of, train
 
     title = f"{name or training.stem}-{settings.strategy}-{seat.run[:40]}"
-    words = list(ctx.obj.words)
-    return train(WorkerStart(seat, settings, training, words, ctx.obj.command, title), out)
+    job = job_of(seat, settings, training, list(ctx.obj.words), ctx.obj.command)
+    return train(seat, job, title, out)
 
 
 def _write_key(path: Path, out: Output) -> int:

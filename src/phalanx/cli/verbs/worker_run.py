@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
+import threading
 import time
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
+from typing import IO, Any
 
 import msgspec
 
@@ -15,42 +19,37 @@ from phalanx.cli.output import Output, write_problem
 from phalanx.cli.show.result_lines import describe
 from phalanx.core import context
 from phalanx.core import settings as names
-from phalanx.core.errors import BAD_INPUT, MACHINE_FAILED
+from phalanx.core.errors import BAD_INPUT, DONE, MACHINE_FAILED, STOPPED, InputError, RunStopped
+from phalanx.core.files import write_whole
 from phalanx.core.run_folder.agreed_run import agreed_run
 from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.run_folder.trust import write_launch
 from phalanx.core.script.startup import run_startup
 from phalanx.core.settings import RunSettings
 from phalanx.core.terminal import printable
-from phalanx.launch.launcher import Job
-from phalanx.launch.run import external_launch as by_hand
+from phalanx.launch.launcher import Job, describe_launch
 from phalanx.launch.run.failure import never_joined, told_by
-from phalanx.launch.run.open_run_folder import folder_gone
+from phalanx.launch.run.open_run_folder import folder_gone, keep_source
 from phalanx.launch.worker.bootstrap import become_main
-from phalanx.launch.worker.script_runner import leave_in_time, run_script
+from phalanx.launch.worker.script_runner import (
+    PEER_LOST_CODE,
+    STOPPED_CODE,
+    leave_in_time,
+    run_script,
+)
 from phalanx.observe.events.timeline import read_ranks
+from phalanx.observe.summary import run_lock as claim
+from phalanx.observe.summary.summary import Summary, summarise
 from phalanx.plan.plan import Plan
 from phalanx.train.start.launcher_env import Seat
 
 
-@dataclass(frozen=True)
-class WorkerStart:
-    """One process: its seat, and what it is to run."""
-
-    seat: Seat
-    settings: RunSettings
-    script: Path
-    arguments: list[str]
-    command: list[str]
-    title: str
-
-
-def train(start: WorkerStart, out: Output) -> int:
+def train(seat: Seat, job: Job, title: str, out: Output) -> int:
     """Run the script to its end; the exit code of the command."""
-    seat = start.seat
-    by_hand.stop_in_order()
-    paths = _folder(f"{seat.launcher}-{seat.run}", start.title)
-    record = _begin(start, paths, out) if seat.process == 0 else None
-    by_hand.keep_output(paths.log_of(seat.process))
+    stop_in_order()
+    paths = _folder(f"{seat.launcher}-{seat.run}", title)
+    record = _begin(seat, job, paths, out) if seat.process == 0 else None
+    keep_output(paths.log_of(seat.process))
     # From here on as the bootstrap of ``phalanx run`` prepares a script.
     os.environ[names.STARTED] = repr(time.monotonic())
     # Only these steps see a rank: for the script it is settled when the workers have met.
@@ -60,11 +59,11 @@ def train(start: WorkerStart, out: Output) -> int:
         run_startup()
     finally:
         context.leave()
-    main = become_main(str(start.script), start.arguments)
+    main = become_main(str(job.script), job.arguments)
     code = _judge(run_script(main, paths.traceback_of(seat.process)), seat, paths)
     if record is not None:
         record.code = code
-    exit_code = by_hand.exit_code_of(code)
+    exit_code = exit_code_of(code)
     if code:
         leave_in_time(exit_code, record.end if record else None)
     return exit_code
@@ -77,19 +76,19 @@ def _folder(word: str, title: str) -> RunPaths:
     return paths
 
 
-def _begin(start: WorkerStart, paths: RunPaths, out: Output) -> by_hand.Record:
-    seat, settings = start.seat, start.settings
-    record = by_hand.Record(_job(start), paths)
+def _begin(seat: Seat, job: Job, paths: RunPaths, out: Output) -> Record:
+    record = Record(job, paths)
     record.begin()
     # Before the script: what it leaves to its exit is done when the summary is written.
     atexit.register(_tell_end, record, paths, out)
-    out.note(f"run {paths.id}: {seat.processes} workers ({seat.launcher}), {settings.strategy}")
+    out.note(f"run {paths.id}: {seat.processes} workers ({seat.launcher}), {job.settings.strategy}")
     return record
 
 
-def _job(start: WorkerStart) -> Job:
+def job_of(
+    seat: Seat, settings: RunSettings, script: Path, words: list[str], command: list[str]
+) -> Job:
     """The job as a controller would make it, except the machines, which only workers know."""
-    seat, settings = start.seat, start.settings
     plan = Plan(
         strategy=settings.strategy,
         selection="all",
@@ -99,14 +98,7 @@ def _job(start: WorkerStart) -> Job:
         predicted={"seconds": None},
         reasons=[f"{seat.processes} processes, started by {seat.launcher}"],
     )
-    return Job(
-        script=start.script,
-        arguments=start.arguments,
-        settings=settings,
-        plan=plan,
-        launcher=seat.launcher,
-        command=start.command,
-    )
+    return Job(script, words, settings, plan, seat.launcher, command)
 
 
 def _judge(code: int, seat: Seat, paths: RunPaths) -> int:
@@ -124,7 +116,7 @@ def _judge(code: int, seat: Seat, paths: RunPaths) -> int:
     return code
 
 
-def _tell_end(record: by_hand.Record, paths: RunPaths, out: Output) -> None:
+def _tell_end(record: Record, paths: RunPaths, out: Output) -> None:
     try:
         summary = record.end()
     except OSError as error:
@@ -135,3 +127,103 @@ def _tell_end(record: by_hand.Record, paths: RunPaths, out: Output) -> None:
         out.say(f"run     {paths.folder}")
         out.say(f"report  phalanx report {paths.id}")
         out.result(msgspec.to_builtins(summary))
+
+
+_PATIENCE = 5.0
+"""Seconds that the others have for their last words after process 0 is done."""
+_TICK = 0.1
+
+
+class Record:
+    """The files of one run besides its events, from its start to its end."""
+
+    def __init__(self, job: Job, paths: RunPaths) -> None:
+        self.code: int | None = None
+        """How the script of this process ended; ``None`` until it has."""
+        self._job, self._paths = job, paths
+        self._claim = ExitStack()
+        self._ended = threading.Lock()
+
+    def begin(self) -> None:
+        if self._paths.launch.exists():
+            raise InputError(
+                f"{self._paths.folder} already contains a run",
+                "End it, or set another PHALANX_RUN_ID for this one.",
+            )
+        write_whole(self._paths.plan, self._job.plan.to_json() + "\n")
+        launch = describe_launch(self._job, self._paths, [])
+        write_launch(self._paths, launch.to_json() + "\n")
+        keep_source(self._job.script, self._paths)
+        self._claim.enter_context(claim.hold(self._paths))
+
+    def end(self) -> Summary | None:
+        """Write the summary, once; ``None`` the second time."""
+        if not self._ended.acquire(blocking=False):
+            return None
+        status = status_of_code(self.code)
+        if status == "done":
+            self._await_others()
+        codes = [self.code, *[None] * (self._job.plan.workers - 1)]
+        summary = summarise(self._paths, status=status, exit_codes=codes)
+        try:
+            write_whole(self._paths.summary, summary.to_json() + "\n")
+        finally:
+            self._claim.close()
+        return summary
+
+    def _await_others(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            if all(log.finished for log in read_ranks(self._paths) if log.joined):
+                return
+            time.sleep(_TICK)
+
+
+def status_of_code(code: int | None) -> str:
+    if code == 0:
+        return "done"
+    return "stopped" if code in (STOPPED_CODE, None) else "failed"
+
+
+def exit_code_of(code: int) -> int:
+    """The exit code of the command for that of its script."""
+    known = {0: DONE, STOPPED_CODE: STOPPED, PEER_LOST_CODE: MACHINE_FAILED}
+    return known.get(code, code if code in (2, MACHINE_FAILED) else 1)
+
+
+def stop_in_order() -> None:
+    """SIGTERM, by which launchers end a run, and Ctrl-C both stop it as ``phalanx stop`` does."""
+    signal.signal(signal.SIGTERM, _stop)
+    # Ctrl-C raises SIGTERM, because training replaces that handler by its own.
+    signal.signal(signal.SIGINT, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise RunStopped
+
+
+class Tee:
+    """What the script prints goes to the launcher's stream and to the log of its rank."""
+
+    def __init__(self, stream: IO[str], log: IO[str]) -> None:
+        self._stream, self._log = stream, log
+
+    def write(self, text: str) -> int:
+        try:
+            self._log.write(text)
+            self._log.flush()
+        except (OSError, ValueError):
+            pass  # a full disk: the launcher's stream still has it
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def keep_output(log: Path) -> None:
+    """Keeps a copy of what Python prints from now on in ``log``."""
+    try:
+        file = log.open("a", encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        return
+    sys.stdout, sys.stderr = Tee(sys.stdout, file), Tee(sys.stderr, file)

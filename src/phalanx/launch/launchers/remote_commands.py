@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -55,8 +55,7 @@ async def secrets_for(
         member = by_name[machine.name]
         found[slot.rank] = {settings.SKEW: repr(member.skew)} if member.skew else {}
         if meeting is not None:
-            found[slot.rank] |= meeting_variables(meeting, member.address)
-            found[slot.rank][hosts.PROCESSES] = str(len(job.plan.seats))
+            found[slot.rank] |= {**meeting, hosts.ADDRESS: member.address}
     return found
 
 
@@ -80,12 +79,19 @@ def start_request(
     ]
 
 
-async def _meeting(job: Job, members: Sequence[MachineSession], key: RunKey) -> MeetingPoint:
-    first, addresses = members[0], [member.address for member in members]
+async def _meeting(job: Job, members: Sequence[MachineSession], key: RunKey) -> dict[str, str]:
+    """What connects the workers of all machines to each other."""
+    first = members[0]
     probe = read_probe(job.fleet.pool) if job.fleet.pool is not None else None
     links = link_rates(probe) if probe else {}
-    port = (await _free_ports(first, 1))[0]
-    return MeetingPoint(first.address, port, key, job.fleet.tls, links, addresses)
+    return {
+        hosts.MEET: endpoint(first.address, (await _free_ports(first, 1))[0]),
+        hosts.MEMBERS: ",".join(member.address for member in members),
+        hosts.PROCESSES: str(len(job.plan.seats)),
+        KEY_VARIABLE: key.text(),
+        **({hosts.TLS: "1"} if job.fleet.tls else {}),
+        **({hosts.LINKS: json.dumps(links)} if links else {}),
+    }
 
 
 async def _foreign(
@@ -135,21 +141,6 @@ async def _free_ports(session: MachineSession, count: int) -> list[int]:
     return ports
 
 
-@dataclass(frozen=True)
-class MeetingPoint:
-    """How the workers of all machines find and know each other."""
-
-    address: str
-    """Address of the machine of rank 0."""
-    port: int
-    key: RunKey
-    tls: bool
-    links: Mapping[str, float]
-    """Bits per second of each machine's slowest link, where measured."""
-    members: Sequence[str] = ()
-    """Addresses of all machines."""
-
-
 def command_of(
     job: Job, root: Path, machine: PlannedMachine, slot: Slot, layout: RemoteLayout
 ) -> WorkerCommand:
@@ -180,18 +171,3 @@ def working_folder(root: Path, layout: RemoteLayout) -> str:
     inside = here == root or root in here.parents
     part = here.relative_to(root).as_posix() if inside else "."
     return os.path.normpath(f"{layout.project}/{part}")
-
-
-def meeting_variables(meeting: MeetingPoint, address: str) -> dict[str, str]:
-    """What connects a worker to the others; it holds the key, so is not kept."""
-    found = {
-        hosts.MEET: endpoint(meeting.address, meeting.port),
-        hosts.ADDRESS: address,
-        hosts.MEMBERS: ",".join(meeting.members),
-        KEY_VARIABLE: meeting.key.text(),
-    }
-    if meeting.tls:
-        found[hosts.TLS] = "1"
-    if meeting.links:
-        found[hosts.LINKS] = json.dumps(dict(meeting.links))
-    return found

@@ -9,8 +9,7 @@ import msgspec
 from phalanx.launch.link.agent_link import AgentLink
 from phalanx.launch.link.agent_loss import talks_otherwise
 from phalanx.launch.link.clocks import SKEW_WARNING, clock_words
-from phalanx.pool.facts import Facts
-from phalanx.pool.here import fitted
+from phalanx.pool.here import Facts, fitted
 from phalanx.pool.machine import Machine
 from phalanx.pool.machine_facts import MachineFacts
 

@@ -7,28 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import time
 from collections.abc import Iterator
+from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
+import msgspec
+
 from phalanx.core.errors import MachineError
+from phalanx.launch.link import agent_frames as frames
 from phalanx.launch.link import agent_loss as loss
-from phalanx.launch.link.agent_frames import (
-    AgentFrame,
-    AgentListener,
-    AgentProblem,
-    AgentRefused,
-    Pong,
-    Reply,
-    Taker,
-    WrongAgentFrame,
-    fail,
-    pack,
-    read_as,
-    unpack,
-)
-from phalanx.launch.link.agent_source import agent_command, agent_sources
 from phalanx.launch.link.clocks import ClockOffset
 from phalanx.launch.link.progress_notes import Doing, MachineWait
 from phalanx.launch.ssh.ssh_command import RunningCommand, start_command
@@ -50,17 +41,19 @@ END_SECONDS = 3.0
 class AgentLink:
     """An agent that answers; leaving ``async with`` ends it, and its workers with it."""
 
-    def __init__(self, command: RunningCommand, patience: float, listener: AgentListener) -> None:
+    def __init__(
+        self, command: RunningCommand, patience: float, listener: frames.AgentListener
+    ) -> None:
         self.machine = command.machine
         self.hello: dict[str, Any] = {}
         """What it said of itself: ``pid``, ``version``, ``folder`` …"""
         self.lost: MachineError | None = None
         self.waiting = MachineWait(self.machine, listener.say)
         self._command, self._patience, self._listener = command, patience, listener
-        self._takers: list[Taker] = []
+        self._takers: list[frames.Taker] = []
         self._heard = time.monotonic()
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._waiting: dict[int, asyncio.Future[frames.Reply]] = {}
         """Requests that wait for answers, by number."""
         self._clock = ClockOffset()
         self._closing = False
@@ -109,10 +102,10 @@ class AgentLink:
 
     async def request(
         self, header: dict[str, Any], payload: bytes = b"", *, timeout: float | None = ASK_SECONDS
-    ) -> Reply:
+    ) -> frames.Reply:
         """The same as ``ask``, with the bytes that came with the answer."""
         number = next(self._numbers)
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[frames.Reply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
             async with asyncio.timeout(timeout):
@@ -128,7 +121,7 @@ class AgentLink:
             del self._waiting[number]
 
     @contextlib.contextmanager
-    def diverted(self, take: Taker) -> Iterator[None]:
+    def diverted(self, take: frames.Taker) -> Iterator[None]:
         """Meanwhile ``take`` is the first to hear what the agent sends unasked."""
         self._takers.append(take)
         try:
@@ -140,7 +133,7 @@ class AgentLink:
         """A frame without an answer (a blob); returns when there is room for the next."""
         if self.lost is not None:
             raise self.lost
-        self._command.put(pack(header, payload))
+        self._command.put(frames.pack(header, payload))
         await self._command.drain()
         if self.lost is not None:
             raise self.lost
@@ -190,11 +183,11 @@ class AgentLink:
     async def _listen(self) -> None:
         try:
             while self.lost is None:
-                self._take(*await unpack(self._read))
+                self._take(*await frames.unpack(self._read))
         except EOFError:
             self._ended = True
             self._lose(await loss.why_it_ended(self._command))
-        except WrongAgentFrame as error:
+        except frames.WrongAgentFrame as error:
             self._lose(loss.talks_otherwise(self.machine, str(error)))
         except OSError as error:  # this machine's own disk; what becomes of the connection ends it
             why = error.strerror or str(error)
@@ -222,28 +215,28 @@ class AgentLink:
         return b"".join(parts)
 
     def _take(self, header: dict[str, Any], payload: bytes) -> None:
-        found = read_as(AgentFrame, header)
+        found = frames.read_as(frames.AgentFrame, header)
         if found.tell == "pong":
-            self._clock.take(read_as(Pong, header))
+            self._clock.take(frames.read_as(frames.Pong, header))
         elif found.tell is not None:
             self.waiting.heard(found.tell)
             if not any(take(found.tell, header, payload) for take in self._takers):
                 self._listener.on_tell(found.tell, header, payload)
         elif found.problem is not None:
-            told = read_as(AgentProblem, header)
+            told = frames.read_as(frames.AgentProblem, header)
             cause = f"{self.machine.name}: {loss.without_controls(told.cause)}"
-            refused = AgentRefused(cause, loss.without_controls(told.remedy))
-            fail(self._waiting.get(found.problem), refused)
+            refused = frames.AgentRefused(cause, loss.without_controls(told.remedy))
+            frames.fail(self._waiting.get(found.problem), refused)
         elif found.answer is not None:
             waiting = self._waiting.get(found.answer)
             if waiting is not None and not waiting.done():  # else it comes too late
                 waiting.set_result((header, payload))
         else:
-            raise WrongAgentFrame("a frame has no message")
+            raise frames.WrongAgentFrame("a frame has no message")
 
     async def _ping(self) -> None:
         for count in itertools.count(1):
-            self._command.put(pack({"ask": "ping", "sent": time.monotonic()}))
+            self._command.put(frames.pack({"ask": "ping", "sent": time.monotonic()}))
             pause = PING_SECONDS if count > FIRST_PINGS else PING_SECONDS / 20
             # The monotonic clock stands still while the computer sleeps; this one does not.
             before = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -263,7 +256,7 @@ class AgentLink:
             return
         self.lost = error
         for waiting in self._waiting.values():
-            fail(waiting, error)
+            frames.fail(waiting, error)
         if not self._closing:
             self._listener.on_lost(error)
 
@@ -291,7 +284,7 @@ async def open_agent(
     hold: float = 0.0,
     timeout: float = CONNECT_SECONDS,
     patience: float = PATIENCE,
-    listener: AgentListener | None = None,
+    listener: frames.AgentListener | None = None,
 ) -> AgentLink:
     """Log in, start an agent in the machine's Python, and greet it.
 
@@ -300,7 +293,7 @@ async def open_agent(
     """
     words = agent_command(machine.interpreter, run)
     command = await start_command(machine, words, timeout=timeout)
-    link = AgentLink(command, patience, listener or AgentListener())
+    link = AgentLink(command, patience, listener or frames.AgentListener())
     hello = {
         "run": run,
         "name": machine.name,
@@ -316,3 +309,43 @@ async def open_agent(
         await link.abandon()
         raise
     return link
+
+
+BOOT = "boot"
+LABEL = "phalanx-agent"
+"""The command begins with it and the run, so that process tables show whose it is."""
+
+
+@functools.cache
+def agent_sources() -> bytes:
+    """``{module: source}`` as JSON: all of the agent but its boot."""
+    sources = {"phalanx": "", **_sources_in(resources.files("phalanx.agent"), "phalanx.agent")}
+    return msgspec.json.encode(sources)
+
+
+def _sources_in(folder: Traversable, package: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for entry in folder.iterdir():
+        name, _, suffix = entry.name.rpartition(".")
+        if entry.is_dir() and entry.name != "__pycache__":
+            found |= _sources_in(entry, f"{package}.{entry.name}")
+        elif suffix == "py" and name != BOOT:
+            module = package if name == "__init__" else f"{package}.{name}"
+            found[module] = entry.read_text(encoding="utf-8")
+    return found
+
+
+@functools.cache
+def boot_source() -> str:
+    return (resources.files("phalanx.agent") / f"{BOOT}.py").read_text(encoding="utf-8")
+
+
+def agent_command(python: str, run: str | None) -> list[str]:
+    """What starts an agent that reads its sources from standard input.
+
+    Isolated (-I): nothing of the user's folder or ``PYTHONPATH`` is imported. Names of files and
+    words of commands are UTF-8 whatever the machine's locale is.
+    """
+    label = " ".join(f"# {LABEL} {run or ''}".split())
+    options = ["-X", "utf8", "-I"]
+    return [python, *options, "-c", f"{label}\n{boot_source()}", str(len(agent_sources()))]

@@ -40,6 +40,12 @@ class SessionListener(Protocol):
 class MachineSession(AgentListener):
     """The controller's work with one machine, from logging in to cleaning up."""
 
+    facts: MachineFacts
+    """Known once it is connected."""
+    layout: RemoteLayout
+    """Known, as is the Python, once it is settled."""
+    _python: PythonChoice
+
     def __init__(
         self,
         machine: Machine,
@@ -65,7 +71,6 @@ class MachineSession(AgentListener):
         """The error if a detached run was found again and nothing of it is left here."""
         self.samples: MachineFile | None = None
         self.python: Inspection | None = None
-        self._facts: MachineFacts | None = None
         self._link: AgentLink | None = None
         self._past: list[AgentLink] = []
         """Kept: the process behind one of this computer is killed by asyncio when it is dropped."""
@@ -76,8 +81,6 @@ class MachineSession(AgentListener):
         self._files: FileDownload | None = None
         self._checkpoints: CheckpointDownload | None = None
         self._notes = 0
-        self._layout: RemoteLayout | None = None
-        self._python: PythonChoice | None = None
         self._watched = False
         """Whether a loss is reported; before, and while reconnecting, requests fail by it."""
 
@@ -100,11 +103,6 @@ class MachineSession(AgentListener):
         return f"{self.link.folder}/runs/{self._run_id}"
 
     @property
-    def layout(self) -> RemoteLayout:
-        assert self._layout is not None
-        return self._layout
-
-    @property
     def address(self) -> str:
         """Where the other machines reach this one: by the blueprint, or the way that SSH took."""
         reached_at = self.own_address if self.machine.is_here else self.link.address
@@ -115,11 +113,6 @@ class MachineSession(AgentListener):
         """The network device of its address, if the machine said so."""
         found = (one.interface for one in self.facts.addresses if one.address == self.address)
         return next(found, None)
-
-    @property
-    def facts(self) -> MachineFacts:
-        assert self._facts is not None
-        return self._facts
 
     # -- before the start --------------------------------------------------------------------
 
@@ -132,8 +125,8 @@ class MachineSession(AgentListener):
             )
             await self._link.close()
             return
-        self._facts, self.skew = await ask_facts(self._link, ANSWER_SECONDS)
-        self.machine, self.remarks = as_found(self.machine, self._facts, self.skew)
+        self.facts, self.skew = await ask_facts(self._link, ANSWER_SECONDS)
+        self.machine, self.remarks = as_found(self.machine, self.facts, self.skew)
 
     async def _open(
         self, timeout: float, *, detach: bool = False, attach: bool = False
@@ -151,11 +144,10 @@ class MachineSession(AgentListener):
     async def settle(self, equipment: Equipment) -> None:
         """Find out where everything will be on the machine."""
         settled = await equipment.settle(self.link, self.machine, self.run_folder)
-        self._layout, self._python = settled
+        self.layout, self._python = settled
 
     async def equip(self, equipment: Equipment) -> None:
         """Bring everything that the workers need to the machine."""
-        assert self._python is not None
         self.python = await equipment.bring(self.link, self.layout, self._python)
 
     # -- workers -----------------------------------------------------------------------------

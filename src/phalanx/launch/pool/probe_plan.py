@@ -13,12 +13,7 @@ from phalanx.pool.measured import CollectiveFigures
 
 SIZES = (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
 """Bytes of the collectives that are timed."""
-NAMES = (
-    "all_reduce.direct",
-    "all_reduce.ring",
-    "all_reduce.butterfly",
-    "all_reduce.tree",
-)
+NAMES = ("all_reduce.direct", "all_reduce.ring", "all_reduce.butterfly", "all_reduce.tree")
 """What training waits for."""
 PAIRS_SHARE = 0.4
 """Largest part of the budget that pairs get; the rest is for collectives."""

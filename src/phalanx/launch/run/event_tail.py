@@ -21,11 +21,7 @@ class Relay:
     """Events of every rank, output of the first."""
 
     def __init__(
-        self,
-        paths: RunPaths,
-        ranks: list[int],
-        observer: Observer,
-        awaited: Collection[int] = (),
+        self, paths: RunPaths, ranks: list[int], observer: Observer, awaited: Collection[int] = ()
     ) -> None:
         """``awaited``: the ranks that have to join."""
         self.joined: set[int] = set()

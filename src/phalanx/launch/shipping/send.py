@@ -42,11 +42,7 @@ class Have(msgspec.Struct):
     next: int | None = None
 
 
-class Laid(msgspec.Struct):
-    path: str
-
-
-def read_answer(link: AgentLink, answer: dict[str, Any], kind: type[T]) -> T:
+def read_answer(link: AgentLink, answer: object, kind: type[T]) -> T:
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError:
@@ -121,10 +117,7 @@ class Shipment:
         total, done = sum(entry.size - offset for entry, offset in todo), 0
         name = self._link.machine.name
         self._progress(0, total, name)
-        checked = sum(entry.size for entry, _ in todo)  # also what was there before
-        async with SendWindow(
-            self._link, f"{words.size(total)} of {self._kind}", checked
-        ) as window:
+        async with SendWindow(self._link, f"{words.size(total)} of {self._kind}") as window:
             for entry, offset in todo:
                 async for at, piece in _pieces(self._root / entry.path, entry, offset, window):
                     last = at + len(piece) >= entry.size
@@ -136,7 +129,7 @@ class Shipment:
 
     async def lay_out(self) -> str:
         answer = await self._ask("lay_out", "unpacking")
-        return read_answer(self._link, answer, Laid).path
+        return read_answer(self._link, answer.get("path"), str)
 
     def garbled(self, number: int) -> MachineError:
         path = self._root / self._manifest.entries[number].path
@@ -164,7 +157,7 @@ class Shipment:
         content, digest = self._manifest.content, self._manifest.digest
         if not 0 <= offset <= len(content):
             raise answers_wrongly(self._link)
-        async with SendWindow(self._link, "a list of files", len(content)) as window:
+        async with SendWindow(self._link, "a list of files") as window:
             while True:
                 piece = content[offset : offset + window.piece]
                 last = offset + len(piece) >= len(content)
@@ -182,8 +175,8 @@ class Shipment:
 class SendWindow:
     """Keeps a machine's troubles (a full disk) from being noticed only at the end."""
 
-    def __init__(self, link: AgentLink, what: str, checked: int) -> None:
-        self._link, self._what, self._checked = link, what, checked
+    def __init__(self, link: AgentLink, what: str) -> None:
+        self._link, self._what = link, what
         self.arrived = 0
         """Bytes, as far as is known."""
         self._sent = self._asked_at = 0
@@ -204,11 +197,12 @@ class SendWindow:
         known = await self._answer()
         if known:
             self._adapt(self._asked_at)
-        ask = self._link.ask(
-            "stored", timeout=ANSWER_SECONDS, doing=lambda: f"copying {self._what}"
-        )
-        self._asked, self._asked_at = asyncio.create_task(ask), self._sent
+        self._asked, self._asked_at = asyncio.create_task(self._ask()), self._sent
         return known
+
+    async def _ask(self) -> None:
+        doing = f"copying {self._what}"
+        await self._link.ask("stored", timeout=ANSWER_SECONDS, doing=lambda: doing)
 
     def _adapt(self, arrived: int) -> None:
         """The next window is what arrives in ``WINDOW_SECONDS`` at the rate of the last one."""
@@ -226,12 +220,7 @@ class SendWindow:
         """Wait until everything has arrived and is checked, unless something went wrong."""
         if kind is None:
             await self._answer()
-            await self._link.ask(
-                "stored",
-                timeout=_seconds(0, self._checked),
-                doing=lambda: f"comparing checksums of {self._what}",
-                wait=True,
-            )
+            await self._ask()
         elif self._asked is not None:
             self._asked.cancel()
             await asyncio.gather(self._asked, return_exceptions=True)
@@ -244,7 +233,7 @@ class SendWindow:
         return True
 
 
-def _seconds(files: int, size: int = 0) -> float:
+def _seconds(files: int, size: int) -> float:
     return ANSWER_SECONDS + files * SLOWEST_FILE + size / SLOWEST_DISK
 
 

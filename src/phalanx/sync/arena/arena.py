@@ -60,7 +60,7 @@ def shard_lock(shard: int) -> int:
 class SubsetBarrier(Protocol):
     """A barrier of some of the workers."""
 
-    def wait(self, gone: Callable[[], bool] | None = None) -> None:
+    def __call__(self, gone: Callable[[], bool] | None = None) -> None:
         """Like :meth:`Arena.barrier`, among the members only."""
 
 

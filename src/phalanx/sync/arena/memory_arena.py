@@ -15,11 +15,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from phalanx.core.errors import InputError, PeerLost
-from phalanx.sync.arena.arena import LEFT, Lock, LostWorker
+from phalanx.sync.arena.arena import LEFT, Lock, LostWorker, SubsetBarrier
 from phalanx.sync.arena.deterministic_scheduler import SLICE_SECONDS, DeterministicScheduler, Gone
 
 PAUSE_SECONDS = 0.001
@@ -80,7 +81,9 @@ class Hub:
         """A thread has failed: those that wait for it give up."""
         self.scheduler.abort()
 
-    def meet(self, rank: int, members: tuple[int, ...], words: str, gone: Gone | None) -> None:
+    def meet(
+        self, rank: int, members: tuple[int, ...], words: str, gone: Gone | None = None
+    ) -> None:
         """Wait for ``members``; all go on at the time of the last arrival."""
         self.scheduler.check()
         if self.scheduler.me() != rank:
@@ -186,17 +189,6 @@ class VirtualClock:
         return self.scheduler.time(self.rank)
 
 
-@dataclass(frozen=True)
-class ThreadSubsetBarrier:
-    hub: Hub
-    rank: int
-    members: tuple[int, ...]
-
-    def wait(self, gone: Gone | None = None) -> None:
-        words = f"in a group of ranks {', '.join(map(str, self.members))}"
-        self.hub.meet(self.rank, self.members, words, gone)
-
-
 class ThreadArena:
     """One rank's view of a :class:`Hub`."""
 
@@ -229,10 +221,11 @@ class ThreadArena:
     def barrier(self, gone: Gone | None = None) -> None:
         self.hub.meet(self.rank, self._everyone, "in a barrier", gone)
 
-    def subset_barrier(self, members: Sequence[int]) -> ThreadSubsetBarrier:
+    def subset_barrier(self, members: Sequence[int]) -> SubsetBarrier:
         if self.rank not in members:
             raise ValueError(f"rank {self.rank} is not in the group {list(members)}")
-        return ThreadSubsetBarrier(self.hub, self.rank, tuple(sorted(members)))
+        words = f"in a group of ranks {', '.join(map(str, sorted(members)))}"
+        return partial(self.hub.meet, self.rank, tuple(sorted(members)), words)
 
     def lock(self, index: int) -> ThreadLock:
         self._scheduler.check()

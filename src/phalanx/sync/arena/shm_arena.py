@@ -8,13 +8,14 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from phalanx.core.errors import InputError, PeerLost
 from phalanx.sync.arena import memfd
-from phalanx.sync.arena.arena import LEFT, LostWorker
+from phalanx.sync.arena.arena import LEFT, LostWorker, SubsetBarrier
 from phalanx.sync.arena.clock import MonotonicClock
 
 SPIN_SECONDS = 50e-6  # longer would burn the cores and quota of other workers
@@ -180,7 +181,7 @@ class ShmArena:
     def barrier(self, gone: Gone | None = None) -> None:
         self.disseminate(self._partners, gone)
 
-    def subset_barrier(self, members: Sequence[int]) -> _SubsetBarrier:
+    def subset_barrier(self, members: Sequence[int]) -> SubsetBarrier:
         ordered = sorted(members)
         at, rounds, distance = ordered.index(self.rank), [], 1
         while distance < len(ordered):
@@ -188,9 +189,9 @@ class ShmArena:
             post = self._cell(memfd.pair_cell(self.rank, after))
             rounds.append((post, self._cell(memfd.pair_cell(before, self.rank))))
             distance *= 2
-        return _SubsetBarrier(self, rounds)
+        return partial(self.disseminate, rounds)
 
-    def disseminate(self, rounds: Sequence[Round], gone: Gone | None) -> None:
+    def disseminate(self, rounds: Sequence[Round], gone: Gone | None = None) -> None:
         for post, wait in rounds:
             self._quick.sem_post(post)
             self._wait(wait, gone)
@@ -271,13 +272,3 @@ class ShmArena:
 
     def pause(self) -> None:
         time.sleep(0.001)
-
-
-class _SubsetBarrier:
-    """The barrier of some workers, in semaphores of their own."""
-
-    def __init__(self, arena: ShmArena, rounds: Sequence[Round]) -> None:
-        self._arena, self._rounds = arena, rounds
-
-    def wait(self, gone: Gone | None = None) -> None:
-        self._arena.disseminate(self._rounds, gone)

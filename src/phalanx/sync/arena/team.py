@@ -18,7 +18,7 @@ class Team:
     """This worker's place among the members."""
     teams: int
     """How many teams there are."""
-    members_barrier: SubsetBarrier
+    barrier: SubsetBarrier
     meet: Callable[[], object]
     """The barrier that begins a step; it also checks that all members mean the same step."""
 
@@ -26,24 +26,16 @@ class Team:
     def size(self) -> int:
         return len(self.members)
 
-    def barrier(self) -> None:
-        self.members_barrier.wait()
-
-
-class _Alone:
-    def wait(self, gone: Callable[[], bool] | None = None) -> None:
-        pass
-
 
 def subset_barrier_of(arena: Arena, members: Sequence[int]) -> SubsetBarrier:
-    return _Alone() if len(members) == 1 else arena.subset_barrier(members)
+    return (lambda gone=None: None) if len(members) == 1 else arena.subset_barrier(members)
 
 
 def team_of(arena: Arena, teams: Sequence[Sequence[int]]) -> Team:
     """The team, of ``teams``, that this worker is in; its ``meet`` is a plain barrier."""
     members = tuple(next(t for t in teams if arena.rank in t))
     barrier = subset_barrier_of(arena, members)
-    return Team(members, members.index(arena.rank), len(teams), barrier, barrier.wait)
+    return Team(members, members.index(arena.rank), len(teams), barrier, barrier)
 
 
 def everyone(arena: Arena) -> Team:

@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import select
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from phalanx.sync.connect import liveness
 from phalanx.sync.connect.channel import Buffer, Channel, as_bytes, drop_first
 
 
-class _Flow(ABC):
+class _Flow:
     """The buffers that are still to be moved in one direction of one channel."""
 
-    def __init__(self, channel: Channel, buffers: Sequence[Buffer]) -> None:
-        self.channel = channel
+    def __init__(self, channel: Channel, buffers: Sequence[Buffer], *, sends: bool) -> None:
+        self.channel, self.sends = channel, sends
         self.left = [view for view in map(as_bytes, buffers) if len(view)]
+        if sends:
+            channel.expect_bulk(sum(map(len, self.left)))
 
-    @abstractmethod
     def move(self, *, wait: bool) -> bool:
         """Move what goes now; whether anything went."""
-
-
-class _Outgoing(_Flow):
-    def __init__(self, channel: Channel, buffers: Sequence[Buffer]) -> None:
-        super().__init__(channel, buffers)
-        channel.expect_bulk(sum(map(len, self.left)))
-
-    def move(self, *, wait: bool) -> bool:
-        count = self.channel.send_some(self.left, wait=wait)
-        drop_first(self.left, count)
-        return count > 0
-
-
-class _Incoming(_Flow):
-    def move(self, *, wait: bool) -> bool:
-        count = self.channel.receive_some(self.left[0], wait=wait)
+        if self.sends:
+            count = self.channel.send_some(self.left, wait=wait)
+        else:
+            count = self.channel.receive_some(self.left[0], wait=wait)
         drop_first(self.left, count)
         return count > 0
 
@@ -51,8 +39,8 @@ def exchange(
     A ring sends to one channel and receives from another; a pair uses one for both.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    flows: list[_Flow] = [_Outgoing(channel, buffers) for channel, buffers in outgoing]
-    flows += [_Incoming(channel, buffers) for channel, buffers in incoming]
+    flows = [_Flow(channel, buffers, sends=True) for channel, buffers in outgoing]
+    flows += [_Flow(channel, buffers, sends=False) for channel, buffers in incoming]
     flows = [flow for flow in flows if flow.left]
     while flows:
         # With one direction left there is nothing to be fair to: the kernel may wait for us.
@@ -71,8 +59,7 @@ def _wait(flows: Sequence[_Flow], deadline: float | None) -> None:
     wanted: dict[int, int] = {}
     for flow in flows:
         number = flow.channel.fileno()
-        sending = isinstance(flow, _Outgoing)
-        events = flow.channel.poll_events(sending=sending, receiving=not sending)
+        events = flow.channel.poll_events(sending=flow.sends, receiving=not flow.sends)
         wanted[number] = wanted.get(number, 0) | events
     for number, events in wanted.items():
         poller.register(number, events)

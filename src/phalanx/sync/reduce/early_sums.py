@@ -155,10 +155,10 @@ def make_early_sums(
     if leads:
         cells[:] = shared.gradients[0][0].numel()
         cells[LED] = ahead is not None and ahead.can_begin_early
-    barrier.wait()
+    barrier()
     if not replica.staging.copies_aside:  # then none of them goes early
         cells[LED] = False
-    barrier.wait()
+    barrier()
     if not cells[LED]:
         return None
     rows, lock = shared.gradients[0], host.lock(Locks.EARLY)
@@ -228,7 +228,7 @@ class EarlySums:
             return int(self._cells[BEGUN])
         if self._leader is not None and not self._gradients.stale:
             self._leader.restore()
-        self._barrier.wait()
+        self._barrier()
         return None
 
     def renew(self) -> None:

@@ -93,6 +93,8 @@ class Reducer:
         self._flats: list[Tensor] | None = None
         self.refused: tuple[int, ...] | None = None
         """Workers whose gradients were not finite, if the sum is not: see ``Timing``."""
+        self.norm = 0.0
+        """Of the sum, before it was clipped."""
 
     def _sum_between_hosts(self, context: StrategyContext, topology: str | None) -> Summing:
         from phalanx.sync.reduce.between_hosts import Summing
@@ -220,9 +222,11 @@ class Reducer:
                     shared.norms[self._row] = squared_norm(self.sums)
             if self._early is not None:
                 self._early.renew()
-            self._barrier.wait()
+            self._barrier()
             if clip > 0.0:  # of the whole sums, so that all hosts find the same
-                factor *= clip_factor(float(shared.norms[self._local[0]]) * factor**2, clip)
+                found = float(shared.norms[self._local[0]]) * factor**2
+                self.norm = math.sqrt(found)
+                factor *= clip_factor(found, clip)
                 torch._foreach_mul_([out for own in self.reduced for out in own], factor)
         # Everyone decides alike, also a worker that had nothing to give: it costs a barrier, so
         # what cannot have become infinite is not looked at.
@@ -236,18 +240,20 @@ class Reducer:
         slices, self.refused = [out for own in self.reduced for out in own], None
         found = squared_norm(slices) if clip > 0.0 else squares(slices)
         self._shared.totals[self._row] = found
-        self._barrier.wait()
+        self._barrier()
         found = float(self._shared.totals[self._local].sum())
         if not math.isfinite(found) and self._is_bad(slices):
             self.refused = self._who()
-        if clip > 0.0 and (factor := clip_factor(found, clip)) < 1.0:
-            torch._foreach_mul_(slices, factor)
+        if clip > 0.0:
+            self.norm = math.sqrt(found)
+            if (factor := clip_factor(found, clip)) < 1.0:
+                torch._foreach_mul_(slices, factor)
 
     def _is_bad(self, slices: list[Tensor]) -> bool:
         """A closer look, by the members on this host: each square may be finite, and only
         their sum not. Other hosts may have added them up otherwise, so they are not waited for."""
         self._shared.norms[self._row] = not are_sound(slices)
-        self._barrier.wait()
+        self._barrier()
         return bool(self._shared.norms[self._local].any())
 
     def _who(self) -> tuple[int, ...]:
@@ -279,11 +285,11 @@ class Reducer:
         for add, low, high in self._adding:
             add(factor, high - low if stop is None else min(max(0, stop - low), high - low))
         if self.apart:
-            self._barrier.wait()
+            self._barrier()
 
     def wait_here(self) -> None:
         """Waits for the members on this host."""
-        self._barrier.wait()
+        self._barrier()
 
 
 def adding(out: Tensor, others: Sequence[Tensor]) -> Add:

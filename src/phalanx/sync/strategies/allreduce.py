@@ -26,6 +26,8 @@ class AllReduce(TeamStrategy):
     def __init__(self, context: StrategyContext, topology: str | None = None) -> None:
         super().__init__(context)
         self._topology = topology
+        self._clipped: Masks = []
+        """Which parameters anybody used for the gradient that was clipped before its step."""
         self.offers = self._reducer = Reducer(context, topology=topology, starts=True)
         if self._shared.elementwise:
             layouts, shard = len(self._replica.layouts), self._host.rank
@@ -41,11 +43,28 @@ class AllReduce(TeamStrategy):
 
     def follow(self) -> Timing:
         met = self._clock.now()
+        masks = self._reduce()
+        self._replica.drop_gradients()
+        return self._take(masks, met)
+
+    def _reduce(self) -> Masks:
         masks = self._reducer.reduce()
         if self._toll.charges:
             self._reducer.take_time(self._topology)
+        return masks
+
+    def clip_gradients(self, weight: float, clip: float) -> float:
+        self._reducer.offer(weight, clip)
+        self._team.meet()
+        self._clipped = self._reduce()
+        return self._reducer.norm
+
+    def step_clipped(self) -> Timing:
+        met = self._clock.now()
         self._replica.drop_gradients()
-        return self._take(masks, met)
+        timing = self._take(self._clipped, met)
+        timing.bytes_sent = self._reducer.bytes_sent
+        return timing
 
     @property
     def steps_agreed(self) -> bool:

@@ -15,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
+from phalanx.adapters.torch_models import parameters_of
 from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.data.reader import Reader
@@ -22,7 +23,6 @@ from phalanx.train.adopt.found_models import (
     OrderState,
     advice_on_skipped,
     keepers_of,
-    parameters_of,
 )
 from phalanx.train.adopt.loader_pass import ComparedOrders, LoaderPass, alone_pass, read_by_number
 from phalanx.train.adopt.script_length import has_left_a_loop, may_have_failed, needs_equal_batches

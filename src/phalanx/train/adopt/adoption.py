@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
+from phalanx.adapters.torch_models import parameters_of
 from phalanx.core.context import call_at_end
 from phalanx.core.errors import InputError
 from phalanx.core.settings import RunSettings
@@ -30,7 +31,6 @@ from phalanx.train.adopt.found_models import (
     data_of,
     describe,
     models_of,
-    parameters_of,
     stand_in_for,
     stray_step,
 )
@@ -75,6 +75,9 @@ class Adoption:
     def _child(self) -> Checks | ViewTrial | None:
         """The check or trial that this process was forked for, if it is a child of a worker."""
         return self._checks if self._checks.is_child else self._view.trial
+
+    def joins_itself(self) -> None:
+        """The script calls Phalanx after all."""
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """The script has made an optimizer."""

@@ -51,7 +51,6 @@ class Explaining(Adoption):
         self._begun = False
 
     def joins_itself(self) -> None:
-        """The script calls Phalanx after all."""
         self._found = Explanation(joins=True)
         self._end_here()
 

@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
+from phalanx.adapters.torch_models import parameters_of
 from phalanx.core import words
 from phalanx.core.errors import InputError
 from phalanx.train.checkpoint.kept_state import WHOLE, Keeper, pack
@@ -39,10 +40,6 @@ class Leftover(nn.Module):
         for number, parameter in enumerate(parameters):
             # Not by ``append``, which would make a new parameter from a plain tensor.
             self.values._parameters[str(number)] = parameter  # type: ignore[assignment]
-
-
-def parameters_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
-    return [p for o in optimizers for group in o.param_groups for p in group["params"]]
 
 
 def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Module]:

@@ -26,12 +26,10 @@ from phalanx.sync.state.gradients import set_grad
 
 if TYPE_CHECKING:
     from phalanx.train.adopt.adoption import Adoption
-    from phalanx.train.adopt.explaining import Explaining
 
 
 class _Current(threading.local):
     adoption: Adoption | None = None
-    explanation: Explaining | None = None
 
 
 _current = _Current()
@@ -52,15 +50,14 @@ def adopt_this_worker() -> None:
     chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
     from phalanx.train.adopt.adoption import Adoption
     from phalanx.train.adopt.found_models import note_what_is_made
+    from phalanx.train.step.clipping import watch_clipping
     from phalanx.train.step.stepper import watch_backward
 
     workers = int(variables.get(settings.WORKERS, "1"))
     if chosen.explain:
         from phalanx.train.adopt.explaining import Explaining
 
-        _current.adoption = _current.explanation = Explaining(
-            chosen, Path(variables[settings.RUN_FOLDER])
-        )
+        _current.adoption = Explaining(chosen, Path(variables[settings.RUN_FOLDER]))
     else:
         _current.adoption = Adoption(chosen, workers)
     if _plain_group is not None:
@@ -72,10 +69,11 @@ def adopt_this_worker() -> None:
     torch.random.manual_seed = _seed
     torch.set_rng_state = torch.random.set_rng_state = _set_state
     watch_backward(_current.adoption.before_training)
+    watch_clipping(None)  # a script that imports the function by its name gets the watched one
     note_what_is_made()
     from phalanx.train.keras.adoption import adopt_keras
 
-    adopt_keras(lambda: hand_over("model.fit of Keras"))
+    adopt_keras(hand_over)
     if workers > 1:
         from phalanx.train.files.side_effects import keep_files_apart
 
@@ -85,25 +83,20 @@ def adopt_this_worker() -> None:
 
 def end_adoption() -> None:
     """End adoption: the script joins the run itself."""
-    if _current.adoption is not None and not _current.adoption.profiles:
+    adoption, _current.adoption = _current.adoption, None
+    if adoption is not None and not adoption.profiles:
         from phalanx.train.files.side_effects import stop_keeping
 
         stop_keeping()
-    _current.adoption = None
-    if _current.explanation is not None:
-        _current.explanation.joins_itself()
+    if adoption is not None:
+        adoption.joins_itself()
 
 
-def hand_over(what: str) -> None:
+def hand_over() -> None:
     """The script trains with a library that is taken hold of elsewhere: torch is left alone, and
     files stay apart."""
     from phalanx.train.step.stepper import watch_backward
 
-    if _current.explanation is not None:
-        raise InputError(
-            f"the script trains with {what}, which --explain does not cover",
-            "Run it as it is: phalanx run SCRIPT --workers 2",
-        )
     if _current.adoption is not None:
         watch_backward(None)
     _current.adoption = None

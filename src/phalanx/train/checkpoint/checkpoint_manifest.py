@@ -71,7 +71,6 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     batch: Count
     samples: Count
-    """How many samples there are."""
     epochs: Count | None
     epoch: Count
     pass_number: Count

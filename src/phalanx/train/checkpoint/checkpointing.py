@@ -51,7 +51,6 @@ class Trained:
     training: int
     """A script may train several times, one after another."""
     keepers: dict[str, Keeper] = field(default_factory=dict)
-    """What the script keeps with its run."""
 
     def layouts(self) -> list[OptimizerLayout]:
         from phalanx.train.checkpoint.checkpoint_manifest import OptimizerLayout

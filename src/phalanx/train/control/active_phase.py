@@ -87,10 +87,6 @@ class PhaseSet:
             for i, replica in enumerate(self.replicas)
         ]
 
-    @property
-    def strategies(self) -> list[Strategy]:
-        return self.current.strategies
-
     def of(self, phase: Phase, speeds: Sequence[float], *, regroup: bool) -> ActivePhase:
         """``phase``, made when it is needed first. Collective then."""
         by_speed = tuple(speeds) if phase.options.get("by") == "speed" else ()
@@ -108,24 +104,24 @@ class PhaseSet:
             replica.scale.value = scale
         self.current = self._make(self.current.phase, key[1])
         self._known = {key: self.current}
-        for strategy in self.strategies:
+        for strategy in self.current.strategies:
             strategy.begin()
 
     def rest(self) -> None:
         self.resting = True
         if not self.current.lockstep:
-            for strategy in self.strategies:
+            for strategy in self.current.strategies:
                 strategy.rest()
 
     def arrive(self) -> None:
         self.resting = False
         if not self.current.lockstep:
-            for strategy in self.strategies:
+            for strategy in self.current.strategies:
                 strategy.arrive()
 
     def drain(self) -> None:
         """Apply all updates that are under way."""
-        for strategy in self.strategies:
+        for strategy in self.current.strategies:
             strategy.drain()
 
     def _make(self, phase: Phase, speeds: Sequence[float]) -> ActivePhase:
@@ -154,7 +150,7 @@ class PhaseSet:
 
         groups = teams_of(phase, arena.workers, self._machines, speeds)
         team = team_of(arena, groups)
-        rendezvous = Rendezvous(arena, team.members_barrier, team.members)
+        rendezvous = Rendezvous(arena, team.barrier, team.members)
         return dataclasses.replace(team, meet=rendezvous.wait), rendezvous
 
     def _machines(self) -> list[str]:

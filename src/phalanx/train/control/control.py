@@ -19,8 +19,8 @@ from phalanx.train.control.active_phase import ActivePhase
 from phalanx.train.control.balancing import LOOK_EVERY, SpeedWatch
 from phalanx.train.control.directives import (
     CommandCells,
+    CommandPoller,
     Directive,
-    DirectiveSource,
     DirectiveTaker,
     Kind,
 )
@@ -41,12 +41,14 @@ class Control(DirectiveTaker):
     """``tell`` is called, on every worker, with what was found out about shares; ``rest`` is called
     before free-running workers meet."""
 
+    source: CommandPoller
+
     def __init__(
         self,
         arena: Arena,
         optimizers: Sequence[torch.optim.Optimizer],
         claims: SharedLeases,
-        source: DirectiveSource,
+        source: CommandPoller,
         tell: Callable[[ShareChange], None],
         rest: Callable[[], None],
         *,

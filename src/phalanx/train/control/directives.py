@@ -51,19 +51,6 @@ class Directive:
     """The strategy to switch to."""
 
 
-class DirectiveSource:
-    """Where a worker's directives come from; this one has none."""
-
-    @property
-    def must_stop(self) -> bool:
-        """Whether this worker was asked to stop."""
-        return False
-
-    def look(self) -> Directive | None:
-        """The next directive, asked for at every step; a worker but the first can only stop."""
-        return None
-
-
 class _Request(msgspec.Struct):
     number: int
     spec: str
@@ -88,7 +75,7 @@ class CheckpointTimer:
         self._saved_at = time.monotonic()
 
 
-class CommandPoller(DirectiveSource):
+class CommandPoller:
     """Looks for commands on the first worker, at most four times a second."""
 
     def __init__(
@@ -101,9 +88,11 @@ class CommandPoller(DirectiveSource):
 
     @property
     def must_stop(self) -> bool:
+        """Whether this worker was asked to stop."""
         return self._lifecycle.stopped
 
     def look(self) -> Directive | None:
+        """The next directive, asked for at every step; a worker but the first can only stop."""
         if self._lifecycle.stopped:
             return Directive(Kind.STOP)
         if self._rank:
@@ -151,14 +140,15 @@ def say_refused(error: InputError) -> None:
 class DirectiveTaker:
     """Takes directives between two batches: of a worker alone, as soon as there are any."""
 
-    def __init__(self, source: DirectiveSource) -> None:
+    def __init__(self, source: CommandPoller | None) -> None:
         self.source = source
         self._directive: Directive | None = None
 
     def look(self) -> None:
         """Look for directives, at every step."""
-        if self._directive is None or self.source.must_stop:
-            self._directive = self.source.look()
+        source = self.source
+        if source is not None and (self._directive is None or source.must_stop):
+            self._directive = source.look()
 
     @property
     def cut(self) -> bool:

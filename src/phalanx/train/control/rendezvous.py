@@ -22,6 +22,8 @@ EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -8, -1)
 UNFREEZE, LOAD, GATHER, WRITE, DECIDE, BEGIN_PASS, END_PASS = range(-8, -15, -1)
 READ = -100
 """And below: reads gradients of the optimizer ``READ - intent``."""
+CLIP = -5_000
+"""And below: clips gradients of the optimizer ``CLIP - intent``."""
 LEFT = -10_000
 """And below: has left its pass over the data after ``LEFT - intent`` samples."""
 AGREED = 1 << 16
@@ -88,7 +90,7 @@ class Rendezvous:
 
     def wait(self) -> int:
         """The barrier for what was announced; returns what the others mean to do."""
-        self._barrier.wait(self.someone_left)
+        self._barrier(self.someone_left)
         row, lost = self._told[self._count % 2], self._arena.lost
         present = [m for m in self._members if m not in lost] if lost else self._members
         told = row[:, :3].tolist()
@@ -146,7 +148,7 @@ def _word(intent: int) -> str:
     if intent <= LEFT:
         return f"left its loop after {LEFT - intent} samples of the pass"
     if intent <= READ:
-        return "reads gradients"
+        return "clips gradients" if intent <= CLIP else "reads gradients"
     return _WORDS.get(intent, "updates the parameters")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,10 +29,8 @@ class SpeedEmulation:
     speed: float
     arena: Arena | None
     noise: random.Random
-    lockstep: Callable[[], bool] = lambda: False
-    """Whether the workers step together now."""
 
-    def work(self, samples: int, seconds: float) -> float:
+    def work(self, samples: int, seconds: float, *, lockstep: bool = True) -> float:
         """This worker computed for ``seconds``; returns how long it shall have taken."""
         if self.arena is not None and self.arena.scripted:
             return self._script(samples)

@@ -17,7 +17,7 @@ from phalanx.sync.arena.clock import Clock
 from phalanx.sync.state.windows import Gathering
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.control import Control
-from phalanx.train.control.directives import DirectiveSource, DirectiveTaker
+from phalanx.train.control.directives import CommandPoller, DirectiveTaker
 from phalanx.train.engine.emulation import SpeedEmulation
 from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured, ModelState
@@ -85,12 +85,12 @@ class Engine:
         optimizers: Sequence[torch.optim.Optimizer],
         clock: Clock,
         emulation: SpeedEmulation | None = None,
-        source: DirectiveSource | None = None,
+        source: CommandPoller | None = None,
     ) -> None:
         self.model, self.leases = ModelState(models, optimizers), SampleLeases()
         self.exchange = Exchange(optimizers, clock, emulation)
         self.optimizers = ScriptOptimizers()
-        self.directives = DirectiveTaker(source or DirectiveSource())
+        self.directives = DirectiveTaker(source)
         self._make_stop()
 
     def _make_stop(self) -> None:

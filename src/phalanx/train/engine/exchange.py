@@ -54,10 +54,11 @@ class Exchange:
 
     def step(
         self, index: int, scale: float, weight: float, clip: float | None, *,
-        agreed: bool = False, judge: bool = False,
+        agreed: bool = False, clipped: bool = False, judge: bool = False,
     ) -> Timing:  # fmt: skip
         """Take a step of optimizer ``index``; ``agreed`` if all that take part have the agreed
-        gradient, ``judge`` if it has to be known at once whether the step was refused."""
+        gradient, ``clipped`` if they have their slices of it, ``judge`` if it has to be known at
+        once whether the step was refused."""
         alone = self._alone[index] if judge or self._on_gpu is None else self._on_gpu
         return alone.exchange(scale, clip)
 
@@ -71,6 +72,11 @@ class Exchange:
 
     def share_gradients(self, index: int, scale: float, weight: float) -> None:
         """Every worker that steps together gets the agreed gradient. Collective."""
+
+    def clip_gradients(self, index: int, scale: float, weight: float, clip: float) -> float | None:
+        """Clip the agreed gradient where it is summed; its norm. ``None``: not under this strategy.
+        Collective."""
+        return None
 
     def end_round(self) -> list[Timing]:
         """A round of training apart is over: agree on each optimizer's parameters. Collective."""
@@ -93,8 +99,6 @@ class SharedExchange(Exchange):
     ) -> None:
         self._arena, self._clock, self._emulation = arena, clock, emulation
         self._on_gpu = None
-        if emulation is not None:
-            emulation.lockstep = lambda: phases.current.lockstep
         self._control, self._phases = control, phases
         self._figures = control.rendezvous.figures
         self._leases, self._buffers, self._written = leases, buffers, written
@@ -112,7 +116,8 @@ class SharedExchange(Exchange):
 
     def worked(self, samples: int, seconds: float) -> None:
         if self._emulation is not None:
-            seconds = self._emulation.work(samples, seconds)
+            lockstep = self._phases.current.lockstep
+            seconds = self._emulation.work(samples, seconds, lockstep=lockstep)
         self._control.measured(samples, seconds)
 
     def begin_batch(self, scales: Sequence[float]) -> None:
@@ -121,7 +126,7 @@ class SharedExchange(Exchange):
 
     def step(
         self, index: int, scale: float, weight: float, clip: float | None, *,
-        agreed: bool = False, judge: bool = False,
+        agreed: bool = False, clipped: bool = False, judge: bool = False,
     ) -> Timing:  # fmt: skip
         active, replica = self._phases.current, self._phases.replicas[index]
         strategy = active.strategies[index]
@@ -130,8 +135,8 @@ class SharedExchange(Exchange):
         began = self._arena.pace.now()
         if not active.together:
             timing = strategy.exchange(weight, clip)
-        elif agreed and clip is None and strategy.steps_agreed:
-            timing = self._step_agreed(index)
+        elif clipped or (agreed and clip is None and strategy.steps_agreed):
+            timing = self._step_agreed(index, clipped)
         else:
             self._control.announce(index, active, self._leases.batch_end)
             timing = strategy.exchange(weight, clip)
@@ -144,14 +149,15 @@ class SharedExchange(Exchange):
         setattr(replica.optimizer, "_opt_called", True)  # noqa: B010
         return timing
 
-    def _step_agreed(self, index: int) -> Timing:
+    def _step_agreed(self, index: int, clipped: bool) -> Timing:
         active = self._phases.current
+        strategy = active.strategies[index]
         self._phases.replicas[index].scale.value = 1.0
         asked = self._clock.now()
         self._control.announce(intents.AGREED + index, active, self._leases.batch_end)
         active.rendezvous.wait()
         met = self._clock.now()
-        timing = active.strategies[index].step_agreed()
+        timing = strategy.step_clipped() if clipped else strategy.step_agreed()
         timing.wait += met - asked
         return timing
 
@@ -162,9 +168,17 @@ class SharedExchange(Exchange):
         active.rendezvous.wait()
         active.strategies[index].share_gradients(weight)
 
+    def clip_gradients(self, index: int, scale: float, weight: float, clip: float) -> float | None:
+        active = self._phases.current
+        if not (active.together and active.strategies[index].steps_agreed):
+            return None
+        self._phases.replicas[index].scale.value = scale
+        self._control.announce(intents.CLIP - index, active, self._leases.batch_end)
+        return active.strategies[index].clip_gradients(weight, clip)
+
     def end_round(self) -> list[Timing]:
         found = []
-        for index, strategy in enumerate(self._phases.strategies):
+        for index, strategy in enumerate(self._phases.current.strategies):
             self._written.follow(index)
             self._control.rendezvous.announce(intents.ROUND)
             began = self._arena.pace.now()

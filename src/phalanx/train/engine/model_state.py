@@ -115,7 +115,7 @@ class SharedModelState(ModelState):
 
     def take_snapshot(self) -> Snapshot | None:
         flats = [replica.private_flats() for replica in self.replicas]
-        for strategy, own in zip(self._phases.strategies, flats, strict=True):
+        for strategy, own in zip(self._phases.current.strategies, flats, strict=True):
             strategy.snapshot(own)
         return Snapshot(flats, *self.buffers.read())
 
@@ -132,7 +132,7 @@ class SharedModelState(ModelState):
             yield
         finally:
             self.buffers.restore(saved)
-            for strategy in self._phases.strategies:
+            for strategy in self._phases.current.strategies:
                 strategy.bind()
 
     def capture(self) -> Captured:
@@ -140,14 +140,14 @@ class SharedModelState(ModelState):
         self.buffers.publish()
         self._arena.barrier()
         private = named_buffers(self._models, HOST) | self.buffers.export_counts()
-        for i, strategy in enumerate(self._phases.strategies):
+        for i, strategy in enumerate(self._phases.current.strategies):
             own = copies(strategy.export_private(), HOST)
             private |= {f"o{i}.{name}": value for name, value in own.items()}
         return Captured(self._common() if self._arena.rank == 0 else {}, private)
 
     def _common(self) -> State:
         whole: State = {}
-        pairs = zip(self._phases.shared, self._phases.strategies, strict=True)
+        pairs = zip(self._phases.shared, self._phases.current.strategies, strict=True)
         for i, (shared, strategy) in enumerate(pairs):
             known = shared.export_state()
             extra = {n: v.clone() for n, v in strategy.export_state().items() if n not in known}
@@ -159,7 +159,7 @@ class SharedModelState(ModelState):
         return whole
 
     def restore(self, shared: State, private: State | None) -> None:
-        pairs = zip(self._phases.shared, self._phases.strategies, strict=True)
+        pairs = zip(self._phases.shared, self._phases.current.strategies, strict=True)
         for i, (state, strategy) in enumerate(pairs):
             found = _part_of(shared, f"o{i}.")
             if self._arena.host.rank == 0 or not state.elementwise:

@@ -176,7 +176,7 @@ class SharedSampleLeases(SampleLeases):
 
     def _fence(self, rank: int) -> Applied | None:
         """Steps of a lost worker that arrived, by the optimizer that has come farthest."""
-        found = [strategy.fence(rank) for strategy in self._phases.strategies]
+        found = [strategy.fence(rank) for strategy in self._phases.current.strategies]
         return max((one for one in found if one), key=lambda one: one.whole, default=None)
 
     def let_go(self) -> None:
@@ -194,12 +194,6 @@ def _emphasised(lease: Lease, size: int, batch: int, teams: int) -> Lease:
     if size == round(batch / teams):  # which may not divide evenly
         return lease
     return replace(lease, emphasis=lease.whole * teams / batch)
-
-
-def claims_for(arena: Arena, models: Sequence[nn.Module]) -> SharedLeases:
-    claims = SharedLeases(arena)
-    claims.least = least_samples(models)
-    return claims
 
 
 def least_samples(models: Sequence[nn.Module]) -> int:

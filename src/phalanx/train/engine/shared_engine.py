@@ -12,13 +12,14 @@ from phalanx.sync.arena.clock import Toll
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.active_phase import ActivePhase, PhaseSet
 from phalanx.train.control.control import Control
-from phalanx.train.control.directives import DirectiveSource
+from phalanx.train.control.directives import CommandPoller
 from phalanx.train.engine.emulation import emulation_of
 from phalanx.train.engine.engine import ArenaEngine, Script
 from phalanx.train.engine.exchange import SharedExchange
 from phalanx.train.engine.model_state import Captured, SharedModelState
-from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, claims_for
+from phalanx.train.engine.sample_leases import EngineListener, SharedSampleLeases, least_samples
 from phalanx.train.engine.script_optimizers import SharedOptimizers, WrittenWeights
+from phalanx.train.samples.shared_leases import SharedLeases
 
 
 class SharedEngine(ArenaEngine):
@@ -29,7 +30,7 @@ class SharedEngine(ArenaEngine):
     optimizers: SharedOptimizers
 
     def __init__(
-        self, script: Script, first: int, source: DirectiveSource, listener: EngineListener
+        self, script: Script, first: int, source: CommandPoller, listener: EngineListener
     ) -> None:
         """``first``: the phase to begin with."""
         environment, spec = script.environment, script.spec
@@ -41,7 +42,7 @@ class SharedEngine(ArenaEngine):
         self.rank, self.workers = arena.rank, arena.workers
         self.goes_ahead, self._clock = arena.hosts is not None, clock
         self._make_stop()
-        claims = claims_for(arena, models)
+        claims = SharedLeases(arena, least_samples(models))
         self.directives = Control(
             arena, optimizers, claims, source, self._tell_shares, self.rest,
             balance=chosen.balance == "auto",
@@ -156,7 +157,7 @@ class SharedEngine(ArenaEngine):
         self.rest()
         self.meet(intent)
         self._phases.drain()
-        for strategy in self._phases.strategies:
+        for strategy in self._phases.current.strategies:
             strategy.refresh()
         self.model.share_buffers()
         self.note_weights()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import psutil
 from torch import nn
@@ -38,13 +38,12 @@ class VirtualWork(SpeedEmulation):
         self, arena: ThreadArena, cluster: VirtualCluster, speed: float, seed: int, *, alone: bool
     ) -> None:
         super().__init__(speed, arena, random.Random(f"{seed} {arena.rank}"))
-        self.lockstep: Callable[[], bool] = lambda: True
         self._time, self._me = arena, cluster.workers[arena.rank]
         self._extra = self._me.update if alone else 0.0
         self._spread = math.sqrt(math.log1p(cluster.variation**2))
         self._fails_at, self._steps = cluster.failures.get(arena.rank), 0
 
-    def work(self, samples: int, seconds: float) -> float:
+    def work(self, samples: int, seconds: float, *, lockstep: bool = True) -> float:
         self._steps += 1
         if self._steps == self._fails_at:
             how = f"worker {self._time.rank} was lost at its step {self._steps}, as --fail asks"
@@ -58,7 +57,7 @@ class VirtualWork(SpeedEmulation):
         if self._spread:  # of mean 1
             taken *= self.noise.lognormvariate(-(self._spread**2) / 2, self._spread)
         taken /= self.speed
-        (self._time.charge if self.lockstep() else self._time.sleep)(taken + self._extra)
+        (self._time.charge if lockstep else self._time.sleep)(taken + self._extra)
         return taken
 
 

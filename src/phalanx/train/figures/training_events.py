@@ -20,7 +20,6 @@ class TrainingEvents(EngineListener):
     def __init__(self, rank: int, stopwatch: Stopwatch, epochs_before: int) -> None:
         self._rank, self._stopwatch, self._before = rank, stopwatch, epochs_before
         self.epoch = epochs_before
-        """The epoch under way."""
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = self._before + epoch

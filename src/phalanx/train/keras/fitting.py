@@ -16,6 +16,7 @@ import torch
 
 from phalanx.adapters.keras.optimizers import rate_of, read_state, rule_of, write_state
 from phalanx.core.errors import InputError
+from phalanx.train.keras import setup
 from phalanx.train.keras.arrays import FitArguments
 from phalanx.train.keras.callbacks import (
     SAVE,
@@ -27,18 +28,6 @@ from phalanx.train.keras.callbacks import (
 )
 from phalanx.train.keras.epoch_sync import EpochSync, KeptRate
 from phalanx.train.keras.loss_check import check_loss
-from phalanx.train.keras.setup import (
-    RESUMED,
-    SEES_A_PART,
-    STOPS_LATER,
-    KerasSeeds,
-    backend_of,
-    check_clipping,
-    check_options,
-    notes_of,
-    source_of,
-    tests_itself,
-)
 from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.start.environment import Environment, detect
@@ -60,13 +49,13 @@ class SharedFit:
                 "Keras models cannot train in threads (--launcher inprocess, phalanx simulate)",
                 "Use phalanx run without --launcher inprocess, or phalanx simulate --time-only.",
             )
-        check_options(environment, model)
-        check_clipping(model.optimizer, environment)
-        backend = backend_of()
+        setup.check_options(environment, model)
+        setup.check_clipping(model.optimizer, environment)
+        backend = setup.backend_of()
         chosen = environment.settings.epochs
         self._epochs = asked.initial_epoch + chosen if chosen else asked.epochs
-        self._seeds = KerasSeeds(model)
-        self._source = source_of(model, asked, environment, backend, self._seeds)
+        self._seeds = setup.KerasSeeds(model)
+        self._source = setup.source_of(model, asked, environment, backend, self._seeds)
         note = check_loss(model, self._source.samples) if environment.workers > 1 else None
         self._mirror = backend(model)
         self._rule = rule_of(self._mirror)
@@ -86,8 +75,8 @@ class SharedFit:
         """Whether a callback asked for it inside an epoch, which all workers end first."""
         given = given_callbacks(asked.callbacks)
         self._watched = any(map(sees_batches, given))
-        notes = {note: True, RESUMED: self._parts.resumed is not None}
-        notes[SEES_A_PART] = environment.workers > 1 and any(map(acts_inside, given))
+        notes = {note: True, setup.RESUMED: self._parts.resumed is not None}
+        notes[setup.SEES_A_PART] = environment.workers > 1 and any(map(acts_inside, given))
         for words in filter(None, (words for words, said in notes.items() if said)):
             self._parts.figures.say_once(words)
         # Callbacks of the script's own may save, and change weights before an epoch.
@@ -102,7 +91,7 @@ class SharedFit:
     def _join(self, environment: Environment) -> tuple[WorkerParts, TrainingLoop]:
         parts, loop = build_worker(
             environment, self._mirror.module, self._rule, seeds=self._seeds,
-            notes=notes_of(self._mirror, self._source, environment.workers),
+            notes=setup.notes_of(self._mirror, self._source, environment.workers),
         )  # fmt: skip
         loop.adopt(max(self._epochs - self._asked.initial_epoch, 0))
         parts.steps.keeps_gradients = False
@@ -166,7 +155,7 @@ class SharedFit:
             if self._model.stop_training:
                 self._stops = True
                 if self._meeting.workers > 1:
-                    self._parts.figures.say_once(STOPS_LATER)
+                    self._parts.figures.say_once(setup.STOPS_LATER)
                 if self._meeting.workers == 1:
                     batches.close()  # type: ignore[attr-defined]
                     break
@@ -264,7 +253,7 @@ class SharedFit:
     def _validate(self, callbacks: Any) -> dict[str, Any]:
         """Evaluate the validation data: a part on each worker, or all if it is a stream."""
         asked, model, meeting = self._asked, self._model, self._meeting
-        whole = asked.validation_steps is not None or tests_itself(model)
+        whole = asked.validation_steps is not None or setup.tests_itself(model)
         part = part_of(asked.validation_data, meeting.rank, 1 if whole else meeting.workers)
         found: dict[str, Any] = model.evaluate(
             **(part or unpacked(asked.validation_data)), steps=asked.validation_steps,

@@ -27,11 +27,9 @@ class RateSchedules:
 
     def __init__(self, engine: Engine, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._engine, self._optimizers = engine, list(optimizers)
-        self._schedulers: list[LRScheduler] = []
-        """Schedulers that were advanced inside a pass, in the order of their first time."""
-        self._asked: list[int] = []
-        self._done: list[int] = []
-        """How often the script advanced each scheduler, and how often that was carried out."""
+        self._counts: dict[LRScheduler, list[int]] = {}
+        """How often the script advanced each scheduler inside a pass, and how often that was
+        carried out."""
         self.batches = self._before = 0
         """This worker's own batches, and everybody's of the passes before."""
         self._pass: Pass | None = None
@@ -70,8 +68,8 @@ class RateSchedules:
             return
         self._before += math.ceil((end - self._start) / current.batch)
         if not self._engine.lockstep:
-            for index in range(len(self._schedulers)):
-                self._advance_to(index, self._goal(index, self._before))
+            for scheduler in self._counts:
+                self._advance(scheduler, self._before)
 
     def step(self, scheduler: LRScheduler, advance: Callable[[], None]) -> None:
         """The script advances ``scheduler``."""
@@ -82,30 +80,18 @@ class RateSchedules:
             advance()
             return
         assert self._pass is not None
-        index = self._index(scheduler)
-        self._asked[index] += 1
+        self._counts.setdefault(scheduler, [0, 0])[0] += 1
         given = (self.reached - self._start) // self._pass.batch
-        self._advance_to(index, self._goal(index, self._before + given))
+        self._advance(scheduler, self._before + given)
 
-    def _index(self, scheduler: LRScheduler) -> int:
-        for index, known in enumerate(self._schedulers):
-            if known is scheduler:
-                return index
-        self._schedulers.append(scheduler)
-        self._asked.append(0)
-        self._done.append(0)
-        return len(self._schedulers) - 1
-
-    def _goal(self, index: int, batches: int) -> int:
+    def _advance(self, scheduler: LRScheduler, batches: int) -> None:
         """What this worker does after its own batches, done after everybody's."""
-        return self._asked[index] * batches // max(1, self.batches)
-
-    def _advance_to(self, index: int, goal: int) -> None:
-        self._advancing = True
+        counts, self._advancing = self._counts[scheduler], True
+        goal = counts[0] * batches // max(1, self.batches)
         try:
-            while self._done[index] < goal:
-                self._done[index] += 1
-                self._schedulers[index].step()
+            while counts[1] < goal:
+                counts[1] += 1
+                scheduler.step()
         finally:
             self._advancing = False
 

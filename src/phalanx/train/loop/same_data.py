@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections import Counter
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any
 
 import numpy as np
@@ -86,12 +87,8 @@ class CheckedReaders:
 
 def _place_in_script() -> str:
     """The lines that led here, by the names of their files: folders differ between machines."""
-    lines, frame = [], sys._getframe(1)
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(_OURS):
-            lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
-        frame = frame.f_back  # type: ignore[assignment]
-    return " ".join(lines)
+    lines = ((frame.f_code.co_filename, line) for frame, line in walk_stack(sys._getframe(1)))
+    return " ".join(f"{Path(f).name}:{line}" for f, line in lines if not f.startswith(_OURS))
 
 
 def _compare(mine: Print, other: Print) -> str:

@@ -16,13 +16,7 @@ from phalanx.data.reader import Reader
 from phalanx.train.control.rendezvous import EPOCH_DONE
 from phalanx.train.engine.engine import NEVER
 from phalanx.train.loop.segments import Segments, Source, WorkerParts
-from phalanx.train.samples.epoch_batches import (
-    Pass,
-    batch_of,
-    check_same_kind,
-    check_sizes,
-    new_pass,
-)
+from phalanx.train.samples import epoch_batches
 from phalanx.train.samples.schedule import check_fixed, check_pinned
 from phalanx.train.step.nonfinite import SOUND, bad_weights
 
@@ -37,7 +31,7 @@ class TrainingLoop:
         self.inside = False
         """Whether a pass over the data is under way."""
         self.in_last_batch = False
-        self.current: Pass | None = None
+        self.current: epoch_batches.Pass | None = None
         self._passes = self.own_steps = 0
         """Steps on batches that the script itself has made, among others."""
         self.reached = 0
@@ -192,29 +186,31 @@ class TrainingLoop:
 
     def _new_pass(
         self, reader: Reader, batch: int | None, fixed: bool, order: Tensor | None
-    ) -> Pass:
+    ) -> epoch_batches.Pass:
         chosen, workers = self._parts.environment.settings, self._engine.workers
         if chosen.epochs and self.epochs is None and order is None:
             raise InputError(
                 "--epochs was given, but the script does not loop over run.epochs",
                 "Loop like this: for epoch in run.epochs(10):",
             )
-        wanted = batch_of(chosen, batch or reader.batch)
-        check_sizes(len(reader), wanted, workers)
+        wanted = epoch_batches.batch_of(chosen, batch or reader.batch)
+        epoch_batches.check_sizes(len(reader), wanted, workers)
         number, self._passes = self._passes, self._passes + 1
         # A loop without run.epochs: each pass is an epoch.
         epoch = number if self.epochs is None else self.epoch
         if order is None:
             start = self._schedule.start
-            current = new_pass(
+            current = epoch_batches.new_pass(
                 number, epoch, reader, wanted, chosen.seed, fixed=fixed, workers=workers,
                 rank=self._engine.rank,
                 lanes=start.lanes if number == start.pass_number else None,
             )  # fmt: skip
             if number == start.pass_number and start.position:
-                check_same_kind(start.lanes, current)
+                epoch_batches.check_same_kind(start.lanes, current)
         else:
-            current = Pass(number, epoch, reader, len(order), wanted, order, adopted=True)
+            current = epoch_batches.Pass(
+                number, epoch, reader, len(order), wanted, order, adopted=True
+            )
         if current.lanes is not None and current.lanes.pinned:
             check_pinned(self._schedule.spec)
         if note := getattr(current.lanes or reader, "note", None):
@@ -223,7 +219,7 @@ class TrainingLoop:
         self._steps.open()
         return current
 
-    def _through(self, source: Source, current: Pass) -> Iterator[Any]:
+    def _through(self, source: Source, current: epoch_batches.Pass) -> Iterator[Any]:
         stopwatch, steps, engine = self._parts.stopwatch, self._steps, self._engine
         exchange, weight = engine.exchange, self._parts.trained.weight
         rates, segments = self._parts.rates, self._segments

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from phalanx.adapters.torch_models import parameters_of
 from phalanx.core.context import be_advised_by
 from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
@@ -29,7 +30,7 @@ from phalanx.plan.job import JobProfile
 from phalanx.policies.sample_assignment import Lease, Segment, lease_of
 from phalanx.sync.state.shard_optimizer import is_elementwise
 from phalanx.sync.strategy import Timing
-from phalanx.train.control.directives import Directive, DirectiveSource, DirectiveTaker
+from phalanx.train.control.directives import CommandPoller, Directive, DirectiveTaker
 from phalanx.train.engine.engine import NEVER, Engine
 from phalanx.train.engine.sample_leases import SampleLeases, least_samples
 from phalanx.train.loop.segments import WorkerParts
@@ -70,7 +71,7 @@ class Profiling(Stopwatch):
     def watch(self, parts: WorkerParts) -> None:
         """Begin to measure, once everything that the worker trains with is made."""
         optimizers = parts.trained.optimizers
-        self._trained = [p for o in optimizers for g in o.param_groups for p in g["params"]]
+        self._trained = parameters_of(optimizers)
         self._parts, self._readiness = parts, Readiness(self._trained, self.now)
         parts.rates.hold()
         be_advised_by(self._forgive)
@@ -271,7 +272,7 @@ class _ProfilingLeases(SampleLeases):
 
 
 class _ProfilingDirectives(DirectiveTaker):
-    def __init__(self, source: DirectiveSource, profiling: Profiling) -> None:
+    def __init__(self, source: CommandPoller | None, profiling: Profiling) -> None:
         super().__init__(source)
         self._profiling = profiling
 

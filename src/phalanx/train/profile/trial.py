@@ -37,7 +37,6 @@ class Trial:
         self._warm_up: StepSeconds | None = None
         self._started: float | None = None
         self.over = False
-        """Whether the steps have been measured."""
         self.drop()
 
     def drop(self) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from phalanx.adapters.torch_models import parameters_of
 from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.settings import RunSettings
 from phalanx.core.spec import parse_spec
@@ -98,7 +99,7 @@ class Checks:
         why = why_parts_differ(parts.trained.models) if engine.copies == 1 else None
         if not _steps_together(chosen):
             why = f"under {chosen.strategy} workers do not train as one process does"
-        if sum(p.numel() for o in optimizers for g in o.param_groups for p in g["params"]) > MOST:
+        if sum(p.numel() for p in parameters_of(optimizers)) > MOST:
             why = "a copy of so many parameters takes much memory"
         if why:
             parts.figures.say_once(f"not checked against one process: {why}")

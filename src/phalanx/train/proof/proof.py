@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phalanx.adapters.torch_models import parameters_of
 from phalanx.sync.state.skip_dynamo_import import step_without_compiler
 from phalanx.train.proof.child import Child, ends_if_it_fails
 
@@ -85,7 +86,7 @@ class Proof:
         """Prove ``length`` steps, which come after ``before`` steps of the training."""
         self._length, self.before = length, before
         self._optimizers = list(optimizers)
-        self._parameters = [p for o in optimizers for g in o.param_groups for p in g["params"]]
+        self._parameters = parameters_of(optimizers)
         self._groups = sum(len(o.param_groups) for o in optimizers)
         self._places = [_places(p) for p in self._parameters]
         self._ends = np.cumsum([0, *(len(places) for places in self._places)])

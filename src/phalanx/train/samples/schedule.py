@@ -47,12 +47,10 @@ class TrainingSchedule:
         self.spec, self._optimizers = spec, optimizers
         self.epochs: int | None = None
         self.first_pass = 0
-        """The number of the first pass of the epoch in hand."""
         self.position = 0
         """How far the pass in hand has been used by all; exact between segments."""
         self._resumed_at, self.start = resumed_at, resumed_at or ResumePoint()
         self.phase = self.start.phase
-        """Which phase of the spec is under way."""
         self.detour = spec.on_straggler and self.phase == 1
         """Whether a straggler makes all train in the second phase."""
 

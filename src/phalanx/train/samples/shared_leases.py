@@ -33,10 +33,9 @@ _NUMBERS = 1 << 32  # that one ticket may use
 
 
 class SharedLeases:
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
-        self.least = 1
-        """Samples that a part has at least, if there are as many."""
+    def __init__(self, arena: Arena, least: int = 1) -> None:
+        """``least``: samples that a part has at least, if there are as many."""
+        self._arena, self.least = arena, least
         self._cells = arena.region("claims", 4, torch.int64).numpy()
         # Per worker, a ring of what it claimed for its team, each with the members' parts of it.
         width = _FIRST_SHARE + 2 * arena.workers

@@ -33,7 +33,7 @@ from phalanx.sync.connect.channel import ConnectionEnded
 from phalanx.sync.connect.listener import Listener
 from phalanx.sync.hosts.membership import become_worker, greet, host_id
 from phalanx.sync.hosts.servers import ServerRequest
-from phalanx.sync.store.remote.store_server import StoreServer
+from phalanx.sync.store.remote.store_session import serve_stores
 from phalanx.train.start.launcher_env import Seat, own_seat
 from phalanx.train.start.own_address import machine_of, meeting_address, own_address
 
@@ -188,8 +188,7 @@ def serve(seat: Seat) -> NoReturn:
         seat.process, seat.processes, ticket.machine, ticket.address, listener.port, host_id(),
         serves=True,
     )  # fmt: skip
-    server = StoreServer(listener)
-    serving = threading.Thread(target=server.serve, args=(ended.is_set,), daemon=True)
+    serving = threading.Thread(target=serve_stores, args=(listener, ended.is_set), daemon=True)
     serving.start()
     channel, welcome = greet((ticket.meet_at, seat.port), ticket.key, hello, tls=ticket.tls)
     listener.expect_from(w.address for w in welcome.workers)

@@ -48,7 +48,6 @@ class Seat:
     run: str
     """A word that all processes of this start share."""
     machine: str
-    """The name of this machine."""
 
 
 def seat_of(variables: Mapping[str, str], hostname: str) -> Seat | None:
@@ -240,21 +239,16 @@ class Variables:
             )
         return number
 
-    def needed(self, name: str, *, beside: str, least: int = 0, most: int = 2**63 - 1) -> int:
-        """The same, where ``beside`` would mean nothing without it."""
-        number = self.number(name, least=least, most=most)
-        if number is None:
-            raise InputError(
-                f"{beside} is set, but {name} is not",
-                f"The launcher sets both; set {name} as well, or unset {beside}.",
-            )
-        return number
-
 
 def numbers_of(found: Variables, process: str, processes: str) -> Numbers:
     """This process's number and how many there are, which have to fit."""
-    count = found.needed(processes, beside=process, least=1, most=MOST_PROCESSES)
-    number = found.needed(process, beside=processes)
+    count, number = found.number(processes, least=1, most=MOST_PROCESSES), found.number(process)
+    if count is None or number is None:
+        name, beside = (processes, process) if count is None else (process, processes)
+        raise InputError(
+            f"{beside} is set, but {name} is not",
+            f"The launcher sets both; set {name} as well, or unset {beside}.",
+        )
     if number >= count:
         raise InputError(
             f"{process} is {number}, but {processes} is {count}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler, OptState
 
+from phalanx.adapters.torch_models import parameters_of
 from phalanx.core.errors import InputError
 from phalanx.sync.state.gradient_values import are_finite
 from phalanx.sync.state.gradients import get_grad
@@ -110,9 +111,8 @@ class Scaling:
 
 def refuse_hooks(models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Refuse the script's gradient hooks, which would see gradients of a scaled loss."""
-    members = (p for o in optimizers for g in o.param_groups for p in g["params"])
     modules = (module for model in models for module in model.modules())
-    if any(map(_is_hooked, members)) or any(
+    if any(map(_is_hooked, parameters_of(optimizers))) or any(
         module._backward_hooks or module._backward_pre_hooks for module in modules
     ):
         raise InputError(
@@ -145,10 +145,10 @@ class LossScale:
     def __init__(
         self,
         scaler: torch.amp.GradScaler | None,
-        parameters: Callable[[], Iterable[Tensor]],
+        optimizers: Sequence[torch.optim.Optimizer],
         agreed: Set[int],
     ) -> None:
-        self.scaler, self._parameters, self._agreed = scaler, parameters, agreed
+        self.scaler, self._optimizers, self._agreed = scaler, optimizers, agreed
         self.forget()
 
     def forget(self) -> None:
@@ -212,4 +212,4 @@ class LossScale:
                 torch._foreach_mul_(gradients, factor)
 
     def _gradients(self) -> list[Tensor]:
-        return [g for p in self._parameters() if (g := get_grad(p)) is not None]
+        return [g for p in parameters_of(self._optimizers) if (g := get_grad(p)) is not None]

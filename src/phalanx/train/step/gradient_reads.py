@@ -5,10 +5,10 @@ What it reads is the gradient of the whole batch.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from phalanx.adapters.torch_models import parameters_of
 from phalanx.core.errors import InputError
 from phalanx.sync.state.gradients import stop_watching, watch_reads
 from phalanx.train.engine.engine import Engine, Script
@@ -26,7 +26,6 @@ class GradientReads:
         self._models, self._optimizers = script.models, script.optimizers
         self._weight, self._ours = weight, ours
         self._owners: dict[int, int] = {}
-        """The optimizer of each parameter."""
         self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
         """For each parameter that is watched for backward passes, its optimizer and the hook."""
         self.watch()
@@ -35,10 +34,11 @@ class GradientReads:
         """Watch the parameters; called again when the optimizers have other ones."""
         if self._engine.workers == 1 and self._weight.loss_scale.scaler is None:
             return
-        self._owners = {id(p): i for i, o in enumerate(self._optimizers) for p in _parameters(o)}
+        self._owners = {
+            id(p): i for i, o in enumerate(self._optimizers) for p in parameters_of([o])
+        }
         written = None if self._weight.loss_scale.scaler is None else self._written
-        for optimizer in self._optimizers:
-            watch_reads(_parameters(optimizer), self._read, written)
+        watch_reads(parameters_of(self._optimizers), self._read, written)
         for model in self._models:
             watch_reads(model.parameters(), self._read, written)
         for index in {index for index, _ in self._hooked.values()}:
@@ -72,7 +72,7 @@ class GradientReads:
         """Read a gradient of a worker that steps by itself: only its scale is taken off."""
         if self._weight.loss_scale.scaler is None:
             return
-        trained = ((i, p) for i, o in enumerate(self._optimizers) for p in _parameters(o))
+        trained = ((i, p) for i, o in enumerate(self._optimizers) for p in parameters_of([o]))
         index = self._owners.get(id(parameter))
         if index is None:  # unless it was added meanwhile
             index = next((i for i, p in trained if p is parameter), None)
@@ -94,7 +94,7 @@ class GradientReads:
 
     def _listen(self, index: int) -> None:
         """Watch for backward passes from now on: what they add is this worker's own."""
-        for parameter in _parameters(self._optimizers[index]):
+        for parameter in parameters_of([self._optimizers[index]]):
             if id(parameter) not in self._hooked and parameter.requires_grad:
                 hook = parameter.register_post_accumulate_grad_hook(
                     lambda _: self._weight.touched(index)
@@ -106,9 +106,4 @@ class GradientReads:
             hook.remove()
         for model in self._models:
             stop_watching(model.parameters())
-        for optimizer in self._optimizers:
-            stop_watching(_parameters(optimizer))
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
+        stop_watching(parameters_of(self._optimizers))

@@ -13,11 +13,12 @@ also what leaves early for other hosts is what the step wants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from phalanx.adapters.torch_models import parameters_of
 from phalanx.core.errors import InputError
 from phalanx.policies.sample_assignment import Lease
 from phalanx.sync.state.gradients import get_grad, set_grad
@@ -48,7 +49,7 @@ class GradientWeight:
         """Batches since the last step, also those this worker had no part in."""
         self.agreed: set[int] = set()
         """Optimizers whose ``.grad`` all workers agreed on, with nothing added since."""
-        self.loss_scale = LossScale(scaler, self._all, self.agreed)
+        self.loss_scale = LossScale(scaler, optimizers, self.agreed)
         self._scales = [1.0] * len(optimizers)
         self._weight = self._part = self._unit = 1.0
         self._counted: Counted | None = None
@@ -64,7 +65,7 @@ class GradientWeight:
         """Begin a batch, of ``batch`` samples over all workers unless it is a smaller last one."""
         self._in_hand = lease, batch
         waiting = self.pending and not self.averages
-        if waiting and all(get_grad(p) is None for p in self._all()):
+        if waiting and all(get_grad(p) is None for p in parameters_of(self._optimizers)):
             self.loss_scale.back_off()
             self._forget()  # the script dropped them, and takes no step
             self.agreed.clear()
@@ -113,7 +114,9 @@ class GradientWeight:
 
     def _rescale(self, index: int, before: float, scale: float) -> float:
         """Convert the accumulated gradients to a new scale, and return it."""
-        gradients = [g for p in self._parameters(index) if (g := get_grad(p)) is not None]
+        gradients = [
+            g for p in parameters_of([self._optimizers[index]]) if (g := get_grad(p)) is not None
+        ]
         if not gradients:
             return scale
         # A batch that counts nothing is added to what does count: next to nothing, then.
@@ -219,7 +222,7 @@ class GradientWeight:
         scale = self.loss_scale.value  # a resumed run may have another, or none
         gradients = {
             f"pending.{i}": gradient.detach().cpu() / scale
-            for i, p in enumerate(self._all())
+            for i, p in enumerate(parameters_of(self._optimizers))
             if (gradient := get_grad(p)) is not None
         }
         counted = [self.pending, self._batches, self._weight, self._part, *self._scales]
@@ -232,12 +235,6 @@ class GradientWeight:
         pending, self._batches, self._weight, self._part, *self._scales = state["pending"].tolist()
         self.pending, self.loss_scale.scaled = int(pending), True
         scale = self.loss_scale.value
-        for i, parameter in enumerate(self._all()):
+        for i, parameter in enumerate(parameters_of(self._optimizers)):
             if (gradient := state.get(f"pending.{i}")) is not None:
                 set_grad(parameter, gradient.to(parameter.device) * scale)
-
-    def _parameters(self, index: int) -> Iterator[Tensor]:
-        return (p for g in self._optimizers[index].param_groups for p in g["params"])
-
-    def _all(self) -> Iterator[Tensor]:
-        return (p for index in range(len(self._optimizers)) for p in self._parameters(index))

@@ -9,6 +9,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor, nn
 
+from phalanx.adapters.torch_models import parameters_of
 from phalanx.core.errors import NotFinite, PeerLost
 from phalanx.observe.events.event_types import StepRefused
 from phalanx.sync.state.gradient_values import are_finite, are_sound
@@ -92,7 +93,7 @@ def bad_weights(
     models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
 ) -> str | None:
     """What is not finite of what was trained, in words."""
-    trained = [p.detach() for o in optimizers for g in o.param_groups for p in g["params"]]
+    trained = [p.detach() for p in parameters_of(optimizers)]
     if not all(map(are_sound, _by_device(trained))):
         return "the weights are not finite"
     # Only statistics of batches: a mask may well be infinite.

@@ -16,6 +16,7 @@ from phalanx.sync.state.gradients import get_grad, set_grad
 from phalanx.sync.strategy import Timing
 from phalanx.train.engine.engine import Engine, Script
 from phalanx.train.engine.script_optimizers import Inside, StepGuard
+from phalanx.train.step.clipping import Clipping, watch_clipping
 from phalanx.train.step.grad_scaler import Scaling, refuse_hooks
 from phalanx.train.step.gradient_reads import GradientReads
 from phalanx.train.step.gradient_weight import GradientWeight
@@ -47,6 +48,8 @@ class Stepper:
         """Entered when Phalanx, not the script, steps, saves, loads or reads gradients."""
         self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
         self._reads = GradientReads(script, engine, weight, self.ours)
+        self._clipping = Clipping(list(optimizers), engine, weight, self.ours)
+        watch_clipping(self._clipping)
         self._scaling = Scaling(optimizers, self.step, nonfinite, self._weight.loss_scale.scaler)
         watch_backward(self._see_backward)
         self.in_batch = self._looked = False
@@ -149,6 +152,7 @@ class Stepper:
             self.follow_parameters()
         scale, weight = self._weight.of_step(index, weight)
         agreed = index in self._weight.agreed and scaler is None
+        clipped = self._clipping.stands(index) and chosen is None and clip is None
         kept = []
         for group in self._optimizers[index].param_groups if self.keeps_gradients else ():
             for parameter in group["params"]:
@@ -160,7 +164,9 @@ class Stepper:
         with self.ours:
             factor = 1.0 if chosen is None else self._scaling.before_step(index, chosen)
             self._engine.directives.look()
-            timing = self._exchange.step(index, scale, weight, clip, agreed=agreed, judge=judge)
+            timing = self._exchange.step(
+                index, scale, weight, clip, agreed=agreed, clipped=clipped, judge=judge
+            )
             if chosen is not None or self._scaling.scalers:
                 self._scaling.on_step(index, timing)
                 self._scaling.after_step(chosen)
@@ -256,6 +262,7 @@ class Stepper:
         self._guard.end()
         self._reads.end()
         watch_backward(None)
+        watch_clipping(None)
         self._scaling.end()
 
 

@@ -23,14 +23,15 @@ from phalanx.sync.strategy import Timing
 from phalanx.train.control import rendezvous as intents
 from phalanx.train.control.active_phase import ActivePhase
 from phalanx.train.control.control import Control
-from phalanx.train.control.directives import Directive, DirectiveSource, Kind, say_refused
+from phalanx.train.control.directives import CommandPoller, Directive, Kind, say_refused
 from phalanx.train.control.rendezvous import WHOLE
 from phalanx.train.engine.emulation import SpeedEmulation, emulation_of
 from phalanx.train.engine.engine import ArenaEngine, Script
 from phalanx.train.engine.exchange import Exchange
 from phalanx.train.engine.model_state import Captured
-from phalanx.train.engine.sample_leases import EngineListener, claims_for
+from phalanx.train.engine.sample_leases import EngineListener, least_samples
 from phalanx.train.proof.checks import CheckPlan
+from phalanx.train.samples.shared_leases import SharedLeases
 from phalanx.train.whole.calls import SharedCalls, share_calls
 from phalanx.train.whole.row_plan import rows_in
 
@@ -55,7 +56,7 @@ class WholeEngine(ArenaEngine):
     directives: _WholeControl
     _calls: SharedCalls
 
-    def __init__(self, script: Script, source: DirectiveSource, listener: EngineListener) -> None:
+    def __init__(self, script: Script, source: CommandPoller, listener: EngineListener) -> None:
         environment, spec = script.environment, script.spec
         models, optimizers = script.models, script.optimizers
         arena, clock, chosen = environment.arena, environment.clock, environment.settings
@@ -66,7 +67,7 @@ class WholeEngine(ArenaEngine):
         self.copy, self.copies = arena.rank, arena.workers
         self._models = models
         self.align()
-        claims = claims_for(arena, models)
+        claims = SharedLeases(arena, least_samples(models))
         self.directives = _WholeControl(
             arena, optimizers, claims, source, self._tell_shares, self.rest,
             balance=chosen.balance == "auto",
@@ -148,8 +149,6 @@ class WholeExchange(Exchange):
     ) -> None:
         super().__init__(optimizers, clock, emulation)
         self._engine = engine
-        if emulation is not None:
-            emulation.lockstep = lambda: True
 
     def received(self, lease: Lease, batch: Any) -> int:
         engine, samples = self._engine, rows_in(batch) or lease.samples
@@ -168,7 +167,7 @@ class WholeExchange(Exchange):
 
     def step(
         self, index: int, scale: float, weight: float, clip: float | None, *,
-        agreed: bool = False, judge: bool = False,
+        agreed: bool = False, clipped: bool = False, judge: bool = False,
     ) -> Timing:  # fmt: skip
         waited = self._meet(index)
         timing = super().step(index, scale, weight, clip, agreed=agreed, judge=judge)

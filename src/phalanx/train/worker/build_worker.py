@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from phalanx.adapters.torch_models import (
-    as_models,
-    as_optimizers,
-    check_apart,
-    count_parameters,
-    move,
-    move_state,
-)
+from phalanx.adapters import torch_models
 from phalanx.core import settings
 from phalanx.core.errors import InputError
 from phalanx.core.settings import AUTOCASTS, CompileMode, describe_emulation, mark
@@ -91,7 +84,7 @@ def build_worker(
         precision=script.precision,
         strategy=script.spec.text,
         phase=engine.phase,
-        parameters=count_parameters(script.models),
+        parameters=torch_models.count_parameters(script.models),
         notes=[*notes, *script.notes],
     )
     schedule = TrainingSchedule(script.spec, resumed.start if resumed else None, script.optimizers)
@@ -138,17 +131,17 @@ def _prepare(
 ) -> Script:
     if environment.launched and not environment.thread:
         os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
-    found = as_models(models)
+    found = torch_models.as_models(models)
     alone = environment.workers == 1 and not environment.launched
     spec = parse_spec("single" if alone else environment.settings.strategy)
-    opts = as_optimizers(optimizers, closures=environment.settings.adopt)
+    opts = torch_models.as_optimizers(optimizers, closures=environment.settings.adopt)
     if environment.workers > 1:
-        check_apart(opts)
-    move(found, environment.device, channels_last=False)
+        torch_models.check_apart(opts)
+    torch_models.move(found, environment.device, channels_last=False)
     precision, note = agree(environment, trial)
     rounding = switch_on_tf32() if precision == "tf32" else ExitStack()
-    move(found, environment.device, channels_last=precision in AUTOCASTS)
-    move_state(opts)
+    torch_models.move(found, environment.device, channels_last=precision in AUTOCASTS)
+    torch_models.move_state(opts)
     notes = [] if note is None else [note]
     script = Script(environment, found, opts, spec, precision, rounding, notes, buffers, loss)
     notes += _notes(script)

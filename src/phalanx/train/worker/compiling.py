@@ -56,7 +56,6 @@ class Compiled:
         self._row = 0
         """Calls of the same shape, one after the other."""
         self._over = False
-        """Whether nothing is compiled any more."""
         self._timer = _Timer(device)
         self._eager: float | None = None
         self._began: float | None = None

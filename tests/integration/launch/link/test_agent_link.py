@@ -167,15 +167,6 @@ async def test_an_agent_that_says_nothing_is_lost(machine: Machine) -> None:
 
 
 @asynchronous
-async def test_whoever_leaves_takes_the_workers_along(machine: Machine) -> None:
-    async with opened(machine) as link:
-        workers = [{"rank": 0, "argv": ["sleep", "300"]}]
-        worker = int((await link.ask("start", workers=workers))["pids"]["0"])
-    assert not is_alive(worker)
-    await link.close()
-
-
-@asynchronous
 async def test_what_is_no_frame_loses_the_machine(tmp_path: Path) -> None:
     other = with_python(tmp_path, "echo Welcome to this machine; sleep 1")
 
@@ -221,9 +212,3 @@ async def test_a_detached_agent_outlives_its_link(machine: Machine) -> None:
         assert second.hello["pid"] == first.hello["pid"]
         assert second.hello["workers"] == {"0": worker}
     assert not is_alive(worker)
-
-
-@asynchronous
-async def test_nothing_to_attach_to(machine: Machine) -> None:
-    async with opened(machine, attach=True) as link:
-        assert link.hello["gone"] is True

@@ -20,7 +20,6 @@ def feed(store: BlobStore, start: int, end: int) -> None:
     for offset in range(start, end, 1000):
         piece = CONTENT[offset : offset + 1000]
         store.receive(DIGEST, offset, offset + 1000 >= len(CONTENT), piece)
-    store.settle()
 
 
 def names(folder: Path) -> list[str]:
@@ -53,7 +52,6 @@ def test_a_piece_is_never_put_behind_a_hole(tmp_path: Path) -> None:
 def test_what_is_wrong_is_discarded(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
     store.receive(DIGEST, 0, True, b"something else")
-    store.settle()
     assert names(tmp_path) == []
     assert store.trouble is None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.cli.show.changes import MOST_SHARES, MOST_SWITCHES, ChangeLines
+from phalanx.cli.show.progress import MOST_SHARES, MOST_SWITCHES, ChangeLines
 from phalanx.cli.show.result_lines import describe
 from phalanx.observe.events.event_types import Balanced, SamplesSettled, Switched
 from phalanx.observe.summary.summary import Summary

@@ -18,7 +18,7 @@ from ssh_servers import USER, new_key, ssh_server, write_client_key
 from phalanx.core.errors import InputError, MachineError, RunStopped
 from phalanx.launch.launcher import never
 from phalanx.launch.launchers.remote_run import RemoteRun
-from phalanx.launch.link.agent_source import agent_sources, boot_source
+from phalanx.launch.link.agent_link import agent_sources, boot_source
 from phalanx.launch.link.event_loop import EventLoop, in_thread
 from phalanx.launch.link.problems import as_one
 from phalanx.launch.ssh.known_keys import record

@@ -74,7 +74,7 @@ def _end_together(arena: ThreadArena, each: Round, done: list[int], number: int)
     elif each.end == "subsets":
         first = rank // each.size * each.size
         members = range(first, min(workers, first + each.size))
-        arena.subset_barrier(members).wait()
+        arena.subset_barrier(members)()
         assert all(done[member] >= number + 1 for member in members)
     arena.wake()
     if each.end == "await":
@@ -107,7 +107,7 @@ def test_a_deadlock_is_told_to_everybody_with_what_each_waits_for() -> None:
             elif rank == 1:
                 arena.await_(lambda: False)
             elif rank == 2:
-                arena.subset_barrier([2, 3]).wait()
+                arena.subset_barrier([2, 3])()
         except DeadlockError as error:
             told[rank] = error.cause
 

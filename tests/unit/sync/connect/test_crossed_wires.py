@@ -21,7 +21,7 @@ from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Credentials, Dispatcher
 from phalanx.sync.connect.handshake import ANSWER_BYTES, HELLO_BYTES, Introduction
 from phalanx.sync.connect.listener import Listener
-from phalanx.sync.store.remote.store_server import StoreServer
+from phalanx.sync.store.remote.store_session import serve_stores
 
 HERE = "127.0.0.1"
 SERVER_ANSWER_BYTES = 96
@@ -155,7 +155,7 @@ def test_a_server_of_the_store_takes_connections_for_the_store_only() -> None:
     key = RunKey.new()
     listener = Listener(HERE, key)
     ended = threading.Event()
-    serving = threading.Thread(target=StoreServer(listener).serve, args=(ended.is_set,))
+    serving = threading.Thread(target=serve_stores, args=(listener, ended.is_set))
     serving.start()
     try:
         wrong = connect(HERE, listener.port, key, Introduction("meeting", 1, 0))

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.core.errors import InputError
-from phalanx.core.run_folder.run_key import RunKey
 from phalanx.core.settings import RunSettings
-from phalanx.launch.launchers.remote_commands import MeetingPoint, meeting_variables
 from phalanx.pool.machine import Machine, Pool
 from phalanx.train.start.environment import detect
 from phalanx.train.start.joining_hosts import ticket_of
@@ -85,8 +83,7 @@ def test_the_launcher_names_the_addresses_of_all_machines() -> None:
     seat = own_seat(VARIABLES)
     assert seat is not None
     assert ticket_of(seat, VARIABLES).members == ()
-    meeting = MeetingPoint("127.0.0.1", 9900, RunKey.new(), False, {}, ["127.0.0.1", "::1"])
-    given = meeting_variables(meeting, "127.0.0.1")
+    given = {"PHALANX_MEMBERS": "127.0.0.1,::1"}
     assert ticket_of(seat, VARIABLES | given).members == ("127.0.0.1", "::1")
 
 

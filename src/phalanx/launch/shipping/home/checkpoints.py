@@ -45,10 +45,6 @@ class _Manifest(msgspec.Struct):
     files: dict[str, _Record]
 
 
-class _Names(msgspec.Struct):
-    names: list[str] = []
-
-
 class CheckpointDownload:
     """The newest checkpoint of one machine, again and again."""
 
@@ -94,9 +90,10 @@ class CheckpointDownload:
             return
         with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self._paths.folder) as scratch:
             incoming = Incoming(self._machine, Path(scratch))
-            answer = msgspec.convert(await self._fetch(incoming, name), _Names)
+            answer = await self._fetch(incoming, name)
+            there = msgspec.convert(answer.get("names", []), list[str])
             await in_thread(place, incoming.received, self._paths, name)
-        await in_thread(follow, self._paths, name, answer.names)
+        await in_thread(follow, self._paths, name, there)
 
 
 def at_home(paths: RunPaths) -> list[str]:

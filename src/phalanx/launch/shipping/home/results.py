@@ -45,12 +45,6 @@ class NewFiles(msgspec.Struct):
     path: str
 
 
-class Cleaned(msgspec.Struct):
-    """What a machine still has of the run."""
-
-    kept: list[str] = []
-
-
 async def collect_results(links: Sequence[AgentLink], paths: RunPaths) -> Collected:
     """Bring the results of all machines home; ``links`` in the order of their ranks."""
     collected = Collected()
@@ -187,7 +181,8 @@ async def clean_up(link: AgentLink) -> list[str]:
         "clean", timeout=CLEAN_SECONDS, doing=lambda: "cleaning up", keep_project=new.count > 0
     )
     notes = [f"{name} still has {_new_files(new)}"] if new.count else []
-    kept = [shown(path) for path in read_answer(link, answer, Cleaned).kept if path != new.path]
+    left = read_answer(link, answer.get("kept", []), list[str])
+    kept = [shown(path) for path in left if path != new.path]
     return notes + ([f"{name} has results that were not fetched: {_some(kept)}"] if kept else [])
 
 

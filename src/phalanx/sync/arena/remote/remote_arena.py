@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from phalanx.core import stopping
 from phalanx.core.errors import InputError, MachineLost, PeerLost
-from phalanx.sync.arena.arena import LEFT, Arena, Hosts, Lock, LostWorker
+from phalanx.sync.arena.arena import LEFT, Arena, Hosts, Lock, LostWorker, SubsetBarrier
 from phalanx.sync.arena.clock import Clock, MonotonicClock, ShiftedClock
 from phalanx.sync.arena.remote import coordinator_messages as m
 from phalanx.sync.arena.remote.coordinator_client import NOTHING, Changes, CoordinatorClient, Gone
@@ -103,15 +104,6 @@ class RemoteLock(Lock):
         self.arena.release(self.index)
 
 
-@dataclass(frozen=True)
-class RemoteSubsetBarrier:
-    arena: RemoteArena
-    members: tuple[int, ...]
-
-    def wait(self, gone: Gone | None = None) -> None:
-        self.arena.meet(self.members, gone)
-
-
 class RemoteArena:
     """One worker's view of control memory. ``channel`` leads to the coordinator."""
 
@@ -175,13 +167,13 @@ class RemoteArena:
     def barrier(self, gone: Gone | None = None) -> None:
         self.meet((), gone)
 
-    def subset_barrier(self, members: Sequence[int]) -> RemoteSubsetBarrier:
+    def subset_barrier(self, members: Sequence[int]) -> SubsetBarrier:
         if self.rank not in members:
             raise ValueError(f"rank {self.rank} is not in the group {list(members)}")
         everyone = len(members) == self.workers
-        return RemoteSubsetBarrier(self, () if everyone else tuple(sorted(members)))
+        return partial(self.meet, () if everyone else tuple(sorted(members)))
 
-    def meet(self, members: tuple[int, ...], gone: Gone | None) -> None:
+    def meet(self, members: tuple[int, ...], gone: Gone | None = None) -> None:
         self._client.ask(m.Meet(members=list(members)), everything=not members, gone=gone)
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:

@@ -104,7 +104,7 @@ def main() -> None:
 
     from phalanx.sync.connect.listener import Listener
     from phalanx.sync.state.skip_dynamo_import import without_compiler
-    from phalanx.sync.store.remote.store_server import StoreServer
+    from phalanx.sync.store.remote.store_session import serve_stores
 
     torch.set_num_threads(1)
     without_compiler()
@@ -114,7 +114,7 @@ def main() -> None:
     )
     threading.Thread(target=_end_with_input, daemon=True).start()
     print(json.dumps({"port": listener.port}), flush=True)
-    StoreServer(listener).serve(ended=lambda: False)
+    serve_stores(listener, ended=lambda: False)
 
 
 def _end_with_input() -> None:

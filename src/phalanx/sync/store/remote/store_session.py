@@ -1,5 +1,7 @@
-"""One client's connection to a server of the parameter store.
+"""The parameter store over TCP: a server has a shard of each store and serves all hosts.
 
+After Li et al., "Scaling distributed machine learning with the parameter server" (2014). One thread
+per connection: receiving, decoding and updating leave Python's lock alone, so clients overlap.
 A gradient is received into memory of its own and applied only when it is there as a whole: a client
 that breaks off in the middle has pushed nothing.
 """
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from phalanx.core.errors import PeerLost, PhalanxError
 from phalanx.sync.connect.channel import Channel
+from phalanx.sync.connect.listener import Listener
 from phalanx.sync.store.remote import store_messages as m
 from phalanx.sync.store.remote.store_rounds import Rounds
 from phalanx.sync.store.remote.store_shard import Decoders, Shard, byte_view
@@ -306,3 +309,15 @@ class Session:
         remedy = error.remedy if isinstance(error, PhalanxError) else ""
         with contextlib.suppress(PeerLost):
             self._answer(m.Failed(cause[:2000], remedy[:2000]))
+
+
+def serve_stores(listener: Listener, ended: Callable[[], bool]) -> None:
+    """Accepts clients until ``ended``."""
+    stores = HostedStores()
+    while not ended():
+        channel = listener.accept(timeout=0.25)
+        if channel is not None and channel.introduction.purpose != m.STORE:
+            channel.close()
+        elif channel is not None:
+            session = Session(stores, channel)
+            threading.Thread(target=session.run, daemon=True, name=channel.peer).start()
