@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from commands import succeeds
 from trained import assert_same_model, model_of
-from worker_runs import REPOSITORY, Worker, Workers, environment
+from worker_runs import REPOSITORY, Workers, environment
 
 from phalanx.lab.lab import Lab
 
@@ -30,35 +28,17 @@ def _variables(lab: Lab, folder: Path) -> dict[str, str]:
     return {k: v for k, v in known.items() if not k.startswith("PHALANX_") or k in SHOWN}
 
 
-def _start(
-    lab: Lab, folder: Path, commands: Sequence[tuple[str, list[str]]], variables: dict[str, str]
-) -> Workers:
-    started = Workers(folder)
-    for number, (machine, words) in enumerate(commands):
-        log = folder / f"{number}.{machine}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                lab.command(machine, words), env=variables, cwd=folder, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-        started.each.append(Worker(machine, process, log))
-    return started
-
-
 def by_torchrun(lab: Lab, folder: Path, each: int, worker: list[str]) -> Workers:
     first = lab.machine("m1").address
-    commands = [
-        (
-            machine,
-            [
-                str(TORCHRUN), "--nnodes", "2", "--nproc-per-node", str(each),
-                "--node-rank", str(rank), "--master-addr", first, "--master-port", "29500",
-                "--no-python", COMMAND, "worker", *worker,
-            ],
-        )
-        for rank, machine in enumerate(("m1", "m2"))
-    ]  # fmt: skip
-    return _start(lab, folder, commands, _variables(lab, folder))
+    started = Workers(folder)
+    for rank, machine in enumerate(("m1", "m2")):
+        words = [
+            str(TORCHRUN), "--nnodes", "2", "--nproc-per-node", str(each),
+            "--node-rank", str(rank), "--master-addr", first, "--master-port", "29500",
+            "--no-python", COMMAND, "worker", *worker,
+        ]  # fmt: skip
+        started.start(lab, machine, words, _variables(lab, folder))
+    return started
 
 
 def by_mpirun(lab: Lab, folder: Path, each: int, worker: list[str]) -> Workers:
@@ -74,7 +54,9 @@ def by_mpirun(lab: Lab, folder: Path, each: int, worker: list[str]) -> Workers:
         *shown, "-x", f"PHALANX_MEET={lab.machine('m1').address}:9900",
         COMMAND, "worker", *worker,
     ]  # fmt: skip
-    return _start(lab, folder, [("m1", words)], _variables(lab, folder))
+    started = Workers(folder)
+    started.start(lab, "m1", words, _variables(lab, folder))
+    return started
 
 
 LAUNCHERS = {"torchrun": by_torchrun, "mpirun": by_mpirun}

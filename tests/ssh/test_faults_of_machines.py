@@ -45,15 +45,6 @@ def _cut_off(bench: Bench, running: Running, victim: str, limit: float = 60.0) -
     return ended
 
 
-def test_cut_off_before_the_connection(bench: Bench) -> None:
-    with cut(bench.lab, "m2"):
-        ended = bench.train().end()
-    nothing_left(bench.lab, "m1", "m2")
-    assert ended.code == 3
-    assert "m2" in ended.words
-    assert "m1" not in ended.words
-
-
 def test_cut_off_while_data_is_copied(bench: Bench, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

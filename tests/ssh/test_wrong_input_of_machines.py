@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,11 +22,6 @@ server = socket.create_server(("0.0.0.0", 2222))
 print("listening", flush=True)
 time.sleep(600)
 """
-OLD_PYTHONS = {
-    "3.8": ("3.6", "3.7"),
-    "3.11": ("3.8", "3.9", "3.10"),
-}
-"""What agents and workers need, and what is older."""
 
 
 def both(bench: Bench, pool: Path, *words: str) -> tuple[Ended, Ended]:
@@ -100,22 +94,6 @@ def test_python_without_torch(bench: Bench) -> None:
         assert "requirements.txt" in ended.words
     assert "ready" not in check.words
     assert (check.code, run.code) == (0, 3)
-
-
-@pytest.mark.parametrize("needed", OLD_PYTHONS)
-def test_python_too_old(bench: Bench, needed: str) -> None:
-    found = [python for version in OLD_PYTHONS[needed] for python in pythons(version)]
-    if not found:
-        pytest.skip("there is no old Python here")
-    line, remedy = rf"m2.*{re.escape(needed)} or newer", "et 'python'"
-    refused(bench, line, remedy, python=str(found[0]))
-
-
-def pythons(version: str) -> list[Path]:
-    """Those of the system, and of pyenv."""
-    kept = (Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python")
-    system = shutil.which(f"python{version}", path="/usr/bin:/usr/local/bin")
-    return [*([Path(system)] if system else []), *kept]
 
 
 def test_no_space(bench: Bench) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from commands import PHALANX
+
 from phalanx.lab.lab import Lab
 
-PHALANX = [sys.executable, "-m", "phalanx"]
 REPOSITORY = Path(__file__).resolve().parents[2]
 PORT = 9900
 LIMIT = 150.0
@@ -38,6 +38,16 @@ class Workers:
 
     folder: Path
     each: list[Worker] = field(default_factory=list)
+
+    def start(self, lab: Lab, machine: str, words: Sequence[str], env: dict[str, str]) -> None:
+        """One more, in a machine; what it says is in a log."""
+        log = self.folder / f"{len(self.each)}.{machine}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                lab.command(machine, words), env=env, cwd=self.folder, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        self.each.append(Worker(machine, process, log))
 
     def on(self, machine: str) -> list[Worker]:
         return [worker for worker in self.each if worker.machine == machine]
@@ -95,17 +105,9 @@ def start_workers(
     started = Workers(folder)
     for number, machine in enumerate([*on, *serving]):
         mine = words if number < len(on) else ["--serve"]
-        log = folder / f"{number}.{machine}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                lab.command(machine, [*PHALANX, "worker", *mine]),
-                env={**common, "PHALANX_PROCESS": str(number)},
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        started.each.append(Worker(machine, process, log, serves=number >= len(on)))
+        given = {**common, "PHALANX_PROCESS": str(number)}
+        started.start(lab, machine, [*PHALANX, "worker", *mine], given)
+        started.each[-1].serves = number >= len(on)
     return started
 
 

@@ -27,10 +27,6 @@ rng = np.random.default_rng(1)
 TAIL = """
 print(f"final loss: {history.history['loss'][-1]:.6f}")
 """
-MEANS = """
-x = rng.random((320, 12)).astype("float32")
-y = x.mean(axis=1, keepdims=True)
-"""
 SCRIPTS = {
     "autoencoder": """
 def pictures(count):
@@ -78,9 +74,11 @@ callbacks = [
 history = model.fit(x, y, callbacks=callbacks, verbose=0, **common)
 print("best of the first:", keras.models.load_model(path).evaluate(x[240:], y[240:], verbose=0))
 """,
-    "custom train step": MEANS
-    + """
+    "custom train step": """
 import torch
+
+x = rng.random((320, 12)).astype("float32")
+y = x.mean(axis=1, keepdims=True)
 
 class CustomModel(keras.Model):
     def __init__(self, *args, **kwargs):
