@@ -149,6 +149,9 @@ class Arena(Protocol):
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
         """When a worker of another machine is gone, ``survives`` says whether this one goes on."""
 
+    in_step: bool
+    """Whether all workers pass the same barriers, so that a few of them can meet directly."""
+
     scripted: bool
     """Whether time is scripted: then only one worker runs at a time, and no thread beside it."""
 

@@ -194,6 +194,7 @@ class ThreadArena:
 
     scripted = True
     hosts = None
+    in_step = False
 
     def __init__(self, hub: Hub, rank: int, workers: int) -> None:
         self.host, self.lost = self, hub.lost.keys()

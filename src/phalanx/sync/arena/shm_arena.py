@@ -97,6 +97,7 @@ class ShmArena:
 
     scripted = False
     hosts = None
+    in_step = False
     lost = ()
 
     def __init__(self, descriptor: int, rank: int, workers: int) -> None:

@@ -17,8 +17,10 @@ from phalanx.sync.arena.remote.coordinator_messages import (
     encode,
     reply_decoder,
 )
+from phalanx.sync.arena.remote.direct_barrier import MOST_WORKERS, DirectBarrier
 from phalanx.sync.arena.remote.remote_arena import RemoteArena
 from phalanx.sync.arena.shm_arena import ShmArena
+from phalanx.sync.collective.links import open_channels
 from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.connecting import connect
 from phalanx.sync.connect.dispatcher import Credentials, Dispatcher
@@ -98,6 +100,16 @@ def become_worker(
     hosts = RemoteHosts(welcome.rank, welcome.workers, access, servers, welcome.run)
     remote.hosts = hosts
     remote.host = _host_arena(remote, hosts.here, key)
+    if len(welcome.workers) <= MOST_WORKERS:
+        channels = open_channels(
+            welcome.rank,
+            [(w.address, w.port) for w in welcome.workers],
+            access,
+            f"{welcome.run}.meeting",
+            timeout=timeout,
+            names=[f"{w.machine} ({w.address})" for w in welcome.workers],
+        )
+        remote.direct = DirectBarrier(channels, remote.check)
     return remote
 
 

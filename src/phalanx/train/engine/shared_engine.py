@@ -81,6 +81,7 @@ class SharedEngine(ArenaEngine):
         self.lockstep, self.apart = active.lockstep, active.every > 0
         self.phase, self.leads = active.phase.label, active.team.index == 0
         self.parties = active.team.size if active.together else 1
+        self._arena.in_step = active.lockstep  # all come here after the same barriers
         self.leases.begin_phase()
         self.directives.enter(active, spec, regroup=regroup)
         for strategy in active.strategies:

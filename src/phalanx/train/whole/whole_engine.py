@@ -75,6 +75,7 @@ class WholeEngine(ArenaEngine):
         self.active = ActivePhase(
             spec.phases[0], everyone(arena), self.directives.rendezvous, strategies=[]
         )
+        arena.in_step = True
         self.directives.enter(self.active, spec, regroup=False)
         self.collective = WorkerCollective(arena, clock, self.directives.rendezvous.someone_left)
         self._plan, self._steps = CheckPlan(chosen.check, chosen.seed), 0

@@ -43,6 +43,8 @@ class CoordinatorClient:
         self._open: set[int] = set()
         self._answers: dict[int, m.CoordinatorAnswer] = {}
         self._problem: PeerLost | None = None
+        self.released = False
+        """Whether something went to the coordinator since all last met there."""
 
     def say(self, request: m.Request, *, bare: bool = False) -> None:
         """Sends a message that has no answer; ``bare``: without changes."""
@@ -54,10 +56,14 @@ class CoordinatorClient:
         *,
         everything: bool = False,
         bare: bool = False,
+        changes: Changes | None = None,
         gone: Gone | None = None,
     ) -> m.CoordinatorAnswer:
-        """Wait for the answer; now and then ask ``gone`` whether that is in vain."""
-        seq, looked = self._send(request, everything, bare), time.monotonic()
+        """Wait for the answer; now and then ask ``gone`` whether that is in vain.
+
+        ``changes`` are sent where they were taken before.
+        """
+        seq, looked = self._send(request, everything, bare, taken=changes), time.monotonic()
         while True:
             answer = self._hear(seq, None if gone is None else SLICE_SECONDS)
             if answer is not None and answer.refused:
@@ -97,13 +103,20 @@ class CoordinatorClient:
         self._channel.close()
 
     def _send(
-        self, request: m.Request, everything: bool, bare: bool, *, answered: bool = True
+        self,
+        request: m.Request,
+        everything: bool,
+        bare: bool,
+        *,
+        answered: bool = True,
+        taken: Changes | None = None,
     ) -> int:
         with self._turn:
             self._seq += 1
             if answered:
                 self._open.add(self._seq)
-            runs, *changes = NOTHING if bare else self._take(everything)
+            runs, *changes = taken or (NOTHING if bare else self._take(everything))
+            self.released |= runs > 0
             numbered = msgspec.structs.replace(request, seq=self._seq, runs=runs)
             self._channel.send(m.encode(numbered), *changes)
             return self._seq

@@ -24,6 +24,7 @@ from phalanx.sync.arena.arena import LEFT, Arena, Hosts, Lock, LostWorker, Subse
 from phalanx.sync.arena.clock import Clock, MonotonicClock, ShiftedClock
 from phalanx.sync.arena.remote import coordinator_messages as m
 from phalanx.sync.arena.remote.coordinator_client import NOTHING, Changes, CoordinatorClient, Gone
+from phalanx.sync.arena.remote.direct_barrier import MOST_BYTES, DirectBarrier
 from phalanx.sync.connect.channel import Channel
 
 ALIGN = 64
@@ -121,6 +122,9 @@ class RemoteArena:
         self._survives: Callable[[LostWorker], bool] = lambda lost: False
         self.training = False
         """Whether others count on this worker: it has memory of a training that is not over."""
+        self.direct: DirectBarrier | None = None
+        """How few workers meet without the coordinator, while all are ``in_step``."""
+        self.in_step = False
         self._client = CoordinatorClient(channel, self._changes, self._apply, self._hear_of)
         self._hot, self._cold = MemoryBlock(0, HOT_BYTES), MemoryBlock(1 << 40, COLD_BYTES)
         self._locks: dict[int, RemoteLock] = {}
@@ -142,10 +146,11 @@ class RemoteArena:
         if self.hosts is not None:
             self.hosts.forget()
             self.host.rewind()
+        self.in_step = False
         self._hot.clear()
         self._cold.clear()
         self._forget()
-        self.training = False
+        self._client.released = self.training = False
 
     def _forget(self) -> None:
         """A barrier; what was written before it does not count any more."""
@@ -174,7 +179,32 @@ class RemoteArena:
         return partial(self.meet, () if everyone else tuple(sorted(members)))
 
     def meet(self, members: tuple[int, ...], gone: Gone | None = None) -> None:
-        self._client.ask(m.Meet(members=list(members)), everything=not members, gone=gone)
+        if members or self.direct is None or not self.in_step:
+            self._meet_at_coordinator(members, gone)
+            return
+        changes = self._changes(everything=True)
+        at_coordinator = self._client.released or len(changes[2]) > MOST_BYTES
+        again, heard = self.direct.meet(
+            changes, at_coordinator=at_coordinator, gone=lambda: self._ask(gone)
+        )
+        for theirs in heard:
+            self._apply(*theirs)
+        if again:
+            self._meet_at_coordinator((), gone, changes if at_coordinator else NOTHING)
+
+    def _ask(self, gone: Gone | None) -> None:
+        """Whether the others are waited for in vain; the coordinator knows."""
+        self._client.ask(m.Peek(), bare=True)
+        if gone is not None and gone():
+            raise PeerLost(*LEFT)
+
+    def _meet_at_coordinator(
+        self, members: tuple[int, ...], gone: Gone | None, changes: Changes | None = None
+    ) -> None:
+        meet = m.Meet(members=list(members))
+        self._client.ask(meet, everything=not members, changes=changes, gone=gone)
+        if not members:
+            self._client.released = False
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
         self._survives = survives
@@ -239,6 +269,8 @@ class RemoteArena:
     # -- the end -----------------------------------------------------------------------------
 
     def close(self, ending: m.Ending, words: str = "") -> None:
+        if self.direct is not None:
+            self.direct.close()
         if ending is not m.Ending.VANISHED:
             with suppress(PeerLost):
                 self._client.say(m.Bye(ending=ending, words=words[:400]), bare=True)
