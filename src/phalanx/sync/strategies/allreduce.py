@@ -57,6 +57,8 @@ class AllReduce(TeamStrategy):
         self._reducer.offer(weight, clip)
         self._team.meet()
         self._clipped = self._reduce()
+        if self._reducer.apart:
+            self._host.barrier()  # another backward pass may write where sums are being clipped
         return self._reducer.norm
 
     def step_clipped(self) -> Timing:
