@@ -67,7 +67,7 @@ class WorkerSeat:
         return node.port_of(address)
 
     def start(self, order: bytes, cwd: str, project: dict[str, bytes], ahead: float | None) -> int:
-        """Start the worker of ``order``. ``project``: its files, if the run's folder is not seen here.
+        """Start the worker of ``order``. ``project``: its files, if the run's folder is not here.
 
         ``ahead``: ``clock_ahead()`` of rank 0; ``None`` if another seat here watches the machine.
         """
