@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 State = dict[str, Tensor]
 Stream = tuple[str, Layout, int, Tensor]
-"""A name, and the layout, shard and memory of what is sent."""
+"""A name, and the layout, the shard and the memory of what is sent."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """Given to a strategy; makes a :class:`Sender` for each stream of tensors it sends."""
+    """Makes a :class:`Sender` for each stream of tensors that a strategy sends."""
 
     codec: CodecSpec | None = None
     bits_per_second: float | None = None
@@ -72,17 +72,17 @@ class Sender:
         """Whether receivers see exactly what is sent."""
         passes = self.is_plain and not self._encoding.bits_per_second
         self.untouched = self._plain if passes else None
-        """The bytes of what is sent as it is, in no time."""
+        """The bytes of a message that is sent unchanged and takes no time; else ``None``."""
 
     def begin(self, shared: SharedState) -> None:
-        """A clean start, as a run that is resumed later has it too: nothing that is left of an
-        earlier stay in this phase counts. The steps done so far tell the stays apart."""
+        """Start anew, as a resumed run would: nothing is left of an earlier stay in this phase. The
+        number of steps so far tells the stays apart."""
         if self._encoding.codec is not None:
             counts = (float(n.max()) for steps in shared.steps for n in steps if n.numel())
             self._start(int(max(counts, default=0.0)))
 
     def offer(self, weight: float, masks: Sequence[bytes | None]) -> int:
-        """Send, unless there are neither samples nor gradients (``masks`` tell which are used):
+        """Send, unless there are neither samples nor gradients (``masks`` tell which are used);
         what the codec still owes then waits for this worker's next step."""
         if weight == 0.0 and not any(mask is None or any(mask) for mask in masks):
             return 0
@@ -99,7 +99,7 @@ class Sender:
         return count
 
     def encode(self) -> list[Payload]:
-        """The messages themselves, for a real wire; the tensors become what receivers see."""
+        """Return the messages for a real wire, and turn the tensors into what the receivers see."""
         from phalanx.sync.codec.codec import Payload
 
         return [

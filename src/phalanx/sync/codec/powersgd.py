@@ -41,7 +41,7 @@ class _Matrix:
 
 
 class PowerSGD:
-    """Factors of ``rank`` columns, in float32 (float64 for float64 values)."""
+    """Sends factors of ``rank`` columns, in float32 (float64 for float64 values)."""
 
     def __init__(self, parts: Sequence[Part], seed: int, rank: int = 4) -> None:
         self._rank = rank
@@ -103,7 +103,7 @@ def _matrices(parts: Sequence[Part]) -> Iterator[_Matrix]:
 
 
 def _gaps(matrices: Sequence[_Matrix], flat: Tensor) -> Iterator[Tensor]:
-    """What lies before, between and after ``matrices``."""
+    """Yield what lies before, between and after ``matrices``."""
     at = 0
     for matrix in matrices:
         yield flat[at : matrix.start]

@@ -23,7 +23,7 @@ OPEN_SECONDS = 60.0
 
 
 class RemoteHosts:
-    """Does what :class:`Hosts` asks for, over connections."""
+    """The implementation of :class:`Hosts` over connections."""
 
     def __init__(
         self,
