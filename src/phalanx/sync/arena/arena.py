@@ -147,7 +147,7 @@ class Arena(Protocol):
         """The workers that were lost, and without whom the others go on."""
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
-        """When a worker of another machine is gone, ``survives`` says whether this one goes on."""
+        """Set ``survives``: whether this worker goes on when one of another machine is lost."""
 
     scripted: bool
     """Whether time is scripted: only one worker runs at a time, and no thread besides."""

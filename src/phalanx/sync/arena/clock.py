@@ -44,7 +44,7 @@ class Toll:
     def all_reduce(
         self, members: Members, count: float, topology: str | None = None, *, coded: bool = False
     ) -> None:
-        """All of ``members`` have met, and sum ``count`` bytes, or what a codec made of them."""
+        """Charge for a sum of ``count`` bytes, coded or not, for which ``members`` have met."""
 
     def update(self) -> None:
         """Charge for the optimizer's step on all parameters, on this worker."""

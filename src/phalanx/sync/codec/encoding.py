@@ -40,7 +40,7 @@ class Encoding:
         return Sender(self, streams)
 
     def compressor(self, stream: Stream, visit: int) -> Compressor | None:
-        """``visit`` gives each stay in a phase random numbers of its own."""
+        """Make a stream's compressor; ``visit`` gives each stay in a phase other random numbers."""
         if self.codec is None:
             return None
         from phalanx.sync.codec.make import make_compressor, parts_of  # most runs have no codec
@@ -89,7 +89,7 @@ class Sender:
         return self.send()
 
     def send(self) -> int:
-        """The tensors become what the receivers see; returns the bytes that takes."""
+        """Turn the tensors into what the receivers see; return the bytes to send."""
         if self.untouched is not None:
             return self.untouched
         count = self._plain

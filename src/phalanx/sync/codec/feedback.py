@@ -28,7 +28,7 @@ class Compressor:
         self._codec = codec
 
     def compress(self, flat: Tensor) -> Payload:
-        """The message for ``flat``, in which the decoded values are left: what receivers see."""
+        """Return the message for ``flat``, and leave in it what the receivers decode."""
         payload = self._codec.encode(flat)
         self._codec.decode(payload, flat)
         return payload

@@ -112,5 +112,5 @@ def _gaps(matrices: Sequence[_Matrix], flat: Tensor) -> Iterator[Tensor]:
 
 
 def _plain(factor: Tensor) -> Tensor:
-    """Row by row in memory, also where one column makes torch call any order contiguous."""
+    """Lay a factor row by row in memory, also one column, of any order to torch."""
     return factor.clone(memory_format=torch.contiguous_format)

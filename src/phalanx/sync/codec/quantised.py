@@ -161,7 +161,7 @@ class Int8(_Quantised):
 
 
 class Int4(_Quantised):
-    """Two to a byte: the first half of a span in the low four bits, the second in the high."""
+    """Packs two codes in a byte: the first half of a span in the four low bits."""
 
     levels = 7
     per_byte = 2

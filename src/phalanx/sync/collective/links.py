@@ -27,7 +27,7 @@ Parcel = tuple[int, Sequence[memoryview]]
 """A participant's rank, and the memory that goes to it or is filled by it."""
 
 SMALL = 16 << 10
-"""Messages that the kernel takes at once, so that both sides may send first and then receive."""
+"""Bytes that the kernel takes at once, so that both sides may send first and then receive."""
 _KEPT_VIEWS = 64
 
 
@@ -51,7 +51,7 @@ class Scratch:
         self._views: dict[tuple[torch.dtype, int], Tensor] = {}
 
     def take(self, like: Tensor, count: int | None = None) -> Tensor:
-        """``count`` elements (those of ``like``) of its type; the last one lent is gone."""
+        """Lend ``count`` elements (as many as ``like``) of its type, till the next call."""
         count = like.numel() if count is None else count
         view = self._views.get((like.dtype, count))
         return self._make(like, count) if view is None else view
@@ -157,7 +157,7 @@ class Links:
     def swap_payloads(
         self, outgoing: Mapping[int, Sequence[Tensor]], senders: Iterable[int]
     ) -> dict[int, list[Tensor]]:
-        """Messages to some, messages from some; returned by sender, in memory of their own."""
+        """Send messages to some and receive from others; return those by sender, as copies."""
         headers = {to: encode_header(payload) for to, payload in outgoing.items()}
         blocks = {frm: bytearray(BLOCK) for frm in senders}
         self.swap(

@@ -140,7 +140,7 @@ class Channel:
                 view = view[count:]
 
     def send_some(self, views: Sequence[memoryview], *, wait: bool) -> int:
-        """Send what goes now (``wait``: at least one byte); how many bytes went."""
+        """Send what can be sent now (``wait``: at least a byte); return how many bytes went."""
         while True:
             try:
                 flags = 0 if wait else socket.MSG_DONTWAIT

@@ -56,7 +56,7 @@ class Dispatcher:
         return found[0] if found else None
 
     def _accept_one(self) -> None:
-        """Take in one channel, if one comes soon. One thread does so, the others look again."""
+        """Accept one channel, if one comes soon. One thread does so; the others wait."""
         if not self._door.acquire(timeout=_LOOK_SECONDS):
             return
         try:

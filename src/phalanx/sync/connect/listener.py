@@ -71,7 +71,7 @@ class PendingConnection:
         return self._secure(self._secured)
 
     def turn_away(self) -> None:
-        """Resets it for want of room, so that a member knows it from a refusal and comes again."""
+        """Reset it for want of room, which a member can tell from a refusal; it tries again."""
         with contextlib.suppress(OSError):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.connection.close()
@@ -197,7 +197,7 @@ class Listener:
         self._thread.start()
 
     def accept(self, timeout: float | None = None) -> Channel | None:
-        """The next member that has proved the key; None after ``timeout`` or ``close``."""
+        """Return the next member that proved the key; ``None`` after ``timeout`` or ``close``."""
         with self._accepting:
             if self._closed:
                 return None
@@ -247,7 +247,7 @@ class Listener:
                 pending.connection.close()
 
     def _pause(self) -> float | None:
-        """Seconds until the oldest connection is late; all get the same time, so it is first."""
+        """Return the seconds until the oldest connection, which is first, is late."""
         for pending in self._pending.values():
             return max(0.0, pending.deadline - time.monotonic())
         return None

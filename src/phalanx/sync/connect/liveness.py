@@ -28,7 +28,7 @@ _INFO_BYTES = 60
 
 
 def prepare(connection: socket.socket) -> None:
-    """Send at once, ask a silent peer every second, and come back from every call in a second."""
+    """Make a connection send at once, probe a silent peer, and return within a second."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)

@@ -18,7 +18,7 @@ from phalanx.core.errors import PeerLost
 BLOCK = 512
 MAX_HEADER = 1 << 20
 MAX_PAYLOAD = 1 << 32
-"""A message is a model's gradient at most, so that a broken header cannot ask for more."""
+"""Most bytes of a message, so that a broken header cannot ask for more: a model's gradient."""
 
 _LENGTH = 4
 _DTYPES = {

@@ -1,4 +1,4 @@
-"""Becoming a member of a training on several machines: say hello, learn who else is there."""
+"""Makes a process a member of a training on several machines, and learns who else is."""
 
 from __future__ import annotations
 

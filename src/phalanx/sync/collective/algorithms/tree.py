@@ -21,7 +21,7 @@ def all_reduce(links: Links, flat: Tensor) -> None:
 
 
 def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
-    """What participant ``rank`` sends: once to its parent, and once to each child."""
+    """Return the bytes that ``rank`` sends: once to its parent, once to each child."""
     parent, children = family(rank, size, 0)
     return count_bytes * (len(children) + (parent is not None))
 

@@ -62,7 +62,7 @@ class RemoteStore:
 
     @contextmanager
     def holding_slots(self) -> Iterator[None]:
-        with self._arena.lock(Locks.SLOTS):  # all workers of a host share the slots' memory
+        with self._arena.lock(Locks.SLOTS):  # workers of a host share the memory of slots
             self._shared.import_slots(self.client.save())
             yield
 
