@@ -87,7 +87,7 @@ class Summing:
         return self._add_up(messages, [len(tensors) for tensors in messages])
 
     def _has_something(self) -> bool:
-        """Samples or gradients: else what the codec still owes waits for the next step."""
+        """Whether there are samples or gradients; else what a codec owes waits for a next step."""
         if float(self._shared.weights[self._mine].sum()) > 0.0:
             return True
         masks = self._shared.used_by(self._mine)

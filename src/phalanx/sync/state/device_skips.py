@@ -32,7 +32,7 @@ Groups = Sequence[dict[str, Any]]
 
 
 def make_fused(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> bool | None:
-    """``False``: it is not fused, and cannot be; ``None``: it was, ``True``: it is from now on.
+    """Make an optimizer fused; return ``True`` if it is now, ``None`` if it was, ``False`` if not.
 
     One whose implementation the script has chosen stays as it is, and so does one of a script that
     asks for the same bits every time.

@@ -31,7 +31,7 @@ def export_tensors(replica: Replica) -> State:
 
 
 def copies(tensors: State, device: torch.device) -> State:
-    """Copy to memory of ``device`` what is not on the host; the rest stays there."""
+    """Copy tensors into memory of ``device``; those on the host are copied there."""
     away = torch.device("cpu") if device.type != "cuda" else device
     return {
         name: value.to(away, copy=True) if value.device.type != "cpu" else value.clone()
@@ -58,7 +58,7 @@ def _placed(value: Tensor, parameter: Tensor, on_device: bool) -> Tensor | float
 
 
 def _counted_on_device(replica: Replica) -> set[Tensor]:
-    """Parameters whose single numbers (``step``) lie beside them, and not on the host."""
+    """Return the parameters whose single numbers (``step``) are on their device."""
     groups = replica.optimizer.param_groups
     return {p for g in groups if g.get("capturable") or g.get("fused") for p in g["params"]}
 

@@ -118,7 +118,7 @@ class Replica:
             self._arrays = [(flat.numpy(), places.numpy()) for flat, places in pairs]
 
     def strays(self) -> Strays:
-        """Parameters that the script has moved elsewhere (``p.data = …``), and their own places."""
+        """Return parameters that the script has moved (``p.data = …``), and their own places."""
         found = []
         for parameter, address, place in self._places:
             if parameter.data_ptr() != address:
@@ -133,7 +133,7 @@ class Replica:
         self, indices: Collection[int], take: Callable[[int], None], stop: Callable[[], None]
     ) -> None:
         """Call ``take`` when one of these parameters of the first layout has its gradient, while
-        the backward pass goes on; ``stop`` ends what the replaced listener had begun."""
+        the backward pass goes on, and ``stop`` at the end. This replaces an earlier listener."""
         self.stop_listening()
         self._stop = stop
         for index in indices:

@@ -34,8 +34,8 @@ _FUSED = (torch.optim.Adam, torch.optim.AdamW)
 
 
 def is_elementwise(optimizer: torch.optim.Optimizer) -> bool:
-    """Exactly these classes, and Keras' rules: a subclass may do anything."""
-    rules = sys.modules.get("phalanx.sync.state.keras_rules")  # it is loaded if there is one
+    """Whether it is one of these classes or a rule of Keras; subclasses may do anything."""
+    rules = sys.modules.get("phalanx.sync.state.keras_rules")  # loaded if such a rule is used
     return type(optimizer) in (*ELEMENTWISE, *(rules.KERAS_RULES if rules else ()))
 
 
@@ -70,7 +70,7 @@ def discover_slots(optimizer: torch.optim.Optimizer) -> SlotNames:
 
 
 def _bare_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any]:
-    """The step without wrappers for profilers and hooks, which cost more than a small shard."""
+    """Return the step without wrappers for profilers and hooks, which cost much."""
     step: Callable[..., Any] = inspect.unwrap(kind.step)
 
     def bare(optimizer: torch.optim.Optimizer) -> None:
@@ -235,6 +235,6 @@ class ShardOptimizer:
 
 
 def _apart(counts: list[float]) -> tuple[tuple[float, ...], bool]:
-    """How counts differ, which stays the same while they grow together; any first step."""
+    """Return the differences of counts, and whether one of them has its first step ahead."""
     least = min(counts)
     return tuple(count - least for count in counts), least == 0.0

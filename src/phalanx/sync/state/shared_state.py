@@ -229,7 +229,7 @@ class SharedState:
         return state
 
     def import_slots(self, state: State) -> None:
-        """The optimizer's part of what :meth:`export_whole` gave; parameters are left alone."""
+        """Load the optimizer's part of an :meth:`export_whole`; parameters stay as they are."""
         for i, slots in enumerate(self.slots):
             for name, slot in slots.items():
                 if f"{name}.{i}" in state:

@@ -17,7 +17,7 @@ import torch
 
 COMPILER = "torch._dynamo"
 _MARK = "__dynamo_disable"
-"""Where torch keeps the marked form of a method; by another name in another torch, this is idle."""
+"""The name by which torch keeps the marked form of a method; without it, this does nothing."""
 _METHODS = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 

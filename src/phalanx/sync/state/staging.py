@@ -65,13 +65,13 @@ class Staging:
         return self.device.type == "cpu" or (self.device.type == "cuda" and not self._refused)
 
     def follow(self) -> None:
-        """The next copy aside is to come after what the calling thread has asked the device for."""
+        """Let the next copy aside follow all that the calling thread has asked the device for."""
         if self.device.type == "cuda":
             self._followed.add(torch.cuda.current_stream(self.device))
 
     def begin_copy(self, target: Tensor, source: Tensor) -> Callable[[], object]:
-        """Copy what was to be followed, beside what the device is asked for next; return a function
-        that waits for the copy, in any thread."""
+        """Copy after the work that is to be followed, beside what the device is asked for next;
+        return a function that waits for the copy, in any thread."""
         if self.device.type != "cuda":
             target.copy_(source)
             return lambda: None
@@ -82,7 +82,7 @@ class Staging:
         with torch.cuda.stream(self._aside):
             target.copy_(source, non_blocking=True)
             source.record_stream(self._aside)
-            event = torch.cuda.Event(blocking=True)  # else the wait for it would take a processor
+            event = torch.cuda.Event(blocking=True)  # or waiting would take a processor
             event.record()
         return partial(_wait_for, event, self.device)
 
@@ -113,7 +113,7 @@ class Staging:
 
 
 class StagedCollector:
-    """Gathers the gradients of one layout in ``flat``, on the device, then sends them home.
+    """Gathers the gradients of one layout in ``flat``, on the device, then copies them to the host.
 
     ``gather`` fills ``flat``; ``shards`` are where its parts go in memory of the host.
     """

@@ -57,7 +57,7 @@ class ServerConnection:
         self.channel.send(header, *views)
 
     def receive(self, into: Sequence[Tensor] = ()) -> m.Answer:
-        """The answer; what follows it fills ``into`` or is nothing. The server is idle then."""
+        """Receive the answer, and what follows it into ``into``. The server is idle then."""
         header, size = self.channel.receive()
         answer = m.read_answer(header)
         if size:
@@ -113,7 +113,7 @@ class ServerConnections:
         try:
             yield
         except MachineLost:
-            time.sleep(LOOK_SECONDS)  # a server ends with its machine's worker: who was first?
+            time.sleep(LOOK_SECONDS)  # a server ends with its machine's worker: which was first?
             self._look()
             raise
         finally:

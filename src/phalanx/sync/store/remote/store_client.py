@@ -190,7 +190,7 @@ class StoreClient:
         timing.bytes_sent += self._servers.sent - sent
 
     def fence(self, rank: int) -> list[int]:
-        """A worker is lost: how far its pushes have come, and will ever, at each server."""
+        """Return how far a lost worker's pushes have come, for good, at each server."""
         answers = self._servers.ask(lambda server: m.Fence(self._name, rank))
         return [answer.total for answer in answers if isinstance(answer, m.Fenced)]
 

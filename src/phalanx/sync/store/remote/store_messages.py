@@ -88,7 +88,7 @@ class Save(_Request, frozen=True):
 
 
 class Push(_Request, frozen=True):
-    """A gradient follows; it is applied once, as a whole. ``reply``: with the new parameters."""
+    """Announces a gradient, which is applied once. ``reply``: send the new parameters."""
 
     groups: Groups
     used: Used

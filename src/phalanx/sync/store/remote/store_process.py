@@ -39,7 +39,7 @@ class StoreOrders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerProcess:
-    """Ends with the thread that made it (so the kernel has it), or when closed.
+    """A server that ends with the thread that made this (the kernel sees to it), or when closed.
 
     Making one returns at once; asking for its ``port`` waits until it listens.
     """

@@ -84,7 +84,7 @@ class Rounds:
                 self._round.claimed.discard(share.rank)
 
     def add(self, share: Contribute) -> None:
-        """The share has come; the last one completes the step, or the norm that it needs."""
+        """Add a share that has arrived; the last completes the step, or the norm it needs."""
         with self._changed:
             current = self._round
             if current is None or current.step != share.step:

@@ -56,7 +56,7 @@ class HostedStore:
 
     @contextlib.contextmanager
     def desk(self) -> Iterator[Desk]:
-        """A desk that no other request uses: workers of one host take turns, and need one."""
+        """Lend a desk that no other request uses; workers of one host take turns at one."""
         try:
             desk = self._desks.pop()
         except IndexError:
@@ -270,12 +270,12 @@ class Session:
         self._told(commit)
 
     def _answer_step(self, visit: _Visit) -> None:
-        """No lock: no other can take the next step before this client contributes to it."""
+        """Answer with the step's parameters, without a lock: the next step needs this client."""
         version = visit.shard.version
         self._answer(m.StoreDone(version - 1, version), visit.shard.parameters)
 
     def _told(self, action: Callable[[], None]) -> None:
-        """Another client's loss ends this client's request, not its connection."""
+        """Do ``action``; if another client is lost, only this client's request ends."""
         try:
             action()
         except PeerLost as error:

@@ -63,7 +63,7 @@ class Shard:
         self.version += 1
 
     def optimizers(self) -> list[ShardOptimizer]:
-        """One set for each gradient buffer: each remembers the buffer that it was used with."""
+        """Make optimizers for one gradient buffer: each remembers the buffer it was used with."""
         return [
             ShardOptimizer(self._source, n, 0, p, slots, steps, self._scalars)
             for n, p, slots, steps in zip(
