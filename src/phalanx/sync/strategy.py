@@ -43,7 +43,7 @@ class Timing:
     before: float = 0.0
     """The part of ``wait`` before this worker's gradient was ready."""
     judged: bool = True
-    """Whether ``refused`` is of a step: of this one, or of the oldest one that was not judged."""
+    """Whether ``refused`` is of this step, or of the oldest one that was not judged yet."""
 
 
 class Gates:
@@ -74,7 +74,7 @@ class StrategyContext:
     gates: Gates = field(default_factory=Gates)
     """Shared by all optimizers of a stage."""
     gone: Callable[[], bool] | None = None
-    """Whether a worker has left for good, so that it is waited for in vain. Takes no lock."""
+    """Returns whether waiting is in vain, as a worker has left for good. Takes no lock."""
     toll: Toll = field(default_factory=Toll)
     """Charges the virtual time that exchanges take."""
 
@@ -102,7 +102,7 @@ class Strategy(Protocol):
         """
 
     def arrive(self) -> None:
-        """This worker is about to take a batch: from now on it is one that others wait for."""
+        """Announce that this worker takes a batch: from now on others wait for it."""
 
     def emphasise(self, factor: float) -> None:
         """Weigh this worker's batches, which are ``factor`` times as large as an equal share."""
@@ -129,7 +129,7 @@ class Strategy(Protocol):
         return Timing()
 
     def covers(self, total: int) -> None:
-        """The next gradient covers the first ``total`` samples that this worker has had."""
+        """Note that the next gradient covers the first ``total`` samples this worker had."""
 
     def fence(self, rank: int) -> Applied | None:
         """Take nothing more from a lost worker; return how far what it gave has come.
@@ -146,7 +146,7 @@ class Strategy(Protocol):
         """Take no part for a while, so that the others do not wait for this worker."""
 
     def lose(self, rank: int) -> None:
-        """A worker is gone: the others do not wait for it. Called between steps or in a wait."""
+        """Note that a worker is lost: nobody waits for it. Called between steps or in a wait."""
 
     def refresh(self) -> None:
         """Take the newest parameters, without giving anything."""

@@ -78,7 +78,7 @@ class SharedStore:
 
     @contextmanager
     def holding_slots(self) -> Iterator[None]:
-        """The optimizer's state in the shared state is what the store has now, and stays so."""
+        """Hold every shard, so that slots in the shared state stay as the store has them."""
         with ExitStack() as held:
             for lock in sorted({shard_lock(shard) for shard in range(self._shards)}):
                 held.enter_context(self._arena.lock(lock))
@@ -190,7 +190,7 @@ class SharedStore:
         pass
 
     def pull_newer(self, into: Sequence[Tensor], taken: list[int]) -> list[int]:
-        """Pull unless ``into`` is of the versions ``taken``; returns those it is of now."""
+        """Pull unless ``into`` has the versions ``taken``; return the versions it has now."""
         versions: list[int] = self._shared.versions.tolist()
         if versions != taken:
             self.pull(into)

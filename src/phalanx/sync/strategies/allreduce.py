@@ -68,7 +68,7 @@ class AllReduce(TeamStrategy):
 
     @property
     def steps_agreed(self) -> bool:
-        """A codec makes something else of a gradient on its way: then it has to go it."""
+        """Whether agreed gradients can be stepped with: not if a codec has to code them."""
         return self._context.encoding.codec is None
 
     def step_agreed(self) -> Timing:

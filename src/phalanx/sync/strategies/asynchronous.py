@@ -102,7 +102,7 @@ class Asynchronous(StoreStrategy):
             last()
 
     def _push(self, used: Masks | None, timing: Timing) -> None:
-        """``None``: what there is must not count; the newest parameters are taken all the same."""
+        """Push; ``used`` ``None``: no gradient may count, and only parameters are taken."""
         if used is None:
             self.refresh()
             return

@@ -77,7 +77,7 @@ class Bounded(Asynchronous):
 
     def refresh(self) -> None:
         super().refresh()
-        self._taken = []  # parameters can also change without a push: restored, handed over
+        self._taken = []  # they also change without a push: restored, handed over
 
     def land(self) -> None:
         super()._settle()

@@ -41,7 +41,7 @@ class SharedStrategy(Strategy):
         self._replica.bind(self._staged or self._shared.parameters)
 
     def refresh(self) -> None:
-        """Fetches the parameters if the model has a copy; else the model reads the shared ones."""
+        """Fetch the parameters if the model has a copy; else it reads the shared ones."""
         if self._staged:
             copies = zip(self._staged, self._shared.parameters, strict=True)
             self._replica.staging.fetch(copies)

@@ -56,7 +56,7 @@ class Single:
 
 
 class SingleOnGpu(Single):
-    """Trains on a GPU that skips steps by itself; the host hears of a step some steps later."""
+    """Trains on a GPU that skips steps by itself; the host learns of that some steps later."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, clock: Clock, say: Callable[[str], None]

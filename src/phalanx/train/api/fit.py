@@ -34,7 +34,7 @@ SPLIT_SEED = 20221  # fixed, so that every worker and every run holds out the sa
 
 @dataclass
 class _Loop:
-    """What one epoch needs."""
+    """Everything that one epoch needs."""
 
     run: Run
     model: nn.Module
@@ -73,7 +73,7 @@ class _Loop:
         values = self.run.measure(self.means, data, wait=wait, forward=self.forward)
         if values is None:
             return {}
-        # Found by number: a worker that only waited for another's figures has seen no outputs.
+        # Found by number, because a worker that only waited for figures has seen no outputs.
         names = ["loss", "accuracy"][: len(values) - len(self.metrics)] + list(self.metrics)
         return {f"{prefix}_{n}": v for n, v in zip(names, values, strict=True)}
 

@@ -121,7 +121,7 @@ class ServerConnections:
                 connection.end()
 
     def take(self, server: int, into: Sequence[Tensor]) -> m.StoreDone:
-        """The answer of ``server``, with its parameters if it sent them. Frees the connection."""
+        """Receive the answer of ``server``, with its parameters if sent; free the connection."""
         connection = self.each[server]
         slices = [flat[self.range_of(i, server)] for i, flat in enumerate(into)]
         answer = done(connection.receive(slices))
