@@ -60,7 +60,7 @@ class AdoptedTraining:
         """Loaders whose data were compared between workers; a script may make one in each epoch."""
         self._loader: weakref.ref[DataLoader[Any]] | None = None
         self._pass: weakref.ref[AdoptedPass] | None = None
-        """The script's loop holds it: a ``break`` ends the pass at once."""
+        """The present pass. Only the script's loop holds it, so a ``break`` ends it at once."""
         self.in_eval_mode = weakref.WeakSet[DataLoader[Any]]()
         """Loaders that were trained on although the models were in eval mode."""
         self._orders, self._passes = ComparedOrders(parts.trained.engine), 0
@@ -154,7 +154,7 @@ class AdoptedTraining:
         self._passes += 1
         if isinstance(drawn, LoaderPass):
             self._orders.compare(self._passes, drawn)
-            if self._passes in self.order.left:  # before the checkpoint: there are no batches now
+            if self._passes in self.order.left:  # it was before the checkpoint: no batches
                 drawn.own.leave(self.order.left[self._passes])
         engine = self.parts.trained.engine
         counted = engine.workers > 1 and needs_equal_batches(sys._getframe())
@@ -220,7 +220,7 @@ class AdoptedTraining:
 
     @property
     def awaits_step(self) -> bool:
-        """Whether a step may come: inside a pass, and after one whose batches are still without."""
+        """Whether a step may come: inside a pass, or while batches wait for their step."""
         if self.own is not None and self.own.under_way:
             return False
         pending = self.parts.trained.weight.pending
@@ -317,14 +317,14 @@ class AdoptedPass(Iterator[Any]):
 
     @property
     def untrained(self) -> bool:
-        """Whether this worker has only a part of the batch and no loss has been seen yet."""
+        """Whether several workers share the batch and no loss has been seen yet."""
         parts = self._training.parts
         return parts.trained.engine.workers > 1 and parts.steps.losses == self._losses
 
     def close(self, *, meant: bool = False, failed: bool = False) -> None:
-        """The script left its loop; one that takes more batches of it goes through two at once.
-        ``meant``: by ``break`` or ``return``; ``failed``: perhaps by an exception, of which the
-        others know nothing yet."""
+        """End the pass, because the script left its loop; another iterator over it would be a
+        second pass. ``meant``: left by ``break`` or ``return``; ``failed``: perhaps by an
+        exception, of which the others know nothing yet."""
         if isinstance(self._drawn, PlainPass):
             self._drawn.left = True
         if not self._over:

@@ -77,7 +77,7 @@ class Adoption:
         return self._checks if self._checks.is_child else self._view.trial
 
     def joins_itself(self) -> None:
-        """End adoption, because the script calls Phalanx itself."""
+        """Note that the script calls Phalanx itself."""
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """Remember an optimizer that the script has made."""
@@ -105,7 +105,7 @@ class Adoption:
     # -- steps -------------------------------------------------------------------------------
 
     def passes_on(self, _optimizer: torch.optim.Optimizer) -> bool:
-        """Whether an optimizer steps by itself: it is not the script's, or this worker is alone."""
+        """Whether a step goes straight to the optimizer: Phalanx takes it, or is joining."""
         training = self._training
         return self._joining or (training is not None and bool(training.parts.steps.ours))
 
@@ -121,7 +121,7 @@ class Adoption:
             return self._child.step(plain, optimizer, closure, **kwargs)
         given = () if closure is None else (closure,)
         known = training is not None and training.knows(optimizer) and training.awaits_step
-        if self._counts_steps and (given or kwargs or not known):  # its gradients are those of all
+        if self._counts_steps and (given or kwargs or not known):  # its gradients are everybody's
             return self._step_alone(optimizer, plain, *given, **kwargs)
         if training is None or not known:
             idle = closure is None and all(get_grad(p) is None for p in parameters_of([optimizer]))
@@ -156,7 +156,7 @@ class Adoption:
     def _step_alone(
         self, optimizer: torch.optim.Optimizer, plain: Callable[..., Any], *given: Any, **kw: Any
     ) -> Any:
-        """Outside of a pass; or made by the script (a closure, an optimizer made later)."""
+        """Let an optimizer step outside of a pass, or for a closure, or if it is a later one."""
         training = self._training or self._train_own_batches()
         if self._child is not None:  # it is a child by now
             return self.step(optimizer, plain, *given, **kw)
@@ -176,7 +176,7 @@ class Adoption:
         return found
 
     def _train_own_batches(self) -> AdoptedTraining | None:
-        """Joins a training whose batches come from no loader; ``None`` if there is nothing yet."""
+        """Join a training whose batches come from no loader; ``None`` if there is none yet."""
         optimizers = self._optimizers()
         if not self._counts_steps or not optimizers or self._joining:
             return None

@@ -148,7 +148,7 @@ class Explaining(Adoption):
         self._stepped.add(id(optimizer))
         if closure is None:
             self._end_if_all_stepped()
-        found = super().step(optimizer, plain, closure, **kwargs)  # the loss may be in the closure
+        found = super().step(optimizer, plain, closure, **kwargs)  # the closure may make the loss
         self._end_if_all_stepped()
         return found
 

@@ -119,7 +119,7 @@ def describe(
 
 
 def stray_step(optimizer: torch.optim.Optimizer, *, inside: bool) -> InputError:
-    """A step that cannot be shared out; ``inside``: of a loop over a ``DataLoader``."""
+    """Make the error for a step that cannot be shared out; ``inside``: a loader's loop."""
     if inside:
         return InputError(
             f"the script made an optimizer ({type(optimizer).__name__}) inside the loop over its "
@@ -146,7 +146,7 @@ def note_what_is_made() -> None:
 
 
 def _new(kind: type, *_args: Any, **_kwargs: Any) -> Any:
-    """Not in ``__init__``: copies are made without it, and a class of the script's may be too."""
+    """Make an object and note it; copies and subclasses may pass ``__init__`` over."""
     made: Any = object.__new__(kind)
     _made.__dict__.setdefault("things", []).append((weakref.ref(made), kind.__name__))
     return made

@@ -118,7 +118,7 @@ class LoaderDraws:
     def as_alone(
         self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]
     ) -> Callable[[], Iterator[Any]]:
-        """``plain``, torch's own ``iter(loader)``: it makes processes that alone would be there."""
+        """Return ``plain``, torch's ``iter(loader)``, without its draws for new processes."""
 
         def begin() -> Iterator[Any]:
             own = loader.generator
@@ -154,7 +154,7 @@ class ComparedOrders:
 
 
 def read_by_number(loader: DataLoader[Any], seed: int, *, alone: bool = False) -> Reader:
-    """Reads the loader's samples by number, as it would put them together; ``alone``: itself."""
+    """Return a reader of the loader's samples by number; ``alone``: without processes."""
     options = options_of(loader)
     options = replace(options, processes=0, persistent=None) if alone else options
     return reader_of(loader.dataset, options, seed=seed)

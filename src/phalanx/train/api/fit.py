@@ -188,7 +188,7 @@ def _advance(scheduler: Any, figures: dict[str, float]) -> None:
 
 
 def _hold_out(train: Any, validation: Any) -> tuple[Any, Any]:
-    """``(train, validation)``: ``validation`` is a share of ``train``, or data of its own."""
+    """Return ``(train, validation)``; ``validation`` is a share of ``train``, or data."""
     if not isinstance(validation, float | int) or isinstance(validation, bool):
         return train, validation
     if not 0 < validation < 1:

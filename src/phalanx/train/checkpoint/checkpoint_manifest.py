@@ -78,7 +78,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The number of samples of the pass that have been used."""
     phase: Count
     finite: bool = True
-    """Whether all parameters are: else it is neither resumed from nor pushes out one that is."""
+    """Whether all parameters are finite; otherwise nothing is resumed from it."""
     files: dict[str, FileRecord] = {}
     optimizers: list[OptimizerLayout]
     other: dict[str, Any] = {}
@@ -104,7 +104,7 @@ folder_name = "{:06d}".format
 partial_name = ".{:06d}.partial".format
 """The name of a folder in which a checkpoint is being written."""
 removed_name = ".{:06d}.removed".format
-"""Where a checkpoint is deleted: half of one is never seen under a name that counts."""
+"""The name of a folder in deletion, so that half of one is never seen under a name that counts."""
 rank_file = "rank-{}.safetensors".format
 RANK_FILE = re.compile(r"rank-[0-9]{1,9}\.safetensors")
 delivery_note = "rank-{}.json".format

@@ -32,7 +32,7 @@ class SharedEngine(ArenaEngine):
     def __init__(
         self, script: Script, first: int, source: CommandPoller, listener: EngineListener
     ) -> None:
-        """``first``: the phase to begin with."""
+        """Make the engine; ``first`` is the phase to begin with."""
         environment, spec = script.environment, script.spec
         models, optimizers = script.models, script.optimizers
         arena, clock, chosen = environment.arena, environment.clock, environment.settings
@@ -153,7 +153,7 @@ class SharedEngine(ArenaEngine):
             self._settle_pass(intents.LEFT - reached)
 
     def _settle_pass(self, intent: int) -> None:
-        """Free-running workers stand still, and all have the same weights. Collective."""
+        """Let free-running workers stand still, all with the same weights. Collective."""
         self.rest()
         self.meet(intent)
         self._phases.drain()
@@ -173,7 +173,7 @@ class SharedEngine(ArenaEngine):
         self.meet(intents.SAVE)
         self._phases.drain()
         captured = self.model.capture()
-        self.barrier()  # from here on the state may change again
+        self.barrier()  # the state may change again from here on
         return captured
 
     # -- a child that goes on alone ----------------------------------------------------------
