@@ -76,7 +76,7 @@ class SharedSampleLeases(SampleLeases):
         self._arena, self._claims, self._control = arena, claims, control
         self._phases, self._listener = phases, listener
         self.had = self.stepped = 0
-        """Samples that this worker has had in this training, and those it has stepped with."""
+        """Samples that this worker was given in this training, and those it stepped with."""
         self.batch_end = 0
         """The end of the current batch, in samples of the pass."""
         self._segment = Segment(0, 0, 0)
@@ -197,7 +197,7 @@ def _emphasised(lease: Lease, size: int, batch: int, teams: int) -> Lease:
 
 
 def least_samples(models: Sequence[nn.Module]) -> int:
-    """Batch normalisation cannot train on a single sample, for want of a variance."""
+    """Return 2 if there is batch normalisation, which needs a variance; else 1."""
     kind = nn.modules.batchnorm._BatchNorm
     normalise = any(isinstance(module, kind) for model in models for module in model.modules())
     return 2 if normalise else 1

@@ -1,4 +1,4 @@
-"""Several workers: strategies over an arena, buffers, claims, directives, the switch."""
+"""Several workers' engine: strategies over an arena, buffers, claims, directives."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class SharedEngine(ArenaEngine):
         return self._arena.lost
 
     def _survives(self, lost: LostWorker) -> bool:
-        """Where workers do not wait for each other they go on, unless they share its memory."""
+        """Whether this worker goes on: not in lockstep, nor if it shared the other's memory."""
         hosts, active = self._arena.hosts, self._phases.current
         beside = not self._arena.scripted if hosts is None else lost.rank in hosts.here
         if active.lockstep or active.grouped or beside:

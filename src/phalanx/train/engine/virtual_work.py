@@ -32,7 +32,7 @@ pushes, the sum, and what it pulls. Activations exist once: only one worker comp
 
 
 class VirtualWork(SpeedEmulation):
-    """Time is charged where workers step together, and slept through where order matters."""
+    """Charges time where workers step together, and sleeps where their order matters."""
 
     def __init__(
         self, arena: ThreadArena, cluster: VirtualCluster, speed: float, seed: int, *, alone: bool

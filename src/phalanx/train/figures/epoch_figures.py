@@ -67,7 +67,7 @@ class Figures:
             )  # fmt: skip
 
     def ask(self, asked: Question, *, wait: bool) -> list[float] | None:
-        """Averages over data; ``None`` if another worker makes them and this need not wait."""
+        """Return averages over data; ``None`` if another worker makes them, without ``wait``."""
         clock, began = self._stopwatch.clock, self._stopwatch.clock.now()
         self.evaluated = True
         if self._lifecycle.over:

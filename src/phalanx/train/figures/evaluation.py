@@ -48,7 +48,7 @@ class Question:
 
 
 class Evaluator:
-    """Runs a model over data and averages what is asked for of each batch, or asks once for all."""
+    """Runs a model over data, and averages its figures, or asks once for all outputs."""
 
     def __init__(self, engine: Engine, device: torch.device, channels_last: bool) -> None:
         self.engine = engine
@@ -124,7 +124,7 @@ class Evaluator:
         return _averages(total[:width])
 
     def _gathered(self, asked: Question, ends: Sequence[int]) -> Tensor:
-        """The first worker asks for all: others might come to another last digit."""
+        """Return figures that the first worker makes, so that all have the same last digit."""
         engine, own = self.engine, self._outputs(asked, *ends[self.engine.rank :][:2])
         everyone = gather(own, engine.gather)
         found = [share for share in everyone if share is not None]

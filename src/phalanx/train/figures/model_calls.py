@@ -99,7 +99,7 @@ def is_classification(outputs: Any, targets: Any) -> bool:
 
 
 def whole_set(metric: Any) -> Metric:
-    """A metric of all outputs and targets at once; one with ``compute`` becomes such a function."""
+    """Return a metric of all outputs and targets at once, also for one with ``compute``."""
     if not callable(getattr(metric, "compute", None)):
         return metric  # type: ignore[no-any-return]
 

@@ -33,7 +33,7 @@ class ScriptFiles:
         self._own.add(os.path.abspath(path))  # noqa: PTH100
 
     def name_of(self, path: Any) -> str | None:
-        """The absolute name of a path; ``None`` if it is no file, or one of this worker's own."""
+        """Return the absolute name of a path; ``None`` if it is no file, or this worker's own."""
         if not isinstance(path, str | PurePath) or not str(path):
             return None
         name = os.path.abspath(path)  # noqa: PTH100
@@ -156,7 +156,7 @@ class PrivateFiles(ScriptFiles):
         return is_below(name, self._gone) or self._made.has(name)
 
     def made_by_first(self, path: Any) -> str | None:
-        """Where this worker's copy of a file of the first worker's would be, if it is one."""
+        """Return where this worker's copy would be of a file that the first worker made."""
         if not self._made.names() or (name := self.name_of(path)) is None:
             return None
         return self.copy_of(name) if self._made.has(name) else None
