@@ -125,9 +125,9 @@ class BatchPart:
 
 
 class StreamReader(Reader):
-    """A :class:`~phalanx.data.reader.Reader` whose numbers are columns of global batches. Number
-    ``i`` is column ``i % batch`` of batch ``i // batch``. A batch that is shorter than the first
-    one is divided in the same proportions."""
+    """A :class:`~phalanx.data.reader.Reader` whose numbers are columns of global batches: ``i`` is
+    column ``i % batch`` of batch ``i // batch``. A batch that is shorter than the first one is
+    divided in the same proportions."""
 
     background, shuffle, drop_last = False, False, False
 
@@ -160,7 +160,7 @@ class StreamReader(Reader):
         self._source = source
 
     def end(self) -> int:
-        """Read what other workers had the last shares of; the checksum of the epoch."""
+        """Read what other workers had the last shares of; return the epoch's checksum."""
         while self._read < self._batches:
             self._next()
         with self._in_common():
@@ -182,7 +182,7 @@ class StreamReader(Reader):
         return BatchPart(joined, rows)
 
     def _columns(self, number: int, first: int, last: int) -> tuple[Any, int]:
-        """This worker's rows of a batch, and how many count; with none, one row that does not."""
+        """Return this worker's rows of a batch and how many count; if none, one that does not."""
         whole = self._global_batch(number)
         count = len(next(leaf for leaf in self._tree.flatten(whole) if leaf is not None))
         start, end = (place * count // self.batch for place in (first, last))
@@ -196,7 +196,7 @@ class StreamReader(Reader):
         return self._convert(leaves[0] if len(leaves) == 1 else np.concatenate(leaves))
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
-        return iter(())  # shapes are compared as batches are read
+        return iter(())  # rows are compared as they are read
 
     def _global_batch(self, number: int) -> Any:
         if number < self._read - KEPT and self.again is not None:

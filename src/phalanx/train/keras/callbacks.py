@@ -63,7 +63,7 @@ def is_own(callback: Any) -> bool:
 
 
 def acts_inside(callback: Any) -> bool:
-    """Keras' own only show and save, but for a ``LambdaCallback``."""
+    """Whether a callback may act between batches; most of Keras' own do not."""
     return not _INSIDE.isdisjoint(_own_methods(callback))
 
 

@@ -44,8 +44,8 @@ class EpochSync:
 
     @contextmanager
     def in_common(self, rule: torch.optim.Optimizer | None = None) -> Iterator[None]:
-        """Inside, Keras' model has what all workers have come to, and may be given other weights.
-        ``rule``: its optimizer too, with the state of that one, for callbacks that save."""
+        """Lend Keras' model the weights that all workers have reached; they may be changed inside.
+        ``rule``: its optimizer, too, has that one's state, for callbacks that save."""
         engine, mirror = self._engine, self._mirror
         engine.come_to_rest()
         mirror.read_buffers()
@@ -109,7 +109,7 @@ class EpochSync:
     # -- weights that a callback has set --------------------------------------------------------
 
     def _weights_of_first(self, shown: list[Tensor]) -> list[Tensor] | None:
-        """If callbacks have set other weights than were shown: those, on every worker."""
+        """Return the weights that callbacks have set, if others than shown, on every worker."""
         now = [copy_of(variable) for variable in self._mirror.all_variables] if shown else []
         changed = not all(map(torch.equal, now, shown))
         found: list[Tensor] | None = self.from_first(now if changed else None)

@@ -1,4 +1,4 @@
-"""``phalanx run --explain`` of a Keras script: what ``fit`` was given, and what two workers refuse.
+"""``phalanx run --explain`` for Keras: says what ``fit`` was given, and what two workers refuse.
 
 The script ends at its first ``fit``, before anything is trained.
 """

@@ -146,7 +146,7 @@ class SharedFit:
             if not number and self._parts.resumed is not None:
                 self._show_restored()
             self._seeds.enter_pass()
-            step = self._done + (self._loop.reached - 1) // source.batch  # that all have come to
+            step = self._done + (self._loop.reached - 1) // source.batch  # which all have reached
             with self._watching(step):
                 callbacks.on_train_batch_begin(number)
             logs = self._step(*source.unpack(batch, self._parts.stopwatch.batch_samples), step)
@@ -194,7 +194,7 @@ class SharedFit:
         return logs
 
     def _weight(self, samples: int) -> float | None:
-        """``None``: as the assignment of samples says, which knows nothing of a short batch."""
+        """Return the weight of a batch, if the assignment of samples does not know it."""
         parties = self._parts.trained.engine.parties
         if not self._source.weighs or (samples and parties == 1):
             return None
@@ -202,9 +202,9 @@ class SharedFit:
 
     @contextmanager
     def _watching(self, steps: int) -> Iterator[None]:
-        """Callbacks that act between two batches see the weights, and have to leave them alone."""
+        """Show the weights to callbacks that act between batches, and refuse changes."""
         mirror = self._mirror
-        lends = self._watched and not mirror.shares_memory  # the engine watches the weights
+        lends = self._watched and not mirror.shares_memory  # the engine watches shared memory
         counts = mirror.own_step or (self._watched and not lends)
         if counts and steps != self._counted:
             mirror.count_steps(steps)

@@ -172,7 +172,7 @@ def _random_kept(model: Any) -> Iterator[None]:
 
 
 _TOLERANCE, _HALF_TOLERANCE = 1e-4, 3e-2
-"""Shares of the largest output: products of other shapes are rounded differently."""
+"""Shares of the largest output: products of other shapes are rounded otherwise."""
 
 
 def check_model(model: Any) -> None:

@@ -124,8 +124,8 @@ _APART = 0x9E3779B1
 
 
 class KerasSeeds(Streams):
-    """Layers have seeds of their own in Keras, and on torch may draw from its common stream, which
-    each worker has its own of inside an epoch. Data are made from what all have in common."""
+    """Gives layers, which have seeds of their own in Keras, other random numbers on each worker
+    inside an epoch. Data are made from the numbers that all have in common."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ class RateSchedules:
             _RUNS[optimizer] = self
 
     def hold(self) -> None:
-        """A profile repeats a pass: a schedule that ends with the script's training would fail."""
+        """Hold schedules still, as a profile repeats a pass, and one of them might end."""
         self._held = True
         self.watch()
 

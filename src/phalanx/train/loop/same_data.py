@@ -30,7 +30,7 @@ _OURS = str(Path(__file__).parents[2])
 
 
 class CheckedReaders:
-    """Readers of the data that the script trains on and evaluates; each set is checked once."""
+    """Makes readers of the data to train on and to evaluate, and checks each set once."""
 
     def __init__(self, engine: Engine, seed: int, device: torch.device) -> None:
         self._engine, self._seed, self._device = engine, seed, device
@@ -46,7 +46,7 @@ class CheckedReaders:
     def of(
         self, data: Any, augment: Any = None, *, trains: bool = False, moves: bool = False
     ) -> Reader:
-        """``moves``: batches go to this worker's device, so the data may be there."""
+        """Return a reader; ``moves``: batches go to this worker's device, and the data may."""
         key = (id(data), id(augment))
         if key not in self._known:
             reader = as_reader(data, seed=self._seed, augment=augment)

@@ -70,7 +70,7 @@ class Segments:
         """Ends a switch when the first new step begins."""
 
     def of(self, current: Pass) -> Iterator[Source]:
-        """The segments of a pass, each as its batches; consume one before asking for the next."""
+        """Yield the segments of a pass, each as its batches; consume one before the next."""
         schedule, engine, leases = self._schedule, self._engine, self._engine.leases
         ticket = current.number * PER_PASS
         schedule.position = schedule.begin_at(current)

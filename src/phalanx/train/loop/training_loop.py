@@ -33,7 +33,7 @@ class TrainingLoop:
         self.in_last_batch = False
         self.current: epoch_batches.Pass | None = None
         self._passes = self.own_steps = 0
-        """Steps on batches that the script itself has made, among others."""
+        """The number of passes, and of steps on batches that the script itself has made."""
         self.reached = 0
         """Samples of the pass up to the end of the present global batch."""
         self._began = False
@@ -75,7 +75,7 @@ class TrainingLoop:
         self._parts.events.epoch_done(began, rate, self.own_steps or None)
 
     def _restore_kept(self) -> None:
-        """Here, because a scheduler that is made after joining changes rates as well."""
+        """Restore rates and kept state here, as a scheduler made after joining changes them."""
         resumed, trained = self._parts.resumed, self._parts.trained
         if resumed is not None and not self._began:
             resumed.restore_kept(trained)
@@ -133,7 +133,7 @@ class TrainingLoop:
         return self._passes == start.pass_number and start.position > 0
 
     def _restore_again(self) -> None:
-        """The script may have written into the weights in the epochs that it passed over."""
+        """Restore weights into which the script may have written in epochs it passed over."""
         resumed = self._parts.resumed
         if resumed is not None:
             with self._steps.ours:
@@ -151,7 +151,7 @@ class TrainingLoop:
         order: Tensor | None = None,
         counted: bool = False,
     ) -> Iterator[Any]:
-        """This worker's batches of one pass; ``order`` is that of an adopted script's loader."""
+        """Yield this worker's batches of a pass; ``order``: that of an adopted script's loader."""
         parts, rates = self._parts, self._parts.rates
         if fixed and self._engine.workers > 1:
             check_fixed(self._schedule.spec)

@@ -40,7 +40,7 @@ from phalanx.train.step.stopwatch import Stopwatch
 
 T = TypeVar("T")
 EVALUATION_SHARE = 0.2
-"""Share of the seconds for an evaluation; the rest of it is estimated from its first batches."""
+"""The part of the seconds for an evaluation, of which the first batches are measured."""
 _LEAST_BATCHES = 2
 PATIENCE = 12
 """How many times the seconds the first step may take."""
@@ -228,7 +228,7 @@ class Profiling(Stopwatch):
         return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - spare)
 
     def _set_alarm(self, seconds: float) -> None:
-        """The script may do what no pass and no step belongs to, for as long as it likes."""
+        """Set an alarm: the script may do other things than passes and steps for long."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGALRM, self._on_alarm)
             signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -311,7 +311,7 @@ PIECES = 16
 
 
 class Readiness:
-    """When each gradient of a step is ready; watching costs time, so the step is not timed, too."""
+    """Finds when each gradient of a step is ready; the step is not timed as well."""
 
     def __init__(self, parameters: Sequence[Tensor], now: Callable[[], float]) -> None:
         self._parameters, self._now = parameters, now

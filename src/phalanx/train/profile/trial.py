@@ -172,7 +172,7 @@ def fit_line(points: Mapping[int, float]) -> tuple[float, float]:
 
 
 def _by_size(blocks: Sequence[Block], field: str) -> dict[int, list[float]]:
-    """The blocks' means: some of what a script does comes with every tenth step only."""
+    """Return the blocks' means: some of what a script does comes every tenth step only."""
     found: dict[int, list[float]] = {}
     for block in blocks:
         mean = statistics.fmean(map(attrgetter(field), block))
@@ -192,7 +192,7 @@ def _variation(blocks: Sequence[Block]) -> float:
 def _error(
     computing: Mapping[int, Sequence[float]], points: Mapping[int, float], fixed: float, each: float
 ) -> float:
-    """From the spread of the blocks of a size, and from how far the sizes are from a line."""
+    """Return the error, from the spread of each size's blocks and their distance to a line."""
     spreads = [
         2.0 * statistics.stdev(means) / math.sqrt(len(means)) / points[samples]
         for samples, means in computing.items()

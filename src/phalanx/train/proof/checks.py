@@ -90,7 +90,7 @@ class Checks:
         return self._forkable
 
     def begin(self, parts: WorkerParts, training: Forked) -> bool:
-        """Begin a training; whether it is checked. Collective where the workers train as one."""
+        """Begin a training; return whether it is checked. Collective where all train as one."""
         engine, chosen, optimizers = parts.trained.engine, self._chosen, parts.trained.optimizers
         self._parts = self._proof = None
         one = engine.copies > 1 or (engine.workers > 1 and chosen.loss != "mean")
@@ -156,7 +156,7 @@ class Checks:
         return self._spent < most
 
     def _is_forkable(self, parts: WorkerParts) -> bool:
-        """Whether no processes read for this worker: they would read for its child, too."""
+        """Whether a child is possible: processes that read for this worker would read for it."""
         engine = parts.trained.engine
         reads = engine.copies > 1 and bool(multiprocessing.active_children())
         return not reads and (not self._steps or engine.holds_optimizers)
@@ -190,7 +190,7 @@ class Checks:
     # -- what was found ----------------------------------------------------------------------
 
     def _tell(self, found: Verdict | None) -> None:
-        """After a step: a worker whose script sees parts, and differs, ends the run at once."""
+        """Report after a step: a script that sees parts, and differs, ends the run at once."""
         if found is not None and self._is_refused(found):
             self._refuse(found)
         self._note(found)
@@ -226,7 +226,7 @@ class Checks:
         self._parts.figures.say_once(line if heard.holds else line + _WHOLE)
 
     def end(self, *, broken: bool) -> None:
-        """The training is over; a child has nothing more to do. Collective, unless it failed."""
+        """End the checks; a child has nothing more to do. Collective, unless it failed."""
         proof, self._proof = self._proof, None
         if self.is_child and proof is not None:
             proof.end_alone()
@@ -261,7 +261,7 @@ class CheckPlan:
         """After how many steps the newest check that was asked for begins."""
 
     def length(self, step: int) -> int:
-        """Of the check that begins after so many steps, asked for in turn; 0: none does."""
+        """Return the length of the check that begins after so many steps, asked in turn; or 0."""
         while self._first and self.begins < step:
             self.begins += 2 * self._first + int((self.begins + 8) * self._random.uniform(0.3, 1.0))
         if self.begins != step:

@@ -19,7 +19,7 @@ from phalanx.train.files.side_effects import files_of_child, keep_files_of_child
 
 
 def connections() -> set[str]:
-    """The sockets and pipes of this process: at their other ends a child would be heard as well."""
+    """Return this process's sockets and pipes: their other ends would hear a child too."""
     found = set()
     for place in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # the folder itself is closed by now

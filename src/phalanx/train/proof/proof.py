@@ -146,7 +146,7 @@ class Proof:
     # -- in the workers ----------------------------------------------------------------------
 
     def note(self) -> Verdict | None:
-        """Note the weights after a step of the workers; the verdict, once the child has ended."""
+        """Note the weights after a step; return the verdict once the child has ended."""
         if self.steps < self._length:
             self._mine.append(self._values())
         self.steps += 1
@@ -222,7 +222,7 @@ class Proof:
         return off / moved, self._rounding * size / moved
 
     def _values(self, noise: bool = False) -> np.ndarray:
-        """A few values of each parameter, the learning rates, and whether there was noise."""
+        """Return a few values of each parameter, the rates, and whether there was noise."""
         with torch.no_grad():
             found = [
                 torch.view_as_real(v).flatten()[::2] if v.is_complex() else v
