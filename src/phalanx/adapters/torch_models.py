@@ -1,4 +1,4 @@
-"""What Phalanx needs to know of torch models and optimizers, whatever their number."""
+"""Functions on one or several torch models and optimizers: checks, moves, states, saving."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PAIRS = ":complex128"
 
 
 class Mirror(nn.Module):
-    """The variables of another library's model, under their names, which a checkpoint shows."""
+    """Holds the variables of a Keras model as parameters, named as checkpoints name them."""
 
     frozen: list[nn.Parameter]
     buffer_of: dict[int, Tensor]
     refresh: Callable[[], None]
-    """Called before buffers are saved."""
+    """Brings the buffers up to date, before they are saved or shared."""
 
 
 def as_models(models: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
@@ -41,7 +41,7 @@ def as_optimizers(
     *,
     closures: bool = False,
 ) -> list[torch.optim.Optimizer]:
-    """``closures``: the script itself calls ``step``, with a closure if it needs one."""
+    """Check and list the optimizers; ``closures``: whether they may need a closure to step."""
     found = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
     for optimizer in found:
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -60,7 +60,7 @@ def as_optimizers(
 
 
 def check_apart(optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """A parameter has one place in the memory that workers share: that of one optimizer."""
+    """Refuse a parameter in two optimizers: it has only one place in the workers' shared memory."""
     owners: dict[int, int] = {}
     for i, optimizer in enumerate(optimizers):
         for parameter in parameters_of([optimizer]):
@@ -73,7 +73,7 @@ def check_apart(optimizers: Sequence[torch.optim.Optimizer]) -> None:
 
 
 def move(models: Sequence[nn.Module], device: torch.device, channels_last: bool) -> None:
-    """Moves parameters in place, so that optimizers keep them."""
+    """Move parameters in place, so that optimizers keep them."""
     for model in models:
         model.to(device)
         if channels_last:
@@ -81,7 +81,7 @@ def move(models: Sequence[nn.Module], device: torch.device, channels_last: bool)
 
 
 def move_state(optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """What an optimizer already keeps (Adagrad, one that was loaded) follows its parameters."""
+    """Move the state that optimizers have already (Adagrad, loaded ones) to their parameters."""
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
             for name, value in state.items():
@@ -98,7 +98,7 @@ def count_parameters(models: Sequence[nn.Module]) -> int:
 
 
 def state_of(models: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Every tensor by name; with several models each has its number before the name."""
+    """Return every tensor by name; with several models, the model's number comes before it."""
     state: dict[str, Tensor] = {}
     for i, model in enumerate(models):
         prefix = f"{i}." if len(models) > 1 else ""
@@ -109,7 +109,7 @@ def state_of(models: Sequence[nn.Module]) -> dict[str, Tensor]:
 
 
 def as_pairs(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors without complex128, which safetensors cannot hold: pairs of float64, named so."""
+    """Replace complex128, which safetensors cannot hold, by pairs of float64 with a marked name."""
     found = dict(state)
     for name in [name for name, value in state.items() if value.dtype == torch.complex128]:
         found[name + PAIRS] = torch.view_as_real(found.pop(name).resolve_conj())
@@ -124,7 +124,7 @@ def from_pairs(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_state(state: dict[str, Tensor], path: Path) -> None:
-    """A plain ``state_dict`` as safetensors, written whole or not at all. Tied tensors are written
+    """Save a plain ``state_dict`` as safetensors, whole or not at all. Tied tensors are written
     once per name: the file can be loaded without knowing about them."""
     state = {k: v.cpu().clone().contiguous() for k, v in as_pairs(state).items()}
     temporary = path.with_suffix(".partial")

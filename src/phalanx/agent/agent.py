@@ -1,4 +1,4 @@
-"""The agent of one machine: its connection, its run, its workers; what it answers is handed in.
+"""The agent of one machine: its connection, run and workers. Its request handlers are given to it.
 
 Handlers are called in order, by the thread that also answers pings; slow ones get a thread of
 their own.
@@ -26,7 +26,7 @@ PATIENCE = 8.0
 
 
 class Agent:
-    """One machine of a run, as the handlers know it."""
+    """The state of one machine of a run, which the handlers read and change."""
 
     def __init__(self, handlers: dict[str, Handler], slow: Collection[str] = ()) -> None:
         self._handlers, self._slow = handlers, slow
@@ -35,9 +35,9 @@ class Agent:
         self.run_folder: Path | None = None
         self.patience = PATIENCE
         self.hold = 0.0
-        """Seconds that the controller tries to come back when it was silent; 0: it does not."""
+        """Seconds to wait for a controller that fell silent to come back; 0: it will not."""
         self.bound = False
-        """Whether the end of the controller that is here now is the end of the run."""
+        """Whether the run ends when the present controller ends."""
         self.ending = False
         self.bell = Bell()
         self.connection: Connection | None = None
@@ -47,7 +47,7 @@ class Agent:
         """The newest checkpoint that the controller has heard of."""
         self.sampler: Sampler | None = None
         self.told: set[int] = set()
-        """Ranks whose end the controller knows."""
+        """Ranks whose end the controller has been told of."""
         self._looking = threading.Lock()
 
     @property
@@ -55,7 +55,7 @@ class Agent:
         return bool(self.workers.codes or self.workers.pids)
 
     def send(self, header: dict[str, Any], payload: bytes = b"", *, urgent: bool = False) -> None:
-        """Sends to the controller; what is sent while there is none is lost."""
+        """Send to the controller; while there is none, the message is lost."""
         connection = self.connection
         if connection is not None:
             connection.send(header, payload, urgent=urgent)
@@ -64,7 +64,7 @@ class Agent:
         self.send({"tell": name, **fields})
 
     def answer(self, request: dict[str, Any], payload: bytes) -> None:
-        """Do what is asked; slow things go on while the next request is read."""
+        """Do what is asked; slow requests run in a thread, while the next one is read."""
         name = request.get("ask")
         if not isinstance(name, str) or not isinstance(request.get("id", 0), int):
             raise InvalidFrame("a frame has no request")
@@ -99,7 +99,7 @@ class Agent:
         self.look_after_workers()
 
     def look_after_workers(self) -> None:
-        """Send what they wrote, and then who has ended."""
+        """Send the controller what the workers wrote, and then which of them have ended."""
         self.workers.reap()
         with self._looking:
             self._tell_of_workers()

@@ -1,4 +1,4 @@
-"""What goes over the pipe: two lengths, a JSON object, and bytes; and its fields, checked."""
+"""The frames between controller and agent: two lengths, a JSON object, and bytes. Checks fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_NAME = 4096
 
 
 class RequestProblem(Exception):  # noqa: N818  (the word on the wire)
-    """Why a request cannot be answered, and what to do about it."""
+    """A request cannot be answered: the cause, and what to do about it."""
 
     def __init__(self, cause: str, remedy: str = "") -> None:
         super().__init__(cause)
@@ -35,7 +35,7 @@ def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
 
 
 def unpack(read: Callable[[int], bytes]) -> tuple[dict[str, Any], bytes]:
-    """The next frame; ``read`` gives exactly as many bytes as it is asked for."""
+    """Read the next frame; ``read`` returns exactly as many bytes as it is asked for."""
     header_length, payload_length = LENGTHS.unpack(read(LENGTHS.size))
     if not 2 <= header_length <= MOST_HEADER or payload_length > MOST_PAYLOAD:
         raise InvalidFrame("a frame is too long")
@@ -49,7 +49,7 @@ def unpack(read: Callable[[int], bytes]) -> tuple[dict[str, Any], bytes]:
 
 
 def field(header: dict[str, Any], name: str, kind: Any, otherwise: Any = None) -> Any:
-    """A field of a request that has to be of this kind (``otherwise`` where it is left out)."""
+    """Return a field of a request, if it is of this kind; ``otherwise`` if it is left out."""
     value = header.get(name)
     if value is None:
         value = otherwise
@@ -59,7 +59,7 @@ def field(header: dict[str, Any], name: str, kind: Any, otherwise: Any = None) -
 
 
 def inside(folder: Path, name: Any) -> Path:
-    """``folder / name``, where ``name`` is relative and never leads up or out."""
+    """Return ``folder / name``, if ``name`` is relative and stays inside the folder."""
     plain = isinstance(name, str) and len(name) <= MOST_NAME and "\0" not in name
     parts = PurePosixPath(name).parts if plain else ()
     if not parts or parts[0].startswith("/") or ".." in parts:

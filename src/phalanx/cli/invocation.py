@@ -11,7 +11,7 @@ PASS_WORDS_ON = ("run", "compare", "plan", "simulate", "worker")
 
 @dataclass(frozen=True)
 class Invocation:
-    """Ours is what stands before ``--``; the words after it belong to the user's script."""
+    """``ours`` has the words before ``--``; ``words`` those after it, for the user's script."""
 
     ours: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class Invocation:
 
     @property
     def command(self) -> list[str]:
-        """The whole line again, as reports quote it."""
+        """The whole command line, as reports quote it."""
         tail = ["--", *self.words] if self.words else []
         return ["phalanx", *self.ours, *tail]
 

@@ -17,7 +17,7 @@ from phalanx.core.script.missing_packages import missing_package
 
 
 def explain(error: Any, invocation: Invocation) -> PhalanxError:
-    """A usage error becomes an :class:`InputError`; anything else is a defect, and says so."""
+    """Turn a usage error into an :class:`InputError`; anything else is reported as a defect."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" ({error.filename})" if error.filename else ""
         return MachineError(f"the disk is full{where}", "Free some space, then try again.")

@@ -1,6 +1,6 @@
 """``Estimator``: an estimator of ``pyspark.ml`` that trains a PyTorch or Keras model by Phalanx.
 
-The driver's side: the barrier stage, what comes back, another try.
+This is the driver's side: it starts the barrier stage, reads its result, and retries.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Estimator(SparkEstimator, DefaultParamsWritable, MLReadable):  # type: ign
         return Model(source, *_train(frame, request, keras and base64.b64decode(keras), retries))
 
     def _run_folder(self, store: str) -> str:
-        """A new one for each fit: what another one left is not gone on from."""
+        """Make a new folder for each fit, so that none continues from checkpoints of another."""
         folder = Path(store).absolute() / f"{time.strftime('%Y%m%d-%H%M%S')}-{self.uid}"
         try:
             folder.mkdir(parents=True)
@@ -151,14 +151,14 @@ class _EstimatorReader(MLReader):  # type: ignore[misc]
 def _train(
     frame: Any, request: messages.TrainingRequest, keras: bytes | None, retries: int
 ) -> tuple[bytes, list[messages.WorkerFigures]]:
-    """Weights, and figures by worker. If an executor is lost, it begins again."""
+    """Return the weights, and figures by worker; begin again if an executor is lost."""
     rows = frame.repartition(request.workers)
     for left in range(retries, -1, -1):
         key, text = RunKey.new().text(), msgspec.json.encode(request).decode()
         function = partial(work, training=text, key=key, keras=keras)
         try:
             return _read(rows.mapInArrow(function, messages.SCHEMA, barrier=True).collect())
-        except MachineError as error:  # of a worker that has lost another
+        except MachineError as error:  # reported by a worker that lost another
             lost = error.cause
         except (InputError, ScriptError):
             raise
@@ -183,7 +183,7 @@ def _train(
 def _read(rows: Sequence[Any]) -> tuple[bytes, list[messages.WorkerFigures]]:
     failures = _of_kind(rows, "failure", messages.WorkerFailure)
     causes = {w: one for w, one in failures.items() if one.kind != "peer"} or failures
-    for worker, cause in sorted(causes.items()):  # the first one, once
+    for worker, cause in sorted(causes.items()):  # raises the first one
         if cause.kind == "input":
             raise InputError(f"worker {worker}: {cause.text}", cause.remedy)
         if cause.kind == "peer":
@@ -222,7 +222,7 @@ def _keras_text(model: Any) -> str:
 
 
 def _kind_of_loss(model: Any) -> str:
-    """The loss that says whether predictions are classes; a Keras model trains by its own."""
+    """Return the loss that tells whether predictions are classes; Keras trains by its own."""
     loss = model.loss
     name = getattr(loss, "name", None) or getattr(loss, "__name__", None) or str(loss)
     return "cross_entropy" if "categorical" in name.lower() else "mse_loss"

@@ -1,4 +1,4 @@
-"""JSON messages: driver to tasks, a task to its worker's process, and these back to the driver."""
+"""JSON messages from the driver to tasks, between tasks, to workers, and back to the driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ModelSource(Struct, frozen=True, kw_only=True):
     """How a model is made and trained."""
 
     model: str | None
-    """``module:function``; ``None``: it comes as the bytes of a ``.keras`` file."""
+    """``module:function``; ``None`` if the model comes as the bytes of a ``.keras`` file."""
     model_options: dict[str, Any]
     optimizer: str
     optimizer_options: dict[str, Any]
@@ -42,7 +42,7 @@ class TrainingRequest(Struct, frozen=True, kw_only=True):
 
 class WorkerFailure(Struct, frozen=True, kw_only=True):
     kind: Literal["input", "script", "peer"]
-    """``peer``: it ended because another one did."""
+    """``peer``: the worker ended because another one did."""
     text: str
     remedy: str = ""
 
@@ -55,12 +55,12 @@ class TaskReport(Struct, frozen=True, kw_only=True):
     rows: list[int]
     bytes: int
     resume: str | None = None
-    """The checkpoint to go on from: the first task's word counts."""
+    """The checkpoint to continue from; only that of the first task is used."""
     problem: WorkerFailure | None = None
 
 
 class WorkerRequest(Struct, frozen=True, kw_only=True):
-    """The message to a worker's process, on standard input, where no other user reads the key."""
+    """The message to a worker's process, on standard input: other users cannot read the key."""
 
     training: TrainingRequest
     rank: int
@@ -75,15 +75,15 @@ class WorkerFigures(Struct, frozen=True, kw_only=True):
     """What a worker says of its training."""
 
     rows: int
-    """Rows that it had itself in the last epoch."""
+    """Rows that this worker trained on in the last epoch."""
     seconds: float
     input_seconds: float = 0.0
-    """Seconds of these that it waited for rows."""
+    """The part of ``seconds`` in which it waited for rows."""
     samples_per_second: float
     loss: float | None
-    """Loss of its own part of the last epoch."""
+    """The loss over its own rows of the last epoch."""
     width: int
-    """Numbers that the model gives for a row."""
+    """How many numbers the model returns for a row."""
     features: list[int] | None = None
-    """The shape of a row of features; not known of models that were saved without it."""
+    """The shape of a row of features; ``None`` for models that were saved without it."""
     resumed: str | None

@@ -1,4 +1,4 @@
-"""What a strategy is: how workers agree on the next parameters.
+"""The interface of strategies, which decide how workers agree on the next parameters.
 
 A strategy is given everything it touches: the replica (this worker's parameters and gradients),
 the shared state, the arena to wait in, its team, the encoding of what it sends, the clock. It
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Timing:
-    """How long the parts of one exchange took, in the order in which they happen (seconds)."""
+    """The seconds that the parts of one exchange took, in the order in which they happen."""
 
     send: float = 0.0
     wait: float = 0.0
@@ -38,16 +38,16 @@ class Timing:
     staleness: int = 0
     bytes_sent: int = 0
     refused: tuple[int, ...] | None = None
-    """Workers whose gradients were not finite (none: only their sum), so that the step was not
-    taken; ``None`` if it was. The same for all that step together."""
+    """Workers whose gradients were not finite (empty if only their sum was not), so that the step
+    was not taken; ``None`` if it was taken. It is the same for all that step together."""
     before: float = 0.0
-    """The part of ``wait`` before the gradient was there."""
+    """The part of ``wait`` before this worker's gradient was ready."""
     judged: bool = True
-    """Whether ``refused`` is of a step: of this one, or of the oldest one that was not judged."""
+    """Whether ``refused`` is of this step, or of the oldest one that was not judged yet."""
 
 
 class Gates:
-    """The gate of a stage: made by the first of its optimizers, shared by all."""
+    """The gate of a stage, made by the first of its optimizers and shared by all of them."""
 
     def __init__(self) -> None:
         self._gate: AdmissionGate | None = None
@@ -60,7 +60,7 @@ class Gates:
 
 @dataclass(frozen=True)
 class StrategyContext:
-    """What a strategy is given to work with."""
+    """All that a strategy is given to work with."""
 
     replica: Replica
     shared: SharedState
@@ -70,13 +70,13 @@ class StrategyContext:
     rate_divisor: float = 1.0
     encoding: Encoding = field(default_factory=Encoding)
     tag: str = ""
-    """Tells apart the memory of several optimizers and phases."""
+    """A text that tells apart the memory of several optimizers and phases."""
     gates: Gates = field(default_factory=Gates)
-    """One for all optimizers of a stage."""
+    """Shared by all optimizers of a stage."""
     gone: Callable[[], bool] | None = None
-    """Whether a worker has left for good, so that it is waited for in vain. Takes no lock."""
+    """Returns whether waiting is in vain, as a worker has left for good. Takes no lock."""
     toll: Toll = field(default_factory=Toll)
-    """The virtual time that exchanges take."""
+    """Charges the virtual time that exchanges take."""
 
 
 class Strategy(Protocol):
@@ -86,7 +86,7 @@ class Strategy(Protocol):
     """
 
     every: int = 0
-    """Batches of a round, where workers train apart between rounds."""
+    """Batches of a round, for strategies whose workers train apart between rounds; else 0."""
 
     def begin(self) -> None:
         """Start training under this strategy, from the newest parameters. Collective."""
@@ -102,7 +102,7 @@ class Strategy(Protocol):
         """
 
     def arrive(self) -> None:
-        """This worker is about to take a batch: from now on it is one that others wait for."""
+        """Announce that this worker takes a batch: from now on others wait for it."""
 
     def emphasise(self, factor: float) -> None:
         """Weigh this worker's batches, which are ``factor`` times as large as an equal share."""
@@ -112,11 +112,11 @@ class Strategy(Protocol):
 
     @property
     def steps_agreed(self) -> bool:
-        """Whether these three can be used."""
+        """Whether the next three methods can be used."""
         return False
 
     def step_agreed(self) -> Timing:
-        """Update from the agreed gradient, which all members have, and have met for."""
+        """Update from the agreed gradient, which all members have and for which they have met."""
         return Timing()
 
     def clip_gradients(self, weight: float, clip: float) -> float:
@@ -129,10 +129,10 @@ class Strategy(Protocol):
         return Timing()
 
     def covers(self, total: int) -> None:
-        """The next gradient covers the first ``total`` samples that this worker has had."""
+        """Note that the next gradient covers the first ``total`` samples this worker had."""
 
     def fence(self, rank: int) -> Applied | None:
-        """A worker is lost: how far what it gave has come. Nothing more of it is taken.
+        """Take nothing more from a lost worker; return how far what it gave has come.
 
         ``None`` where that cannot be known.
         """
@@ -143,10 +143,10 @@ class Strategy(Protocol):
         return Timing()
 
     def rest(self) -> None:
-        """Take no part for a while; the others do not wait for this worker."""
+        """Take no part for a while, so that the others do not wait for this worker."""
 
     def lose(self, rank: int) -> None:
-        """A worker is gone: the others do not wait for it. Called between steps or in a wait."""
+        """Note that a worker is lost: nobody waits for it. Called between steps or in a wait."""
 
     def refresh(self) -> None:
         """Take the newest parameters, without giving anything."""
@@ -155,20 +155,20 @@ class Strategy(Protocol):
         """Copy the newest parameters into ``flats``, whatever the others do meanwhile."""
 
     def drain(self) -> None:
-        """Return when nothing of this worker's is under way any more. Collective."""
+        """Wait until all that this worker has sent is applied. Collective."""
 
     def export_state(self) -> State:
-        """Parameters, optimizer slots and counts. Only after :meth:`drain`."""
+        """Return parameters, optimizer slots and counts. Only after :meth:`drain`."""
 
     def import_state(self, state: State) -> None:
-        """Go on from what another strategy exported."""
+        """Continue from what another strategy exported."""
 
     def write_optimizer(self) -> None:
         """Give the script's own optimizer the state as it is now."""
 
     def export_private(self) -> State:
-        """What only this worker knows and the next step depends on."""
+        """Return what only this worker knows and the next step depends on."""
         return {}
 
     def import_private(self, state: State) -> None:
-        """Go on from what this worker itself exported, under the same strategy."""
+        """Continue from what this worker itself exported, under the same strategy."""

@@ -17,7 +17,7 @@ class TensorFlowKerasModel(KerasModel):
         self._tf, model, layout = tf, self.model, VariableRow(self.variables)
         self._layout = layout
 
-        def flattened(gradient: Any) -> Any:  # that of an embedding is sparse
+        def flattened(gradient: Any) -> Any:  # an embedding's gradient is sparse
             return tf.reshape(tf.convert_to_tensor(gradient), [-1])
 
         def assign(flat: Any) -> None:
@@ -49,9 +49,9 @@ class TensorFlowKerasModel(KerasModel):
         return dict(logs)
 
     def _function_for(self, batch: Any, constants: Any) -> Any:
-        """Traced once for batches of any size, as Keras does. Finding it again by what it is called
-        with takes longer than a small step; a ``train_step`` of the script's own may ask how many
-        samples there are."""
+        """Return the graph for such a batch, traced once for any number of samples: if TensorFlow
+        looks it up, that takes longer than a small step. It traces a ``train_step`` of the script
+        itself, which may depend on the number of samples."""
         if self.own_step or self.model.run_eagerly:
             return self._gradients
         nest, spec = self._tf.nest, self._tf.TensorSpec

@@ -1,4 +1,4 @@
-"""What a Python on this machine has, found by running it; nothing heavy is imported for that."""
+"""Finds out what a Python on this machine has, by running it without heavy imports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def inspect(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, 
     """``{python, packages[]}`` → executable, version, platform, and the versions of packages."""
     python = user_path(request["python"])
     names = [str(name) for name in request.get("packages", ())]
-    if request.get("kept"):  # in a cache, where it is run only if nobody else can have written it
+    if request.get("kept"):  # in our cache: run it only if no other user can change it
         check(Path(python).parents[2])
         if not is_our_tree(Path(python).parents[1]):
             raise _no_python(agent, python, "it is missing, or other users can write to it")
@@ -56,7 +56,7 @@ def inspect(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, 
 
 
 def user_path(path: Any) -> str:
-    """A name or a path, which may begin with a tilde."""
+    """Return a name or a path, with a leading tilde expanded."""
     return str(Path(path).expanduser()) if str(path).startswith("~") else str(path)
 
 
@@ -74,7 +74,7 @@ def _no_python(agent: Agent, python: str, why: str) -> RequestProblem:
 
 
 def last_line(output: bytes, marks: Sequence[str] = ()) -> str:
-    """The last line that says something; the last with one of ``marks`` when there is one."""
+    """Return the last line with one of ``marks``, if there is one; else the last non-empty one."""
     lines = [line.strip() for line in output.decode(errors="replace").splitlines()]
     lines = [line for line in lines if line]
     marked = [line for line in lines if any(mark in line for mark in marks)]

@@ -1,6 +1,6 @@
-"""The machine's figures once a second, sent to the controller while it wants them.
+"""Samples the machine's figures once a second, and sends them to the controller if it wants them.
 
-Those of a detached run are kept as well, so that a controller that comes back has them all.
+The samples of a detached run are also kept, for a controller that comes back.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from phalanx.agent.workers import Workers
 
 FILE = "samples.jsonl"
 MOST = 16 << 20
-"""Bytes; then the older half goes. A run without a controller gets there in about a year (see
-``pause``), and of one that is looked at the older half has been at home for hours."""
+"""Bytes of the file at which its older half is dropped. Without a controller that takes about a
+year (see ``pause``); with one, the older half was sent to it hours ago."""
 LONGEST_LINE = 1 << 12
 _ADD = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 PERIOD = 1.0
 FIRST = 0.2
-"""The first sample comes early, so that a run of half a second has one."""
+"""Seconds until the first sample: few, so that a run of half a second has one."""
 ALONE_PARTS = 3600
 
 
@@ -43,7 +43,7 @@ class KeptSamples:
             os.close(os.open(str(self._path), _ADD | os.O_CREAT, 0o600))
 
     def add(self, sample: dict[str, Any]) -> None:
-        """Append a sample, unless the file is gone: then the run was cleaned up."""
+        """Append a sample, unless the file was removed when the run was cleaned up."""
         line = json.dumps(sample, allow_nan=False).encode() + b"\n"
         with contextlib.suppress(OSError):
             with os.fdopen(os.open(str(self._path), _ADD), "ab", buffering=0) as file:
@@ -54,7 +54,7 @@ class KeptSamples:
                 self._drop_older_half()
 
     def later(self, after: float) -> Iterator[dict[str, Any]]:
-        """The samples after a moment, in order."""
+        """Yield the samples later than ``after``, in order."""
         try:
             descriptor = os.open(str(self._path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -75,7 +75,7 @@ class KeptSamples:
 
 
 def _read(line: bytes) -> dict[str, Any] | None:
-    """The sample in a line of the file; ``None`` if it has none."""
+    """Return the sample in a line of the file; ``None`` if it has none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -84,17 +84,17 @@ def _read(line: bytes) -> dict[str, Any] | None:
 
 
 def pause(alone: float) -> float:
-    """Seconds from one sample to the next after ``alone`` seconds without a controller.
+    """Return the seconds to the next sample after ``alone`` seconds without a controller.
 
-    A fixed part of that time: once a second in the first hour, always fine enough to draw the
-    whole, and a week is ten megabytes. Rates (processor time, bytes, joules) cover all the time
+    That is one second in the first hour, then 1/3600 of ``alone``: fine enough for a plot of the
+    whole run, and ten megabytes in a week. Rates (processor time, bytes, joules) cover all the time
     since the sample before, so that fewer samples leave nothing out.
     """
     return max(PERIOD, alone / ALONE_PARTS)
 
 
 class Sampler:
-    """A thread that tells ``sample``; its errors never harm the run."""
+    """A thread that sends the controller a sample now and then; its errors never harm the run."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Sampler:
         connection: Callable[[], Connection | None],
         kept: KeptSamples | None,
     ) -> None:
-        """``connection``: to the controller that is here now."""
+        """``connection`` returns the connection to the present controller, if there is one."""
         self._workers, self._connection, self._kept = workers, connection, kept
         self._hearer: Connection | None = None
         self._heard = time.monotonic()
@@ -112,8 +112,8 @@ class Sampler:
         self._thread.start()
 
     def tell_to(self, hearer: Connection | None, after: float | None) -> None:
-        """Sends samples from now on; first those that were kept and are later than ``after``."""
-        with self._telling:  # a new sample waits, or it would come before older ones
+        """Send samples to ``hearer`` from now on; first the kept ones later than ``after``."""
+        with self._telling:  # a new sample has to wait, or it would be sent before older ones
             if hearer is not None and after is not None and self._kept is not None:
                 tell_all(hearer, self._kept, after)
             self._hearer, self._heard = hearer, time.monotonic()
@@ -139,13 +139,13 @@ class Sampler:
                 return
 
     def _is_over(self) -> bool:
-        """A detached agent waits for days after its workers: that time is not the run's."""
+        """Whether all workers have ended: the days that a detached agent stays are not sampled."""
         workers = self._workers
         return bool(self._kept is not None and workers.codes and not workers.pids)
 
     def _pass_on(self, figures: dict[str, Any]) -> None:
         with self._telling:
-            if self._kept is not None:  # heard or not: what is on its way may never arrive
+            if self._kept is not None:  # even if it is sent: it may never arrive
                 self._kept.add(figures)
             if self._hearer is not None and self._hearer is self._connection():
                 self._heard = time.monotonic()

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 SHARED = ("code", "data", "wheels")
 LINKED = ("data", "wheels")
 EXECUTED = ("code", "wheels")
-"""Compared with their checksums before every use; data when they are laid out."""
+"""Kinds whose files are compared with their checksums before every use, as they are executed."""
 PAGE = 5000
-"""Missing blobs named in one answer."""
+"""Most missing blobs that one answer names."""
 BASELINE = "project.json"
-"""Beside the project: what its files were when they were laid out."""
+"""The file beside the project that records size and time of its files as they were laid out."""
 
 
 def have(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """What is missing of a manifest: itself, some blobs (a page of them), or nothing."""
+    """Tell what of a manifest is missing here: itself, some blobs (a page of them), or nothing."""
     store, kind = blobs.store_of(agent), request["kind"]
     digest, size = blobs.checked_digest(request["manifest"]), int(request["size"])
     first = int(request.get("first", 0))
@@ -66,9 +66,9 @@ def target_of(agent: Agent, kind: str, digest: str) -> Path:
 
 
 def is_whole(target: Path, entries: Entries, executed: bool) -> bool:
-    """Whether everything is there and ours: in its size, or, where it is executed, to the byte.
+    """Whether the folder is ours and has every entry, in the right size.
 
-    Then there is nothing beside it either: a module that was not sent would be imported too.
+    What is executed has to match to the byte, with no file beside it that could be imported.
     """
     if not is_our_tree(target):
         return False
@@ -78,7 +78,7 @@ def is_whole(target: Path, entries: Entries, executed: bool) -> bool:
 
 
 def _names(target: Path) -> set[str]:
-    """Names of all that is no folder, without what Python compiled."""
+    """Return the paths of all files and links, without what Python compiled."""
     found = set()
     for place, folders, names in os.walk(target):
         folders[:] = [name for name in folders if name != "__pycache__"]
@@ -152,7 +152,7 @@ def _place(store: blobs.BlobStore, entry: dict[str, Any], path: Path, linked: bo
 
 
 def _linked(blob: Path, path: Path) -> bool:
-    """Whether a link could be made: file systems limit them, or have none."""
+    """Try to make a link; return whether it worked, as file systems limit links or have none."""
     try:
         os.link(blob, path)
     except FileNotFoundError:
@@ -163,7 +163,7 @@ def _linked(blob: Path, path: Path) -> bool:
 
 
 def checked_link(path: str, link: Any) -> str:
-    """The target of a link, which has to stay inside as well."""
+    """Return the target of a link, if it lies inside the folder."""
     if not isinstance(link, str) or link.startswith("/") or "\0" in link:
         raise RequestProblem(f"unsafe link: {link!r}")
     end = os.path.normpath(PurePosixPath(path).parent / link)
@@ -181,7 +181,7 @@ def read_baseline(project: Path) -> dict[str, list[int]] | None:
 
 
 def snapshot(folder: Path) -> dict[str, list[int]]:
-    """Size and time of each regular file below ``folder``."""
+    """Return size and time of each regular file below ``folder``."""
     found = {}
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]

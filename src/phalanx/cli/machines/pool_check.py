@@ -48,7 +48,7 @@ def check(
 
 
 def _show_offline(pool: Pool, output: Output) -> None:
-    """What the blueprint says, and what each selection would take."""
+    """Show what the blueprint says, and which machines each selection would take."""
     from phalanx.cli.show.check_words import plain_table
     from phalanx.plan.select import GROUPS, select
 

@@ -1,4 +1,4 @@
-"""A study: a matrix of runs, one folder each, and the report on them all."""
+"""Carries out a study: a matrix of runs, each in its own folder, and a report on all of them."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class StudyCell:
     repeat: int
     system: str = OURS
     title: str = ""
-    """Where systems are compared: what the row is called."""
+    """The name of the row, if systems are compared."""
 
     def label(self, batches: int, repeats: int) -> str:
-        """Only what tells this run from the others of its study."""
+        """Name the run by what distinguishes it from the others of its study."""
         parts = [self.title or self.strategy]
         if batches > 1:
             parts.append(f"batch {self.batch}")
@@ -53,8 +53,8 @@ class StudyCell:
 def alternating(
     rows: Sequence[tuple[str, str, str]], batches: Sequence[int | None], repeat: int
 ) -> list[StudyCell]:
-    """Every row (strategy, system, title) with every batch. Repeats are the outer loop and every
-    second one runs backwards, so that a machine that slows down or warms up does not favour
+    """Combine every row (strategy, system, title) with every batch. Repeats are the outer loop and
+    every second one runs backwards, so that a machine that slows down or warms up does not favour
     the first row."""
     cells = []
     for index in range(repeat):
@@ -128,7 +128,7 @@ class StudyRun:
         return STOPPED if stopped else self._exit_code()
 
     def _run_all(self, study: Study) -> bool:
-        """Run all jobs of the study; whether the user stopped it."""
+        """Run all jobs of the study; return whether the user stopped it."""
         for number, (cell, name, job) in enumerate(
             zip(self._cells, self.names(), self.jobs, strict=True), start=1
         ):
@@ -141,7 +141,7 @@ class StudyRun:
         return self._again(study)
 
     def _again(self, study: Study) -> bool:
-        """Repeat the pair of runs whose difference decides the verdict and is not plausible."""
+        """Repeat the two runs that decide the verdict, if their speed-up is implausibly high."""
         pair = in_question(self._outcomes) if self._repeat == 1 and self._batches == 1 else []
         if pair:
             self._out.say("repeating: a speed-up above the number of workers", "bold")
@@ -171,7 +171,7 @@ class StudyRun:
         return outcome
 
     def _tell(self, study: Study, stopped: bool) -> None:
-        """The table, the verdict, the report; then the JSON."""
+        """Show the table and the verdict, write the report, and print the JSON."""
         report = None
         if stopped:
             # Drawing takes seconds, and a user who stops a study does not want to wait.
@@ -200,11 +200,11 @@ class StudyRun:
 
 
 MOST_AGAIN = 60.0
-"""Seconds of training that are not worth repeating unasked."""
+"""Seconds; if ``single`` trained for longer, nothing is repeated unless the user asks."""
 
 
 def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
-    """The fastest and ``single``, in this order, if one worker took implausibly long."""
+    """Return the indices of the fastest run and of ``single``, if that took implausibly long."""
 
     taken = {
         i: seconds
@@ -212,7 +212,7 @@ def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
         if outcome.exit_code == DONE and (seconds := train_seconds(outcome.summary))
     }
     if any(outcome.summary.simulated for outcome in outcomes):
-        return []  # it would come to the same
+        return []  # a repeated simulation gives the same
     alone = [i for i in taken if outcomes[i].summary.strategy == "single"]
     others = [i for i in taken if i not in alone]
     if not alone or not others or not SHORT_SECONDS <= taken[alone[0]] <= MOST_AGAIN:

@@ -1,4 +1,4 @@
-"""Options whose values are more than one word or number, read and refused in one line each."""
+"""Reads the values of options that are more than a word or a number, and refuses wrong ones."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _NUMBER = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECA
 
 @dataclass(frozen=True)
 class CheckpointTimes:
-    """When checkpoints are written, and how many of them are kept."""
+    """When checkpoints are written, and how many are kept."""
 
     epochs: int = 0
     minutes: float | None = None
     keep: int = KEPT
     gap: float = 0.0
-    """Seconds from one that is taken after an epoch to the next."""
+    """Least seconds between two checkpoints that are written after epochs."""
 
 
 def read_launcher(text: str) -> tuple[str, str]:
-    """``slurm:partition=gpu`` as the launcher, and what its cluster is asked for."""
+    """Read ``slurm:partition=gpu`` as the launcher, and what its cluster is asked for."""
 
     kind, colon, where = text.partition(":")
     if kind not in (known := ["auto", *LAUNCHERS.names()]):
@@ -50,7 +50,7 @@ def read_launcher(text: str) -> tuple[str, str]:
 
 
 def read_slow(text: str | None, option: str = "--slow") -> tuple[float, ...]:
-    """``1,1,0.25`` as speeds, one per worker from the first on."""
+    """Read ``1,1,0.25`` as speeds, one per worker from the first on."""
     if text is None:
         return ()
     return tuple(_speed(part.strip(), option) for part in text.split(","))
@@ -68,7 +68,7 @@ def _speed(text: str, option: str) -> float:
 
 
 def read_rate(text: str | None) -> float | None:
-    """``100mbit`` as bits per second."""
+    """Read ``100mbit`` as bits per second."""
     if text is None:
         return None
     number, unit = _split("--rate", text, "For example: --rate 100mbit")
@@ -87,7 +87,7 @@ def read_rate(text: str | None) -> float | None:
 def read_duration(
     option: str, text: str | None, example: str = "90s, 30min or 2h", *, zero: bool = False
 ) -> float | None:
-    """``0.1ms``, ``90s`` or ``2h`` as seconds."""
+    """Read ``0.1ms``, ``90s`` or ``2h`` as seconds."""
     if text is None:
         return None
     example = f"For example: {option} {example}"
@@ -103,7 +103,7 @@ def read_duration(
 
 
 def read_check(text: str) -> tuple[int, OnNonfinite]:
-    """``12`` steps, ``off`` or ``finite``, with commas between; and what a NaN does."""
+    """Read ``12``, ``off`` or ``12,finite``: the steps to check, and what becomes of a NaN."""
     parts = [part.strip() for part in text.split(",")]
     steps = [part for part in parts if part != "finite"] or [str(CHECKED)]
     off = steps == ["off"]
@@ -116,7 +116,7 @@ def read_check(text: str) -> tuple[int, OnNonfinite]:
 
 
 def read_checkpoints(text: str, keep: int = KEPT) -> CheckpointTimes:
-    """``auto``, ``1`` (epochs), ``10min``, ``keep=5``, or several with commas between."""
+    """Read ``auto``, ``1`` (epochs), ``10min``, ``keep=5``, or several with commas between."""
     parts = [part.strip() for part in text.split(",")]
     numbers = [part.removeprefix("keep=") for part in parts if part.startswith("keep=")]
     for kept in numbers:
@@ -151,7 +151,7 @@ _EVERY_EXAMPLE = "For example: --checkpoint-every auto, 1 (epochs), 10min or 1,1
 
 
 def _split(option: str, text: str, example: str) -> tuple[float, str]:
-    """A number and the unit behind it."""
+    """Split a text into a number and the unit behind it."""
     found = _NUMBER.fullmatch(text)
     try:
         number = float(found[1]) if found else math.nan
@@ -163,7 +163,7 @@ def _split(option: str, text: str, example: str) -> tuple[float, str]:
 
 
 def check_adopted(options: RunOptions) -> None:
-    """What a script that does not call Phalanx decides by itself."""
+    """Refuse options that a script which does not call Phalanx decides by itself."""
     if options.launcher == "inprocess" and options.workers != 1:
         raise InputError(
             "--launcher inprocess needs a script that calls Phalanx: its workers are threads, "
@@ -192,7 +192,7 @@ def check_at_most(option: str, value: int, high: int) -> None:
 
 
 def read_batches(text: str | None) -> list[int | None]:
-    """``128,256`` as numbers; nothing means the script's own batch."""
+    """Read ``128,256`` as numbers; ``None`` means the script's own batch."""
     if text is None:
         return [None]
     batches: list[int | None] = []

@@ -1,5 +1,5 @@
-"""The tables of a probe: links, collectives against their formulas, and machines: what they
-have, and how fast they compute."""
+"""The tables of a probe: of links, of collectives beside their predictions, and of machines: what
+they have, and how fast they compute."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEVICE_WIDTH = 20
 
 
 def links_table(probe: Probe) -> tuple[str, Table]:
-    """A title and a table: of every pair, or a line for each machine where that is too wide."""
+    """Return a title and a table of every pair, or of every machine if that is too wide."""
     rows = [["from / to", *map(short, probe.machines)]]
     for source in probe.machines:
         cells = [
@@ -45,7 +45,7 @@ def _link_words(link: LinkFigures | None) -> str:
 
 
 def _list(probe: Probe) -> Table:
-    """A line for each machine: too many of them for a matrix."""
+    """Return a table with a line for each machine, if there are too many for a matrix."""
     table = plain_table("machine", "latency", "median Mbit/s", "slowest Mbit/s", "towards")
     for name in probe.machines:
         found = sorted((k for k in probe.links if k.source == name), key=lambda k: k.bandwidth)
@@ -59,7 +59,7 @@ def _list(probe: Probe) -> Table:
 
 
 def collectives_table(probe: Probe) -> Table:
-    """Each cell: median time, and how many times what the formula says."""
+    """Return a table whose cells give the median time, and its ratio to the predicted one."""
     found = {(figures.name, figures.bytes): figures for figures in probe.collectives}
     names, sizes = dict.fromkeys(name for name, _ in found), sorted({size for _, size in found})
     sums = [name for name in names if name.startswith(ALL_REDUCE)]
@@ -82,7 +82,7 @@ def _fastest(
 
 
 def _chosen(probe: Probe, sizes: Sequence[int]) -> list[str]:
-    """What Phalanx takes by itself, given the measured links."""
+    """Return what Phalanx would choose for each size, given the measured links."""
 
     latency, bandwidth = slowest(probe, probe.participants) or (None, None)
     return [choose(None, len(probe.participants), size, latency, bandwidth) for size in sizes]
@@ -98,7 +98,7 @@ def _cell(figures: CollectiveFigures | None) -> Text:
 
 
 def notes(probe: Probe) -> list[str]:
-    """What helps to read the ratios."""
+    """Return lines that explain the ratios."""
 
     lines = []
     if probe.message_seconds is not None:
@@ -119,7 +119,7 @@ def left_out_title(probe: Probe) -> str:
 
 
 def left_out_words(probe: Probe) -> list[str]:
-    """What there was no time for: pairs, then collectives by size."""
+    """Return lines of what was not measured: pairs, then collectives by size."""
     missing: dict[int | None, list[str]] = {}
     for item in probe.left_out:
         what = item.what if item.bytes is None else _shown(item.what)
@@ -131,12 +131,12 @@ def left_out_words(probe: Probe) -> list[str]:
 
 
 def _shown(name: str) -> str:
-    """``all-reduce ring`` for ``all_reduce.ring``."""
+    """Return ``all-reduce ring`` for ``all_reduce.ring``."""
     return name.replace("_", "-").replace(".", " ")
 
 
 def time_words(seconds: float) -> str:
-    """``61 µs``, ``1.23 ms``, ``2.5 s``."""
+    """Return a time such as ``61 µs``, ``1.23 ms`` or ``2.5 s``."""
     for unit, size in (("µs", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * size:
             return f"{three(seconds / size)} {unit}"
@@ -144,12 +144,12 @@ def time_words(seconds: float) -> str:
 
 
 def three(value: float) -> str:
-    """Three digits or more, without an exponent."""
+    """Format a number with three digits or more, without an exponent."""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
 def rates_table(probe: Probe) -> Table:
-    """A line for each device; watts only where something counts them."""
+    """Return a table with a line for each device; watts only if some device counts them."""
     counted = any(d.watts is not None for each in probe.rates for d in each.devices)
     titles = TITLES if counted else TITLES[:-1]
     table = plain_table("machine", *titles, left=("device",))

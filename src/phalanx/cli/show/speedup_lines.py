@@ -1,6 +1,6 @@
 """Two lines, once, after the first steps: what each machine contributes, and what would be faster.
 
-Nothing is said of a run that is too short to tell; of one that is too uneven, only the first.
+A run that is too short to judge gets neither; one that is too uneven gets only the first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LATER = 1.5
 
 
 def lines(worth: Worth) -> tuple[str, ...]:
-    """What each contributes and who waits for whom; then the advice, if there is one."""
+    """Say what each machine contributes and who waits for whom; then the advice, if any."""
     first = f"worth it? {_contributions(worth)}; {_waiting(worth)}"
     return (first, as_sentence(worth, worth.advice)) if worth.advice else (first,)
 
@@ -38,7 +38,7 @@ def _contributions(worth: Worth) -> str:
 
 
 def _who_matter(worth: Worth) -> list[str]:
-    """All, or of many those that do most and least, and the one that is waited for."""
+    """Return all machines; of many, those with the largest and smallest shares and the slowest."""
     if len(worth.machines) <= MOST_NAMED:
         return list(worth.machines)
     by_share = sorted(worth.machines, key=lambda name: worth.machines[name].share, reverse=True)
@@ -71,7 +71,7 @@ class LiveWorth:
         self._said = False
 
     def take(self, event: Event) -> tuple[str, ...]:
-        """The lines, when the time has come."""
+        """Add an event; return the lines once enough is known, else nothing."""
         if self._said or not isinstance(event, Joined | Steps | Balanced | Switched | WorkerLost):
             return ()
         self._ranks.setdefault(event.rank, RankLog(event.rank)).add(event)

@@ -82,7 +82,7 @@ def with_workers_of(wanted: Wanted | None, options: o.RunOptions) -> o.RunOption
 
 
 def rows(specs: list[Spec], single: bool) -> list[str]:
-    """The strategies as rows: ``single`` first, none twice."""
+    """Return the strategies as rows, ``single`` first; refuse one that is given twice."""
     texts = [spec.text for spec in specs]
     twice = next((text for text in texts if texts.count(text) > 1), None)
     if twice:
@@ -95,7 +95,7 @@ def rows(specs: list[Spec], single: bool) -> list[str]:
 def compare_checked(
     request: Request, strategies: list[str], batches: list[int | None], *, simulate: bool = False
 ) -> int:
-    """Everything after the options: also what ``demo`` does."""
+    """Carry out the comparison once its options are checked; ``demo`` uses it too."""
     from phalanx.cli.request.study import StudyRun, alternating, show_or_execute, start_of
     from phalanx.core.settings import OURS
 
@@ -109,7 +109,7 @@ def compare_checked(
 
 
 def _simulated(request: Request, out: Output) -> Callable[[StudyCell], Job]:
-    """The same runs in virtual time: --slow and --rate are those of the cluster."""
+    """Make jobs that run in virtual time, on a cluster described by --slow and --rate."""
     from phalanx.cli.planning.virtual_cluster import ClusterOptions, VirtualMachines
 
     options = request.options
@@ -124,7 +124,7 @@ def _simulated(request: Request, out: Output) -> Callable[[StudyCell], Job]:
 
 
 def compare_systems(request: Request, wanted: Wanted, batches: list[int | None]) -> int:
-    """Every system, the same model, data, batch, seed, epochs and machines; one report."""
+    """Run every system with the same model, data, batch, seed, epochs and machines; one report."""
     from phalanx.cli.request.study import StudyRun, alternating, show_or_execute, start_of
     from phalanx.cli.request.systems import framework_job, framework_of, spark_request
     from phalanx.core.settings import KERAS_SYSTEMS, OUR_SYSTEMS

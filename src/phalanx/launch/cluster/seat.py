@@ -1,6 +1,6 @@
-"""In a process of Ray or Spark: starts one worker as a process of its own, shows what it writes.
+"""The seat of one worker, in a process of Ray or Spark: it starts the worker and reads its files.
 
-Where this node does not see the run's folder, it has one of its own, whose files are fetched.
+A node that does not see the run's folder gets one of its own, whose files the controller fetches.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from phalanx.launch.launcher import WorkerCommand
 from phalanx.observe.machines.monitor import Monitor
 
 PIECE = 4 << 20
-"""Bytes of one answer."""
+"""Most bytes of a file in one answer."""
 _PROJECT = "project"
 _END_SECONDS = 5.0
 
 
 class WorkerSeat:
-    """One worker. Every method answers at once: none waits for the worker."""
+    """Starts, watches and ends one worker. Every method returns at once, without waiting for it."""
 
     def __init__(
         self, rank: int, address: str, folder: str, mark: str, threads: int = 0, device: str = ""
     ) -> None:
-        """``address``: of this node, as the cluster has it. ``mark``: a file of the run's folder.
+        """Take this node's ``address`` in the cluster, and ``mark``, a file of the run's folder.
 
-        ``threads``: 0 is as many as the node has cores for each. ``device``: as the variables say.
+        ``threads`` 0: a share of the node's cores. ``device`` "": what CUDA_VISIBLE_DEVICES says.
         """
         self._name = slug(os.uname().nodename)
         self.shared = Path(folder, mark).is_file()
@@ -60,16 +60,16 @@ class WorkerSeat:
         )  # fmt: skip
 
     def look(self) -> tuple[bytes, bool, float]:
-        """Returns its place, whether it sees the run's folder, and its clock."""
+        """Return the seat's note, whether it sees the run's folder, and its ``clock_ahead()``."""
         return msgspec.json.encode(self._note), self.shared, node.clock_ahead()
 
     def port(self, address: str) -> int:
         return node.port_of(address)
 
     def start(self, order: bytes, cwd: str, project: dict[str, bytes], ahead: float | None) -> int:
-        """``order``: the worker. ``project``: its files, where the run's folder is not seen.
+        """Start the worker of ``order``. ``project``: its files, if the run's folder is not here.
 
-        ``ahead``: by how much rank 0's clock is; ``None`` if another one here reads the machine.
+        ``ahead``: ``clock_ahead()`` of rank 0; ``None`` if another seat here watches the machine.
         """
         worker, place = msgspec.json.decode(order, type=WorkerCommand), Path(cwd)
         worker.argv[0] = sys.executable
@@ -99,7 +99,7 @@ class WorkerSeat:
         return [self._process.pid] if self._process and self._code is None else []
 
     def poll(self, offsets: dict[str, int]) -> tuple[int | None, dict[str, bytes], list[str]]:
-        """How the worker ended, the next pieces of the files named, and the checkpoints here."""
+        """Return the exit code, the next pieces of these files, and the checkpoints found here."""
         process = self._process
         if process is not None and self._code is None and system.has_ended(process.pid):
             # Before the leader is reaped its group cannot be another's.
@@ -120,8 +120,8 @@ class WorkerSeat:
             return b""
 
     def files(self, checkpoint: str) -> list[tuple[str, int]]:
-        """Names and sizes of what the workers of this node left in a folder of its own; or of one
-        checkpoint, which workers may remove: it is held until the next question of this kind."""
+        """Return names and sizes of the results in this node's own folder, or of one checkpoint's
+        files. Workers may remove a checkpoint, so it is held until the next call."""
         folder = self._paths.folder
         self._kept.close()
         found = result_files(folder)
@@ -135,7 +135,7 @@ class WorkerSeat:
             system.signal_worker(self._process.pid, number)
 
     def end(self) -> None:
-        """Ends the worker at once, and leaves nothing of it here."""
+        """End the worker at once, and remove this node's own folder."""
         deadline = time.monotonic() + _END_SECONDS
         self.signal(signal.SIGKILL)
         while self._process and self.poll({})[0] is None and time.monotonic() < deadline:

@@ -35,7 +35,7 @@ COLUMNS: tuple[tuple[str, Reading], ...] = (
     ("GPU, %", lambda s: s.gpu_percent),
     ("power, W", lambda s: s.watts),
 )
-"""The first few are always shown, the others where a machine has them."""
+"""The first ``_ALWAYS`` are always shown, the others if some machine has them."""
 
 
 def machine_use(study: StudyData) -> Figure:
@@ -63,7 +63,7 @@ def machine_use(study: StudyData) -> Figure:
 
 
 def machine_names(study: StudyData) -> list[str]:
-    """The machines that were watched, in the order of the plan."""
+    """Return the names of the machines that were watched, in the order of the plan."""
     names: dict[str, None] = {}
     for group in study.groups:
         samples = group.shown.files.samples
@@ -110,7 +110,7 @@ def _scale(axes: Axes, *, share: bool, few: bool) -> None:
     if any(np.size(line.get_xdata()) for line in axes.lines):
         axes.axhline(0, color=FAINT, linewidth=1)
     else:
-        axes.axis("off")  # this machine has no such thing
+        axes.axis("off")  # nothing was measured on this machine
 
 
 def _scaled(value: float | None, by: float) -> float | None:

@@ -17,14 +17,14 @@ class Party(Protocol):
     """The strategy of one optimizer, as its gate sees it."""
 
     def land(self) -> None:
-        """Return when what it has pushed is applied."""
+        """Return when all that this worker has pushed is applied."""
 
     def take(self) -> None:
         """Copy the newest parameters."""
 
 
 class AdmissionGate:
-    """A worker's clock counts its pushes. It goes on when the rule admits it.
+    """Counts a worker's pushes as its clock, and lets it go on when the rule admits it.
 
     All optimizers of a worker share one clock: with one for each, two workers could wait for each
     other at different ones.
@@ -51,7 +51,7 @@ class AdmissionGate:
         self._newest = arena.region(f"{tag}.newest", 1, torch.int64).numpy()
         self._own = 0
         self._lost: list[int] = []
-        self._began = 0.0  # when the step in hand did: waiting here is no part of it
+        self._began = 0.0  # when the present step began: waiting here is no part of it
         self._steps[self._rank] = self._pulled[self._rank] = AWAY
         arena.barrier()
 
@@ -67,7 +67,7 @@ class AdmissionGate:
         if not self.away:
             return False
         with self._arena.lock(Locks.GATE):
-            floor = int(self._present(self._steps).min())  # of the others: this one is away
+            floor = int(self._present(self._steps).min())  # of the others: this worker is away
             self._own = rejoin(self._own, floor, int(self._newest[0]))
             self._began = self._arena.pace.now()
             self._times[self._rank], self._intervals[self._rank] = self._began, 0.0
@@ -77,7 +77,7 @@ class AdmissionGate:
         return True
 
     def before_push(self) -> None:
-        """Waits in lockstep: parameters must not change while another worker has still to take
+        """In lockstep, wait: parameters must not change while another worker has still to take
         them."""
         if self._lockstep:
             self._arena.await_(self._all_pulled, self._gone)
@@ -94,7 +94,7 @@ class AdmissionGate:
         self._arena.wake()
 
     def wait(self) -> None:
-        """Waits until this worker may begin its next step."""
+        """Wait until this worker may begin its next step."""
         self._arena.await_(lambda: self._rule.admits(self._rank, self._clocks()), self._gone)
         self._began = self._arena.pace.now()
 
@@ -111,7 +111,7 @@ class AdmissionGate:
         self._arena.wake()
 
     def lose(self, rank: int) -> None:
-        """Notes that a worker is gone, and rests for ever.
+        """Note that a worker is gone: it counts as resting from now on.
 
         This is remembered here and not in memory that all see: something that the worker wrote
         before may still be on its way, and would come after.
@@ -119,7 +119,7 @@ class AdmissionGate:
         self._lost.append(rank)
 
     def _present(self, cells: NDArray[np.int64]) -> NDArray[np.int64]:
-        """``cells`` of all workers, as of resting ones where they are lost."""
+        """Return ``cells`` of all workers; those of lost workers count as resting."""
         if not self._lost:
             return cells
         found = cells.copy()

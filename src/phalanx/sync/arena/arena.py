@@ -58,7 +58,7 @@ def shard_lock(shard: int) -> int:
 
 
 class SubsetBarrier(Protocol):
-    """A barrier of some of the workers."""
+    """A barrier for some of the workers."""
 
     def __call__(self, gone: Callable[[], bool] | None = None) -> None:
         """Like :meth:`Arena.barrier`, among the members only."""
@@ -66,7 +66,7 @@ class SubsetBarrier(Protocol):
 
 @dataclass(frozen=True)
 class LostWorker:
-    """A worker of another machine that is gone."""
+    """A worker of another machine that was lost."""
 
     rank: int
     machine: str
@@ -75,7 +75,7 @@ class LostWorker:
 
 class Droppable(Protocol):
     def drop(self) -> None:
-        """The servers forget this store."""
+        """Let the servers forget this store."""
 
 
 class Hosts(Protocol):
@@ -87,15 +87,15 @@ class Hosts(Protocol):
     machine: str
     name: str
     here: tuple[int, ...]
-    """The workers of this host; their places are their ranks in its arena."""
+    """The workers of this host, by rank; a worker's place here is its rank in the host's arena."""
     stores: list[Droppable]
     """The stores of the current training."""
 
     def local(self, ranks: Iterable[int]) -> list[int]:
-        """The members of ``ranks`` that are on this host, by their places there."""
+        """Return which of ``ranks`` are on this host, by their places here."""
 
     def leaders(self, ranks: Iterable[int]) -> list[int]:
-        """The first of ``ranks`` on each host that has some of them."""
+        """Return the first of ``ranks`` on each host that has some of them."""
 
     def collective(
         self, tag: str, ranks: Iterable[int], topology: str | None = None
@@ -104,22 +104,22 @@ class Hosts(Protocol):
         Without a ``topology`` the cheapest is chosen."""
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Sends from the first host to all others; only leaders call it."""
+        """Send tensors from the first host to all others; only leaders call it."""
 
     def channels_to_servers(self, count: int | None) -> list[Channel]:
-        """This worker's connections to the parameter servers. Collective."""
+        """Open this worker's connections to the parameter servers. Collective."""
 
     def check(self) -> None:
-        """Raise if a machine is known to be gone without which this worker cannot go on."""
+        """Raise an error if a machine was lost without which this worker cannot go on."""
 
     def channels_with_first(self) -> dict[int, Channel]:
-        """Channels between the first worker and each on another machine, by rank. Collective."""
+        """Open channels from the first worker to all on other machines, by rank. Collective."""
 
     def new_name(self) -> str:
-        """A name for something that all workers make together, in the same order."""
+        """Return a name for something that all workers make together, in the same order."""
 
     def forget(self) -> None:
-        """A training is over, for all: its links and stores are not needed any more."""
+        """End a training for all: close its links, and forget its stores."""
 
     def close(self) -> None: ...
 
@@ -144,21 +144,21 @@ class Arena(Protocol):
 
     @property
     def lost(self) -> Collection[int]:
-        """Workers that are gone, and without whom the others go on."""
+        """The workers that were lost, and without whom the others go on."""
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
-        """When a worker of another machine is gone, ``survives`` says whether this one goes on."""
+        """Set ``survives``: whether this worker goes on when one of another machine is lost."""
 
     in_step: bool
     """Whether all workers pass the same barriers, so that a few of them can meet directly."""
 
     scripted: bool
-    """Whether time is scripted: then only one worker runs at a time, and no thread beside it."""
+    """Whether time is scripted: only one worker runs at a time, and no thread besides."""
 
     @property
     def pace(self) -> Clock:
-        """The clock for decisions (who is fast, who has to wait): scripted time where there is
-        one, so that a run can be repeated exactly. Stamps of what happened come from elsewhere."""
+        """The clock for decisions (who is fast, who has to wait): scripted time if there is any, so
+        that a run repeats exactly. Events get their times from another clock."""
 
     def region(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
         """A shared tensor of ``count`` zeros.
@@ -189,10 +189,10 @@ class Arena(Protocol):
         """
 
     def wake(self) -> None:
-        """Something that others may wait for has changed. Cheap when no worker waits."""
+        """Say that something has changed that others may wait for. Cheap when no worker waits."""
 
     def sleep(self, seconds: float) -> None:
         """Let ``seconds`` of :attr:`pace` pass: to emulate slow workers and wires."""
 
     def pause(self) -> None:
-        """Give way for a moment inside a polling loop."""
+        """Let others run for a moment, inside a polling loop."""

@@ -15,12 +15,12 @@ class Clock(Protocol):
 class MonotonicClock:
     """CLOCK_MONOTONIC, which all processes of a host share."""
 
-    now = staticmethod(time.monotonic)  # itself: a step asks a dozen times
+    now = staticmethod(time.monotonic)  # not a method around it: a step asks a dozen times
 
 
 @dataclass(frozen=True)
 class ShiftedClock:
-    """The clock of another host, as far as this one can tell: its own, and how far apart."""
+    """Another host's clock, estimated from this host's and the difference between them."""
 
     ahead: float
     """Seconds by which the other clock is ahead of this host's."""
@@ -33,21 +33,21 @@ Members = tuple[int, ...]
 
 
 class Toll:
-    """The virtual time that exchanges cost one worker. This one is of real time: nothing is
-    charged."""
+    """Charges a worker the virtual time that exchanges cost. This one charges nothing: time is
+    real."""
 
     charges = False
-    """Whether time that is charged passes here."""
+    """Whether this charges time at all."""
     apart = False
-    """Whether what a worker has may be older than what the store has by then."""
+    """Whether a worker's copy of the parameters may be older than the store's."""
 
     def all_reduce(
         self, members: Members, count: float, topology: str | None = None, *, coded: bool = False
     ) -> None:
-        """All of ``members`` have met, and sum ``count`` bytes, or what a codec made of them."""
+        """Charge for a sum of ``count`` bytes, coded or not, for which ``members`` have met."""
 
     def update(self) -> None:
-        """The optimizer's step on all parameters, here."""
+        """Charge for the optimizer's step on all parameters, on this worker."""
 
     def request(self, shard: int, count: float, update: float = 0.0) -> float:
         """``count`` bytes go to the server of ``shard``, whose optimizer then takes the share
@@ -55,11 +55,11 @@ class Toll:
         return 0.0
 
     def serve(self, shard: int, update: float) -> None:
-        """The server of ``shard`` takes the share ``update`` of a step, with what all have sent."""
+        """Charge the server of ``shard`` for the share ``update`` of a step, once all have sent."""
 
     def reply(self, shard: int, count: float) -> None:
-        """The server of ``shard`` has done it and answers with ``count`` bytes."""
+        """Charge for an answer of ``count`` bytes from the server of ``shard``."""
 
     def settle(self) -> float:
-        """End a wait for answers; returns the part of it that servers' updates took."""
+        """End a wait for answers; return the seconds of it in which servers updated."""
         return 0.0

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from phalanx.core.errors import PeerLost, ScriptError
 from phalanx.sync.arena.arena import LEFT
 
-SLICE_SECONDS = 0.1  # of real time: a sleeping thread looks up this often for an interruption
-LOOK_SECONDS = 0.1  # of virtual time: so often those who wait ask whether they wait in vain
+SLICE_SECONDS = 0.1  # real seconds between two looks of a sleeping thread for an interruption
+LOOK_SECONDS = 0.1  # virtual seconds between two looks of a waiting rank whether it waits in vain
 
 Gone = Callable[[], bool]
 
@@ -30,7 +30,7 @@ class DeadlockError(ScriptError):
 
 @dataclass
 class _Slot:
-    """One rank. Its gate is a lock that is only ever released to let its thread run."""
+    """The state of one rank. Its gate is a lock, which is released to let its thread run."""
 
     rank: int
     time: float = 0.0
@@ -38,7 +38,7 @@ class _Slot:
     """The call that it is blocked in, in words; ``None`` while it runs or may run."""
     gone: Gone | None = None
     verdict: ScriptError | None = None
-    """Why it will not get what it waits for."""
+    """Why the rank will not get what it waits for."""
     came: bool = False
     left: bool = False
     gate: threading.Lock = field(default_factory=threading.Lock)
@@ -46,7 +46,7 @@ class _Slot:
     def open(self) -> None:
         try:
             self.gate.release()
-        except RuntimeError:  # open already: an abort opens all gates
+        except RuntimeError:  # it is open already: an abort opens all gates
             return
 
 
@@ -69,14 +69,14 @@ class DeterministicScheduler:
         self._arriving = threading.Lock()
 
     def me(self) -> int | None:
-        """The rank of the calling thread; ``None`` for one that takes no turns."""
+        """The rank of the calling thread; ``None`` if it is no rank's."""
         return self._threads.get(threading.get_ident())
 
     def time(self, rank: int) -> float:
         return self._slots[rank].time
 
     def chance(self) -> float:
-        """The next number of the seeded generator, in [0, 1)."""
+        """Return the next number of the seeded generator, in [0, 1)."""
         return self._random.random()
 
     def enter(self, rank: int) -> None:
@@ -89,7 +89,7 @@ class DeterministicScheduler:
             self._threads[threading.get_ident()] = rank
             complete = all(other.came for other in self._slots)
         if complete:
-            for other in self._slots:  # by rank: who came first must not matter
+            for other in self._slots:  # by rank, because the order of arrival must not matter
                 self._push(other)
             self._hand_over()
         try:
@@ -99,7 +99,7 @@ class DeterministicScheduler:
             raise
 
     def leave(self, rank: int) -> None:
-        """This rank takes no further turns; the others go on."""
+        """End the turns of this rank; the others go on."""
         self._slots[rank].left = True
         self._forget()
         if not self.aborted:
@@ -107,7 +107,7 @@ class DeterministicScheduler:
             self._hand_over()
 
     def lose(self, rank: int) -> None:
-        """This rank is gone, and says nothing to anybody: it waits here until the run ends."""
+        """Make this rank disappear without a word: its thread waits here until the run ends."""
         self.leave(rank)
         self._wait(self._slots[rank])
 
@@ -115,7 +115,7 @@ class DeterministicScheduler:
         self._threads.pop(threading.get_ident(), None)
 
     def abort(self) -> None:
-        """End it: waiting and every later call raise that a peer is lost."""
+        """End the run: those that wait, and every later call, get the error that a peer is lost."""
         self.aborted = True
         for slot in self._slots:
             slot.open()
@@ -125,8 +125,8 @@ class DeterministicScheduler:
             raise PeerLost(*LEFT)
 
     def charge(self, rank: int, seconds: float) -> None:
-        """Let virtual time pass for this rank, which goes on: cheaper than ``sleep`` where nothing
-        that it reads or writes before it waits next depends on the order of the ranks."""
+        """Let virtual time pass for this rank without giving way. It is cheaper than ``sleep``, for
+        a rank whose next actions do not depend on the order of the ranks."""
         self._slots[rank].time += seconds
 
     def sleep(self, rank: int, seconds: float) -> None:
@@ -136,7 +136,7 @@ class DeterministicScheduler:
         slot.time += max(0.0, seconds)
         first = self._runnable[0][0] if self._runnable else self._look_at
         if slot.time < first and slot.time < self._look_at:
-            return  # this one is the next
+            return  # this rank is the next one again
         self._push(slot)
         self._switch(slot)
 
@@ -175,11 +175,11 @@ class DeterministicScheduler:
         self.resume(woken)
 
     def resume(self, ranks: Iterable[int]) -> None:
-        """Let blocked ranks run again, from the running one's time on."""
+        """Let blocked ranks run again, from the present time of the running rank on."""
         for rank in ranks:
             slot = self._slots[rank]
             if slot.waits is None:
-                slot.verdict = None  # it was about to give up, but now has what it waited for
+                slot.verdict = None  # it was about to give up, but now gets what it waited for
             else:
                 self._free(slot)
 
@@ -211,7 +211,7 @@ class DeterministicScheduler:
             raise slot.verdict or PeerLost(*LEFT)
 
     def _next(self) -> _Slot | None:
-        """The thread that runs now; ``None`` when all have left."""
+        """Return the rank that runs next; ``None`` when all have left."""
         if self._knocked:
             self._wake()
         if self._runnable and self._runnable[0][0] >= self._look_at:
@@ -233,7 +233,7 @@ class DeterministicScheduler:
                 self._free(slot)
 
     def _untangle(self) -> None:
-        """No rank can run: those that wait would do so for ever, and get an error."""
+        """Give the waiting ranks an error, because none can run and they would wait for ever."""
         blocked = [slot for slot in self._slots if slot.waits is not None]
         if not blocked:
             return

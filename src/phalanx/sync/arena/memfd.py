@@ -21,12 +21,12 @@ import stat
 
 from phalanx.core.errors import InputError, PeerLost
 
-CELL = 64  # one primitive per cache line; glibc's and musl's are all smaller
+CELL = 64  # bytes for one primitive, a cache line; glibc's and musl's are all smaller
 LOCKS = 64
-WAKE_LOCK = LOCKS  # one more, which guards the flags of those who wait to be woken
-ROUNDS = 6  # of the dissemination barrier, enough for 64 workers
+WAKE_LOCK = LOCKS  # one more lock, which guards the flags of those who wait to be woken
+ROUNDS = 6  # rounds of the dissemination barrier, enough for 64 workers
 MAX_WORKERS = 1 << ROUNDS
-FLAGS_AT = CELL  # behind the proof; one byte per worker: it waits to be woken
+FLAGS_AT = CELL  # after the proof: a byte per worker that says whether it waits to be woken
 LOCKS_AT = mmap.PAGESIZE
 BARRIER_AT = LOCKS_AT + (LOCKS + 1) * CELL
 WAKE_AT = BARRIER_AT + MAX_WORKERS * ROUNDS * CELL
@@ -50,7 +50,7 @@ def wake_cell(rank: int) -> int:
 
 
 def pair_cell(sender: int, receiver: int) -> int:
-    """The place where ``sender`` counts what it has signalled to ``receiver``.
+    """Return the place where ``sender`` counts what it has signalled to ``receiver``.
 
     Each pair has one, because a worker may already wait with others while a partner still waits in
     an earlier barrier: a common cell would take their signals for the partner's.
@@ -59,7 +59,7 @@ def pair_cell(sender: int, receiver: int) -> int:
 
 
 def create(workers: int, proof: bytes = b"") -> int:
-    """A new arena for ``workers`` processes; returns its descriptor, to be inherited.
+    """Make an arena for ``workers`` processes; return its descriptor, which they inherit.
 
     ``proof`` lies at its beginning, for those who open it by the number of the descriptor.
     """
@@ -83,7 +83,7 @@ def create(workers: int, proof: bytes = b"") -> int:
 def opened(place: bytes, proof: bytes) -> int:
     """Opens the arena of another process of this user, if it is memory like ours with this
     ``proof``: never a file on a disk. ``place``: its process, and the descriptor there."""
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for somebody
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK  # or a pipe would block
     try:
         process, number = map(int, place.split())
         descriptor = os.open(f"/proc/{process}/fd/{number}", flags)
@@ -93,7 +93,7 @@ def opened(place: bytes, proof: bytes) -> int:
         ) from None
     status = os.fstat(descriptor)
     try:
-        fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)  # only memory has seals
+        fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)  # fails unless it is memory
         fits = stat.S_ISREG(status.st_mode) and status.st_size >= CONTROL_BYTES
         ours = fits and status.st_nlink == 0 and status.st_uid == os.getuid()
         if ours and hmac.compare_digest(os.pread(descriptor, len(proof), 0), proof):

@@ -25,8 +25,8 @@ from phalanx.sync.arena.deterministic_scheduler import SLICE_SECONDS, Determinis
 
 PAUSE_SECONDS = 0.001
 LOCK_SECONDS = 1e-5
-"""Taking a lock lasts so long on average: exponentially distributed, so that anybody may be next,
-however long they have been at it. That is what makes seeds differ."""
+"""Mean seconds for taking a lock. They are exponentially distributed, so that any worker may be
+next, however long it has tried; that is how seeds make a difference."""
 
 
 def compute_with(threads: int) -> int:
@@ -37,7 +37,7 @@ def compute_with(threads: int) -> int:
 
 
 class Hub:
-    """What the threads of one run share; :meth:`arena` gives each rank its view."""
+    """The state that the threads of one run share; :meth:`arena` gives each rank its view."""
 
     def __init__(self, workers: int, seed: int = 0, lock_seconds: float | None = None) -> None:
         self.workers = workers
@@ -47,11 +47,11 @@ class Hub:
         self._regions: dict[int, torch.Tensor] = {}
         self._locks: dict[int, ThreadLock] = {}
         self.busy_until: defaultdict[tuple[str, int], float] = defaultdict(float)
-        """Until when links and servers are busy, in virtual time."""
+        """Virtual times until which links and servers are busy."""
         self.lost: dict[int, str] = {}
-        """Workers that are gone, without whom the others go on, and when that was, in words."""
+        """Workers that were lost while the others went on, each with the time in words."""
         self.kept: dict[object, object] = {}
-        """What one thread has read, so that the others need not read it again."""
+        """Values that one thread has read, so that the others need not read them again."""
         self._arenas = [ThreadArena(self, rank, workers) for rank in range(workers)]
 
     def arena(self, rank: int) -> ThreadArena:
@@ -59,7 +59,7 @@ class Hub:
 
     @contextmanager
     def turn(self, rank: int) -> Iterator[None]:
-        """The life of the calling thread as ``rank``; it begins when all ranks have come.
+        """Let the calling thread live as ``rank``; it begins when all ranks have come.
 
         No other rank runs except while this one waits inside the arena. If it fails, the others
         give up as soon as they ask the arena for anything.
@@ -78,7 +78,7 @@ class Hub:
         return self.scheduler.aborted
 
     def abort(self) -> None:
-        """A thread has failed: those that wait for it give up."""
+        """Make all threads give up, because one of them has failed."""
         self.scheduler.abort()
 
     def meet(
@@ -93,7 +93,7 @@ class Hub:
         if len(arrived) + 1 < len(present):
             self.scheduler.block(rank, arrived, words, gone)
             return
-        latest = max(map(self.scheduler.time, present))  # not the last to come, if time was charged
+        latest = max(map(self.scheduler.time, present))  # more than that of the last to come
         self.scheduler.charge(rank, latest - self.scheduler.time(rank))
         self._go_on(arrived)
         self.scheduler.sleep(rank, 0.0)
@@ -104,7 +104,7 @@ class Hub:
         self.scheduler.resume(others)
 
     def lose(self, rank: int, words: str) -> None:
-        """Ends the calling thread; returns only if the others cannot go on without it."""
+        """End the calling thread; return only if the others cannot go on without it."""
         lost = LostWorker(rank, f"worker {rank}", "simulated")
         others = [arena for arena in self._arenas if arena.rank not in (rank, *self.lost)]
         # The first worker makes plans and files for all.
@@ -136,12 +136,12 @@ class Hub:
 
 @dataclass
 class ThreadLock(Lock):
-    """Excludes ranks, which wait for it in virtual time, and other threads, in real time."""
+    """A lock among ranks, which wait for it in virtual time, and other threads, in real time."""
 
     scheduler: DeterministicScheduler
     index: int
     seconds: float
-    """Seconds that taking the lock lasts, on average."""
+    """Mean seconds for taking the lock."""
     _taken: threading.Lock = field(default_factory=threading.Lock)
     _holder: int | None = None
     _waiting: list[int] = field(default_factory=list)
@@ -155,7 +155,7 @@ class ThreadLock(Lock):
         while not self._taken.acquire(blocking=False):
             if not blocking:
                 return False
-            if self._holder is None:  # a thread without turns has it, and needs no turn to end
+            if self._holder is None:  # a thread without turns has it, and needs none
                 self._acquire_for_real(True)
                 break
             self.scheduler.block(rank, self._waiting, f"waits for lock {self.index}")
@@ -216,7 +216,7 @@ class ThreadArena:
         self.barrier()
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
-        """Watches for a worker that a simulation loses; a thread that fails ends them all."""
+        """Watch for a worker that a simulation loses; a thread that fails ends all the same."""
         self.survives = survives
 
     def barrier(self, gone: Gone | None = None) -> None:
@@ -253,7 +253,7 @@ class ThreadArena:
             time.sleep(seconds)
 
     def charge(self, seconds: float) -> None:
-        """Does what ``sleep`` does, without giving way: see the scheduler's."""
+        """Like ``sleep``, but without giving way: see the scheduler's ``charge``."""
         self._scheduler.charge(self.rank, seconds)
 
     def pause(self) -> None:

@@ -18,8 +18,8 @@ from phalanx.sync.arena import memfd
 from phalanx.sync.arena.arena import LEFT, LostWorker, SubsetBarrier
 from phalanx.sync.arena.clock import MonotonicClock
 
-SPIN_SECONDS = 50e-6  # longer would burn the cores and quota of other workers
-SLICE_SECONDS = 0.1  # a sleeping worker looks up this often whether it waits in vain
+SPIN_SECONDS = 50e-6  # a longer time would take processors and quota from other workers
+SLICE_SECONDS = 0.1  # seconds between two looks of a sleeping worker whether it waits in vain
 _EBUSY, _ETIMEDOUT, _EOWNERDEAD = 16, 110, 130
 
 
@@ -31,7 +31,7 @@ _CLOCK_MONOTONIC = 1
 
 
 def _timed(library: ctypes.CDLL, by_clock: str, otherwise: str) -> Callable[[ctypes.c_void_p], int]:
-    """A wait for a slice of time, by the clock that is never set.
+    """Return a function that waits for a slice of time, by a clock that nobody can set.
 
     Where the C library has no such function (glibc before 2.30) it is the wall clock: setting that
     back would prolong the wait.
@@ -103,8 +103,8 @@ class ShmArena:
     def __init__(self, descriptor: int, rank: int, workers: int) -> None:
         self.host = self
         self.watch: Callable[[], None] | None = None
-        """Called by a worker that waits long: raises where there are other hosts and one of them
-        is gone, which this memory does not show."""
+        """Called by a worker that waits long; raises an error if another host is lost, which this
+        memory does not show."""
         self.rank, self.workers = rank, workers
         self.pace = MonotonicClock()
         self._descriptor = descriptor
@@ -127,7 +127,7 @@ class ShmArena:
         self._start, self._used_before = self._end, False
 
     def _rounds(self) -> Iterator[Round]:
-        """The partners in each round of the barrier: whom to signal, and for whom to wait."""
+        """Yield the partners in each round of the barrier: whom to signal, and for whom to wait."""
         barrier_round, distance = 0, 1
         while distance < self.workers:
             partner = (self.rank + distance) % self.workers
@@ -157,7 +157,7 @@ class ShmArena:
 
     def _map(self, size: int) -> mmap.mmap:
         pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        if self.rank == 0:  # only one may change the size: shrinking would pull pages away
+        if self.rank == 0:  # only one worker may change the size: shrinking would pull pages away
             size = os.fstat(self._descriptor).st_size
             os.ftruncate(self._descriptor, max(size, self._end + pages))
         self.barrier()
@@ -166,7 +166,7 @@ class ShmArena:
         return block
 
     def _agree(self, what: str) -> None:
-        """Check that all workers ask for the same memory; if not, their models differ."""
+        """Check that all workers ask for the same memory; otherwise their models differ."""
         start = self.rank * 32
         self._agreement[start : start + 32] = hashlib.sha256(what.encode()).digest()
         self.barrier()
@@ -214,7 +214,7 @@ class ShmArena:
             self.watch()
 
     def _slept(self, cell: ctypes.c_void_p) -> bool:
-        """Sleep for a slice; whether ``cell`` was posted."""
+        """Sleep for a slice of time; return whether ``cell`` was posted."""
         return self._sem_wait(cell) == 0
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:

@@ -1,4 +1,4 @@
-"""What exchanges take of virtual time in a cluster that is not there: links and servers.
+"""Computes the virtual time of exchanges in a simulated cluster, from its links and servers.
 
 Links and servers serve what comes first, one after the other. The scheduler runs workers in the
 order of their times, so that a worker that asks is never earlier than one that asked before.
@@ -13,11 +13,11 @@ from phalanx.sync.arena.clock import Members, Toll
 from phalanx.sync.arena.memory_arena import ThreadArena
 
 FAST = 1e15
-"""Bytes per second of a link that takes no time."""
+"""Bytes per second that stand for a link that takes no time."""
 
 
 class SimulatedNetwork(Toll):
-    """``shards`` are dealt to the servers one after the other."""
+    """Models links and servers. The ``shards`` are dealt to the servers in turn."""
 
     charges = True
 
@@ -25,11 +25,11 @@ class SimulatedNetwork(Toll):
         self._arena, self._cluster, self._busy = arena, cluster, arena.hub.busy_until
         self._me, self._home = cluster.workers[arena.rank], cluster.home(arena.rank)
         self._servers = [cluster.servers[s * len(cluster.servers) // shards] for s in range(shards)]
-        """The worker on whose machine the server of each shard is."""
+        """The worker on whose machine each shard's server is."""
         self._several = max(1.0, len(cluster.servers) / shards)
-        """Servers of a shard: their links and processors work side by side."""
+        """How many servers share a shard; their links and processors work side by side."""
         self._slowest = LinkSpeed(cluster.latency, cluster.slowest_link or FAST)
-        """The link that all have to wait for in a collective."""
+        """The slowest link, for which all have to wait in a collective."""
         self._known: dict[tuple[Members, float, str | None, bool], float] = {}
         self._sending = False
         self._done = self._back = self._arrives = self._updates = 0.0
@@ -53,7 +53,7 @@ class SimulatedNetwork(Toll):
         # Only the first part waits for the latency; the others follow at once.
         came = now + (self._latency(server) if first else 0.0)
         came = self._carry("in", server, came, count)
-        if came > now:  # another may be there before, and is served before
+        if came > now:  # another worker may be there before, and is served first
             self._arena.sleep(came - now)
         begin, seconds = self._serve(server, came, update)
         self._updates += seconds
@@ -67,7 +67,7 @@ class SimulatedNetwork(Toll):
         self._arena.sleep(begin + seconds - now)
 
     def _serve(self, server: int, came: float, update: float) -> tuple[float, float]:
-        """When the server begins, and how long it takes."""
+        """Return when the server begins with an update, and how long it takes."""
         begin = max(came, self._busy["update", server])
         seconds = update * self._cluster.workers[server].update / self._several
         self._done = self._busy["update", server] = begin + seconds
@@ -89,7 +89,7 @@ class SimulatedNetwork(Toll):
         return 0.0 if self._cluster.home(server) == self._home else self._cluster.latency
 
     def _carry(self, way: str, server: int, earliest: float, count: float) -> float:
-        """When ``count`` bytes are through the link of the server."""
+        """Return when ``count`` bytes have passed the link of the server."""
         link, machine = self._cluster.workers[server].bandwidth, self._cluster.home(server)
         if link is None or self._me.bandwidth is None or machine == self._home:
             return earliest

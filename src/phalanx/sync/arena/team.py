@@ -15,7 +15,7 @@ class Team:
 
     members: tuple[int, ...]
     index: int
-    """This worker's place among the members."""
+    """The place of this worker among the members."""
     teams: int
     """How many teams there are."""
     barrier: SubsetBarrier
@@ -32,7 +32,7 @@ def subset_barrier_of(arena: Arena, members: Sequence[int]) -> SubsetBarrier:
 
 
 def team_of(arena: Arena, teams: Sequence[Sequence[int]]) -> Team:
-    """The team, of ``teams``, that this worker is in; its ``meet`` is a plain barrier."""
+    """Return the one of ``teams`` that this worker is in; its ``meet`` is a plain barrier."""
     members = tuple(next(t for t in teams if arena.rank in t))
     barrier = subset_barrier_of(arena, members)
     return Team(members, members.index(arena.rank), len(teams), barrier, barrier)

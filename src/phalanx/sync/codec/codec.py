@@ -1,4 +1,4 @@
-"""What a codec is: a flat gradient to the buffers that would be sent, and back."""
+"""The interface of a codec, which turns a flat gradient into the buffers to send, and back."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ class Codec(Protocol):
     """
 
     def encode(self, flat: Tensor) -> Payload:
-        """``flat``, of one dimension, any floating type and any length, as a message."""
+        """Return ``flat``, of one dimension, any floating type and any length, as a message."""
 
     def decode(self, payload: Payload, out: Tensor) -> None:
         """Write what the receiver sees into all of ``out``."""
 
     def export_state(self) -> dict[str, Tensor]:
-        """What makes the next message exactly repeatable."""
+        """Return the state that makes the next message exactly repeatable."""
 
     def import_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what another instance with the same options exported."""
+        """Continue from what another instance with the same options exported."""
 
 
 class Stateless:
-    """A base for codecs whose messages stand alone."""
+    """A base for codecs that keep nothing from one message to the next."""
 
     def export_state(self) -> dict[str, Tensor]:
         return {}
@@ -75,7 +75,7 @@ def make_generator(seed: int) -> torch.Generator:
 
 
 def restore(state: Mapping[str, Tensor], name: str, into: Tensor) -> None:
-    """Copy ``state[name]`` over ``into``; a state of another layout is refused."""
+    """Copy ``state[name]`` over ``into``; refuse a state of another layout."""
     saved = state.get(name)
     if saved is None or saved.shape != into.shape:
         found = "is missing" if saved is None else f"has the shape {tuple(saved.shape)}"

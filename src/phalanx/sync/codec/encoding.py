@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 State = dict[str, Tensor]
 Stream = tuple[str, Layout, int, Tensor]
-"""A name, and the layout, shard and memory of what is sent."""
+"""A name, and the layout, the shard and the memory of what is sent."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """Given to a strategy; makes a :class:`Sender` for each stream of tensors it sends."""
+    """Makes a :class:`Sender` for each stream of tensors that a strategy sends."""
 
     codec: CodecSpec | None = None
     bits_per_second: float | None = None
@@ -40,7 +40,7 @@ class Encoding:
         return Sender(self, streams)
 
     def compressor(self, stream: Stream, visit: int) -> Compressor | None:
-        """``visit`` gives each stay in a phase random numbers of its own."""
+        """Make a stream's compressor; ``visit`` gives each stay in a phase other random numbers."""
         if self.codec is None:
             return None
         from phalanx.sync.codec.make import make_compressor, parts_of  # most runs have no codec
@@ -72,24 +72,24 @@ class Sender:
         """Whether receivers see exactly what is sent."""
         passes = self.is_plain and not self._encoding.bits_per_second
         self.untouched = self._plain if passes else None
-        """The bytes of what is sent as it is, in no time."""
+        """The bytes of a message that is sent unchanged and takes no time; else ``None``."""
 
     def begin(self, shared: SharedState) -> None:
-        """A clean start, as a run that is resumed later has it too: nothing that is left of an
-        earlier stay in this phase counts. The steps done so far tell the stays apart."""
+        """Start anew, as a resumed run would: nothing is left of an earlier stay in this phase. The
+        number of steps so far tells the stays apart."""
         if self._encoding.codec is not None:
             counts = (float(n.max()) for steps in shared.steps for n in steps if n.numel())
             self._start(int(max(counts, default=0.0)))
 
     def offer(self, weight: float, masks: Sequence[bytes | None]) -> int:
-        """Send, unless there are neither samples nor gradients (``masks`` tell which are used):
+        """Send, unless there are neither samples nor gradients (``masks`` tell which are used);
         what the codec still owes then waits for this worker's next step."""
         if weight == 0.0 and not any(mask is None or any(mask) for mask in masks):
             return 0
         return self.send()
 
     def send(self) -> int:
-        """The tensors become what the receivers see; returns the bytes that takes."""
+        """Turn the tensors into what the receivers see; return the bytes to send."""
         if self.untouched is not None:
             return self.untouched
         count = self._plain
@@ -99,7 +99,7 @@ class Sender:
         return count
 
     def encode(self) -> list[Payload]:
-        """The messages themselves, for a real wire; the tensors become what receivers see."""
+        """Return the messages for a real wire, and turn the tensors into what the receivers see."""
         from phalanx.sync.codec.codec import Payload
 
         return [

@@ -1,4 +1,4 @@
-"""What a worker keeps around its codec: with error feedback or without.
+"""Keeps what a worker's codec has to remember: with error feedback or without.
 
 Error feedback (Seide et al. 2014, Karimireddy et al. 2019): what a message could not carry is
 added to the next one, so that nothing is lost: the sum of everything decoded, plus the residual,
@@ -18,7 +18,7 @@ _CODEC = "codec."
 
 
 class Compressor:
-    """One stream's sender: a worker has one per flat buffer that it compresses.
+    """The sender of one stream: a worker has one for each flat buffer that it compresses.
 
     Of this one each message stands alone: for codecs whose error has a mean of zero or is
     negligible.
@@ -28,23 +28,23 @@ class Compressor:
         self._codec = codec
 
     def compress(self, flat: Tensor) -> Payload:
-        """The message for ``flat``, in which the decoded values are left: what receivers see."""
+        """Return the message for ``flat``, and leave in it what the receivers decode."""
         payload = self._codec.encode(flat)
         self._codec.decode(payload, flat)
         return payload
 
     def export_state(self) -> dict[str, Tensor]:
-        """What makes the next message exactly repeatable."""
+        """Return the state that makes the next message exactly repeatable."""
         return {_CODEC + name: tensor for name, tensor in self._codec.export_state().items()}
 
     def import_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what another instance with the same options exported."""
+        """Continue from what another instance with the same options exported."""
         own = {k.removeprefix(_CODEC): t for k, t in state.items() if k.startswith(_CODEC)}
         self._codec.import_state(own)
 
 
 class ErrorFeedback(Compressor):
-    """The residual is kept in float32 (float64 for float64 gradients).
+    """Keeps the residual in float32 (float64 for float64 gradients).
 
     What is not finite is sent and forgotten, or one bad step would spoil all that follow.
     """
@@ -54,7 +54,7 @@ class ErrorFeedback(Compressor):
         self._residual = torch.zeros(size, dtype=working_dtype(dtype))
 
     def compress(self, flat: Tensor) -> Payload:
-        # The residual holds the whole wish first; half types then round it into ``flat``.
+        # The residual holds all that was to be sent; half types then round it into ``flat``.
         wish = self._residual.add_(flat)
         flat.copy_(wish)
         payload = super().compress(flat)

@@ -20,7 +20,7 @@ class _Half(Stateless):
     wire: ClassVar[torch.dtype]
 
     def __init__(self, parts: Sequence[Part], seed: int) -> None:
-        """Ignores both: neither the shape of the parameters nor chance matters here."""
+        """Ignore both arguments: neither the shape of the parameters nor chance matters here."""
 
     def encode(self, flat: Tensor) -> Payload:
         return Payload((flat.to(self.wire, copy=True),))

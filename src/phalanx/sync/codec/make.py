@@ -20,13 +20,13 @@ def make_codec(spec: CodecSpec, parts: Sequence[Part], seed: int) -> Codec:
 def make_compressor(
     spec: CodecSpec, parts: Sequence[Part], size: int, dtype: torch.dtype, seed: int
 ) -> Compressor:
-    """One stream's sender; streams that are summed need seeds of their own."""
+    """Make one stream's compressor; streams that are summed need seeds of their own."""
     codec = make_codec(spec, parts, seed)
     return ErrorFeedback(codec, size, dtype) if spec.traits.feedback else Compressor(codec)
 
 
 def parts_of(layout: Layout, shard: int) -> tuple[Part, ...]:
-    """The parameters in one shard, as positions within it."""
+    """Return the parameters in one shard, as positions within it."""
     low, _ = layout.bounds(shard)
     found = []
     for piece in layout.shards[shard]:

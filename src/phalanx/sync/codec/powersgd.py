@@ -41,7 +41,7 @@ class _Matrix:
 
 
 class PowerSGD:
-    """Factors of ``rank`` columns, in float32 (float64 for float64 values)."""
+    """Sends factors of ``rank`` columns, in float32 (float64 for float64 values)."""
 
     def __init__(self, parts: Sequence[Part], seed: int, rank: int = 4) -> None:
         self._rank = rank
@@ -103,7 +103,7 @@ def _matrices(parts: Sequence[Part]) -> Iterator[_Matrix]:
 
 
 def _gaps(matrices: Sequence[_Matrix], flat: Tensor) -> Iterator[Tensor]:
-    """What lies before, between and after ``matrices``."""
+    """Yield what lies before, between and after ``matrices``."""
     at = 0
     for matrix in matrices:
         yield flat[at : matrix.start]
@@ -112,5 +112,5 @@ def _gaps(matrices: Sequence[_Matrix], flat: Tensor) -> Iterator[Tensor]:
 
 
 def _plain(factor: Tensor) -> Tensor:
-    """Row by row in memory, also where one column makes torch call any order contiguous."""
+    """Lay a factor row by row in memory, also one column, of any order to torch."""
     return factor.clone(memory_format=torch.contiguous_format)

@@ -30,7 +30,7 @@ _SEED = 0x5EED
 
 @lru_cache(maxsize=8)
 def noise_table(reach: int, base: float, dtype: torch.dtype) -> Tensor:
-    """Noise between ``base`` and ``base`` + 1; ``reach`` values from each of POSITIONS on.
+    """Return noise between ``base`` and ``base`` + 1; ``reach`` values from each of POSITIONS on.
 
     One table serves the whole process: 4096 evenly spaced levels, 16 times each, shuffled once. A
     message reads it from random positions, so that every value meets every level equally often.
@@ -125,7 +125,7 @@ class _Quantised(ABC):
         self._generator.set_state(saved)
 
     def _prepare(self, size: int, dtype: torch.dtype) -> tuple[_Span, ...]:
-        """The spans of ``size`` values, with scratch memory for the longest."""
+        """Make the spans of ``size`` values, with scratch memory for the longest."""
         spans = _cut(size, self._block, self.per_byte)
         longest = max((span.end - span.start for span in spans), default=0)
         if self._numbers.numel() < longest or self._numbers.dtype != dtype:
@@ -141,7 +141,7 @@ class _Quantised(ABC):
 
 
 def _measure(values: Tensor, levels: int, scales: Tensor) -> Tensor:
-    """Write each row's scale; returns 1 / scale as a column."""
+    """Write each row's scale; return 1 / scale as a column."""
     # aminmax and the infinity norm give the same, at three times the cost.
     torch.maximum(values.amax(1), values.amin(1).neg_(), out=scales)
     # Multiplied: after a division, the largest float would decode to infinity.
@@ -161,7 +161,7 @@ class Int8(_Quantised):
 
 
 class Int4(_Quantised):
-    """Two to a byte: the first half of a span in the low four bits, the second in the high."""
+    """Packs two codes in a byte: the first half of a span in the four low bits."""
 
     levels = 7
     per_byte = 2

@@ -17,7 +17,7 @@ from torch import Tensor
 from phalanx.sync.codec.codec import Part, Payload, Stateless
 
 _INDEX = torch.int32
-_STRIDE = 61  # of the sample; prime, so that it does not run along the columns of a matrix
+_STRIDE = 61  # of the sample: a prime, so that it does not follow the columns of a matrix
 _WORTH_SAMPLING = 1 << 16
 
 
@@ -44,7 +44,7 @@ class _Sparse(Stateless, ABC):
 
 
 class TopK(_Sparse):
-    """The ``ratio`` of values that are largest in magnitude; at least one."""
+    """Sends the ``ratio`` of values that are largest in magnitude; at least one."""
 
     def __init__(self, parts: Sequence[Part], seed: int, ratio: float = 0.01) -> None:
         self._ratio = ratio
@@ -55,7 +55,7 @@ class TopK(_Sparse):
 
 
 class Threshold(_Sparse):
-    """The values whose magnitude is at least ``value``."""
+    """Sends the values whose magnitude is at least ``value``."""
 
     def __init__(self, parts: Sequence[Part], seed: int, value: float = 0.001) -> None:
         self._value = value
@@ -66,7 +66,7 @@ class Threshold(_Sparse):
 
 
 def largest(magnitudes: Tensor, count: int) -> Tensor:
-    """Places of the ``count`` largest values, exactly.
+    """Return the places of the ``count`` largest values, exactly.
 
     In a long tensor a sample tells which values are candidates: looking only among those takes a
     seventh of the time.
@@ -83,6 +83,6 @@ def largest(magnitudes: Tensor, count: int) -> Tensor:
 
 
 def _not_below(magnitudes: Tensor, least: float) -> Tensor:
-    """Places where values are at least ``least``, or NaN."""
+    """Return the places where values are at least ``least``, or NaN."""
     below = magnitudes.lt(least).numpy()
     return torch.from_numpy(np.flatnonzero(np.logical_not(below, out=below)))

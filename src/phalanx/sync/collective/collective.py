@@ -1,4 +1,4 @@
-"""What a reducer uses: sums, gathers and broadcasts, whatever the topology."""
+"""The collectives that a reducer uses: sums, gathers and broadcasts over any topology."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.sync.collective.links import Links
 from phalanx.sync.connect.channel import Channel
 
 PACKED = 64 << 10
-"""Several tensors that are no larger than this together travel as one: rounds cost more."""
+"""Bytes; several tensors that are no larger together travel as one message, which saves rounds."""
 LATENCY_ROUNDS = 7
 
 ALGORITHMS: dict[str, Callable[[Links, Tensor], None]] = {
@@ -61,7 +61,7 @@ class Collective:
         return self.links.size
 
     def topology(self, count_bytes: int) -> str:
-        """The algorithm for a message of that many bytes."""
+        """Return the algorithm for a message of that many bytes."""
         topology, latency = self._wanted
         return choose(topology, self.links.size, count_bytes, latency)
 
@@ -79,7 +79,7 @@ class Collective:
     def sum_ahead(
         self, flat: Tensor, cuts: Sequence[int], *, on_gpu: bool = False
     ) -> ahead.EarlySum | None:
-        """An all-reduce of ``flat``, always the same one, that may begin early; if that pays.
+        """Make an all-reduce of ``flat`` that may begin early; ``None`` if that does not pay.
 
         ``on_gpu``: this participant computes there, and its processors are idle. Everybody decides
         alike. From then on it is the only thing that this is used for.
@@ -105,7 +105,7 @@ class Collective:
         return {peer: [striped.Stripe(channels[peer]) for channels in opened] for peer in opened[0]}
 
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Everybody's ``payload``, by rank: any number of tensors of any types and shapes.
+        """Return everybody's ``payload``, by rank: any number of tensors of any types and shapes.
 
         Many pass messages around a ring (Chan et al., "Collective communication: theory, practice,
         and experience", 2007), so that no port is sent to by all at once.
@@ -114,7 +114,7 @@ class Collective:
         return (all_gather_direct if direct else all_gather_ring)(self.links, payload)
 
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> int:
-        """Everybody's ``tensors`` become those of ``root``; returns the bytes sent."""
+        """Copy the ``tensors`` of ``root`` to everybody's; return the bytes sent."""
         before = self.links.sent
         for tensor in tensors:
             tree.broadcast(self.links, tensor.detach().view(-1), root)
@@ -149,7 +149,7 @@ def all_gather_direct(links: Links, payload: Sequence[Tensor]) -> list[list[Tens
 
 
 def all_gather_ring(links: Links, payload: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Each passes on what it received last, until everybody has everything."""
+    """Gather on a ring: each passes on what it received last, until everybody has everything."""
     rank, size = links.rank, links.size
     gathered: list[list[Tensor]] = [list(payload) for _ in range(size)]
     for step in range(size - 1):
@@ -160,7 +160,7 @@ def all_gather_ring(links: Links, payload: Sequence[Tensor]) -> list[list[Tensor
 
 
 def measured_latency(links: Links) -> float | None:
-    """Latency of one message, in seconds; ``None`` for two participants, where nothing needs it.
+    """Measure the seconds of one message; ``None`` for two participants, where nothing needs it.
 
     Everybody sends to the next and receives from the one before. All use the mean over
     participants, because a participant with another topology would wait for ever.

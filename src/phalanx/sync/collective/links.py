@@ -1,4 +1,4 @@
-"""A mesh of connections among some participants, each known by its rank: what collectives run on.
+"""A mesh of connections among some participants, by rank, on which collectives run.
 
 What is swapped is raw bytes of sizes both sides know, so there are no frames, and a message may be
 taken in smaller pieces than it was sent in.
@@ -27,12 +27,12 @@ Parcel = tuple[int, Sequence[memoryview]]
 """A participant's rank, and the memory that goes to it or is filled by it."""
 
 SMALL = 16 << 10
-"""Messages that the kernel takes at once, so that both sides may send first and then receive."""
+"""Bytes that the kernel takes at once, so that both sides may send first and then receive."""
 _KEPT_VIEWS = 64
 
 
 def raw(flat: Flat) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU, without a copy."""
+    """Return the bytes of a contiguous tensor on the CPU, without a copy."""
     if isinstance(flat, memoryview):
         return flat
     if not flat.is_contiguous() or flat.is_cuda:
@@ -51,7 +51,7 @@ class Scratch:
         self._views: dict[tuple[torch.dtype, int], Tensor] = {}
 
     def take(self, like: Tensor, count: int | None = None) -> Tensor:
-        """``count`` elements (those of ``like``) of its type; the last one lent is gone."""
+        """Lend ``count`` elements (as many as ``like``) of its type, till the next call."""
         count = like.numel() if count is None else count
         view = self._views.get((like.dtype, count))
         return self._make(like, count) if view is None else view
@@ -69,7 +69,7 @@ class Scratch:
 
 
 class Links:
-    """Participant ``rank``, with an authenticated channel to each of the others."""
+    """The connections of participant ``rank``: an authenticated channel to each of the others."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class Links:
         self.scratch = Scratch()
         self._channels, self._timeout = dict(channels), timeout
         self.goes_ahead = all(channel.sends_ahead for channel in self._channels.values())
-        """Whether a part of an exchange may go before its time: by ``push`` and ``pull``."""
+        """Whether part of an exchange may be sent early, by ``push`` and ``pull``."""
 
     def push(self, to: int, outgoing: Sequence[memoryview]) -> int:
-        """Send what goes without waiting; how many bytes went."""
+        """Send what can be sent without waiting; return how many bytes that was."""
         if not self.goes_ahead:
             return 0
         channel = self._channels[to]
@@ -98,11 +98,11 @@ class Links:
         return count
 
     def pull(self, frm: int, incoming: memoryview) -> int:
-        """Receive what is there already; how many bytes came."""
+        """Receive what is there already; return how many bytes that was."""
         return self._channels[frm].receive_some(incoming, wait=False) if self.goes_ahead else 0
 
     def swap(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
-        """Send and receive all of it, at once and in both directions."""
+        """Send and receive all of it, in both directions at once."""
         channels = self._channels
         count = sum(len(buffer) for _, buffers in outgoing for buffer in buffers)
         if count <= SMALL and self._timeout is None:
@@ -120,7 +120,7 @@ class Links:
         self.sent += count
 
     def close(self) -> None:
-        """Nothing can be sent any more; the others find this participant gone."""
+        """Close the connections; the others find this participant gone."""
         for channel in self._channels.values():
             channel.close()
 
@@ -148,7 +148,7 @@ class Links:
     def exchange_payloads(
         self, to: int | None, payload: Sequence[Tensor], frm: int | None
     ) -> list[Tensor]:
-        """Exchanges tensors whose number, types and sizes the receiver does not know."""
+        """Exchange tensors whose number, types and sizes the receiver does not know."""
         received = self.swap_payloads(
             {} if to is None else {to: payload}, [] if frm is None else [frm]
         )
@@ -157,7 +157,7 @@ class Links:
     def swap_payloads(
         self, outgoing: Mapping[int, Sequence[Tensor]], senders: Iterable[int]
     ) -> dict[int, list[Tensor]]:
-        """Messages to some, messages from some; returned by sender, in memory of their own."""
+        """Send messages to some and receive from others; return those by sender, as copies."""
         headers = {to: encode_header(payload) for to, payload in outgoing.items()}
         blocks = {frm: bytearray(BLOCK) for frm in senders}
         self.swap(
@@ -212,7 +212,7 @@ def open_channels(
     timeout: float,
     names: Sequence[str],
 ) -> dict[int, Channel]:
-    """Opens a channel to each of the others, by rank."""
+    """Open a channel to each of the others, by rank."""
     deadline = time.monotonic() + timeout
     channels: dict[int, Channel] = {}
     try:
@@ -238,7 +238,7 @@ def open_channels(
 
 @contextmanager
 def _named(name: str, address: str, port: int) -> Iterator[None]:
-    """Errors of opening speak of the participant, not of its port."""
+    """Let errors of opening name the participant, not its port."""
     try:
         yield
     except PeerLost as lost:

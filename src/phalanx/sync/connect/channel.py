@@ -33,7 +33,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class ConnectionEnded(MachineLost):
-    """The other side closed the connection, and did not break down."""
+    """The other side closed the connection in good order."""
 
 
 class Channel:
@@ -44,12 +44,12 @@ class Channel:
     """
 
     sends_ahead: ClassVar[bool] = True
-    """Whether a part of a message may go before its time."""
+    """Whether part of a message may be sent early."""
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
         self.peer = peer
         self.introduction = Introduction()
-        """What the side that connected said of itself, if this side answered."""
+        """What the caller said of itself, on the side that was called."""
         self.max_payload = MAX_PAYLOAD
         self._connection = connection
         self._watch = liveness.LinkWatch(connection)
@@ -69,7 +69,7 @@ class Channel:
         self.send_raw([memoryview(prefix), *views])
 
     def receive(self) -> tuple[bytes, int]:
-        """The header of the next frame, and how many bytes of payload follow it."""
+        """Return the header of the next frame, and how many bytes of payload follow it."""
         if self._unread:
             raise self.lost(f"{self._unread} bytes of its last message were not expected")
         self.receive_raw(self._prefix)
@@ -99,7 +99,7 @@ class Channel:
             count -= len(part)
 
     def poll(self, seconds: float) -> bool:
-        """Is there something to read (also: the end of the connection), within ``seconds``?"""
+        """Wait up to ``seconds`` for something to read, or the end of the connection."""
         deadline = time.monotonic() + seconds
         while True:
             left = deadline - time.monotonic()
@@ -140,7 +140,7 @@ class Channel:
                 view = view[count:]
 
     def send_some(self, views: Sequence[memoryview], *, wait: bool) -> int:
-        """Send what goes now (``wait``: at least one byte); how many bytes went."""
+        """Send what can be sent now (``wait``: at least a byte); return how many bytes went."""
         while True:
             try:
                 flags = 0 if wait else socket.MSG_DONTWAIT
@@ -153,7 +153,7 @@ class Channel:
                 raise self.lost(reason(error)) from None
 
     def receive_some(self, view: memoryview, *, wait: bool) -> int:
-        """Receive what is there (``wait``: at least one byte); how many bytes came."""
+        """Receive what is there (``wait``: at least one byte); return how many bytes that was."""
         while True:
             try:
                 flags = socket.MSG_WAITALL if wait else socket.MSG_DONTWAIT
@@ -170,17 +170,17 @@ class Channel:
             return count
 
     def poll_events(self, sending: bool, receiving: bool) -> int:
-        """The events to wait for before the next try in these directions."""
+        """Return the events to wait for before the next try in these directions."""
         return (select.POLLOUT if sending else 0) | (select.POLLIN if receiving else 0)
 
     def expect_bulk(self, size: int) -> None:
-        """Prepare for so much at once that the peer's kernel may not hold it."""
+        """Prepare for a message so large that the peer's kernel may not hold it."""
         if size > BULK_BYTES and not self._bulk:
             self._bulk = True
             liveness.allow_slow_reader(self._connection)
 
     def ready(self, events: int, seconds: float) -> bool:
-        """Does one of the poll ``events`` come within ``seconds``?"""
+        """Wait up to ``seconds`` for one of the poll ``events``."""
         number = self.fileno()
         if number < 0:
             raise self.lost(CLOSED_HERE)
@@ -201,11 +201,11 @@ class Channel:
             raise self.lost("its machine does not answer any more")
 
     def lost(self, why: str) -> MachineLost:
-        """The error that says that this peer is gone."""
+        """Return the error which says that this peer is gone."""
         return MachineLost(f"{self.peer} is gone ({why})", _REMEDY)
 
     def closed(self) -> ConnectionEnded:
-        """The error that says that this peer has closed the connection."""
+        """Return the error which says that this peer has closed the connection."""
         return ConnectionEnded(f"{self.peer} is gone (it closed the connection)", _REMEDY)
 
     def _take(self, count: int) -> None:
@@ -215,7 +215,7 @@ class Channel:
 
 
 def reason(error: OSError) -> str:
-    """Why the connection ended, in words."""
+    """Say in words why the connection ended."""
     if isinstance(error, TimeoutError):
         return "its machine does not answer any more"
     if isinstance(error, ConnectionResetError | BrokenPipeError):
@@ -226,14 +226,14 @@ def reason(error: OSError) -> str:
 
 
 def as_bytes(buffer: Buffer) -> memoryview:
-    """The raw bytes of ``buffer``, not copied."""
+    """Return the bytes of ``buffer`` without copying them."""
     view = memoryview(buffer)
     # An empty view of several dimensions cannot be cast.
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def drop_first(views: list[memoryview], count: int) -> None:
-    """Take the first ``count`` bytes off ``views``."""
+    """Remove the first ``count`` bytes from ``views``."""
     while count:
         if count < len(views[0]):
             views[0] = views[0][count:]

@@ -42,7 +42,7 @@ def connect(
     source: str | None = None,
     name: str | None = None,
 ) -> Channel:
-    """A channel to the listener at ``address``; tries again until ``timeout`` if there is none yet.
+    """Open a channel to the listener at ``address``; try until ``timeout`` if there is none yet.
 
     ``source`` is the address of this machine to connect from, so that the network is not guessed.
     ``name`` is the listener's, if it has one of its own.
@@ -66,7 +66,7 @@ def connect(
             why = "it ended the connection; perhaps its port is flooded"
             if refused >= MAX_REFUSED_PROOFS:
                 raise without_key(peer) from None
-            # Longer each time, and never all at once: others may be in the same crowd.
+            # Wait longer each time, and at random: many may be trying at once.
             rest = min(2 * rest, _LONGEST_REST_SECONDS)
         except OSError as error:
             if error.errno in _NEVER:
@@ -109,7 +109,7 @@ def _impossible(peer: str, source: str | None, error: OSError) -> InputError:
 
 
 def resolve(address: str, port: int) -> tuple[socket.AddressFamily, SocketAddress]:
-    """The family and socket address of ``address`` (a number or a name)."""
+    """Return the family and the socket address of ``address`` (a number or a name)."""
     try:
         found = socket.getaddrinfo(address or "?", port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -121,7 +121,7 @@ def resolve(address: str, port: int) -> tuple[socket.AddressFamily, SocketAddres
 
 
 def listening(address: str, port: int, backlog: int) -> socket.socket:
-    """A socket that listens on ``address`` only and never blocks."""
+    """Make a socket that listens on ``address`` only and never blocks."""
     family, where = resolve(address, port)
     if ipaddress.ip_address(str(where[0]).partition("%")[0]).is_unspecified:
         raise InputError(

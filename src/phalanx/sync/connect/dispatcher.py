@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Dispatcher:
-    """Accepts from ``listener``; may be asked by several threads."""
+    """Accepts channels from ``listener``; several threads may ask it."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -32,7 +32,7 @@ class Dispatcher:
         self._waiting: dict[Introduction, tuple[Channel, float]] = {}
 
     def expect(self, caller: Introduction, deadline: float, name: str) -> Channel:
-        """The channel of one who introduced itself like this; waits until ``deadline``."""
+        """Return the channel of one who introduced itself like this; wait until ``deadline``."""
         while True:
             if (channel := self._take(caller)) is not None:
                 return channel
@@ -44,7 +44,7 @@ class Dispatcher:
             self._accept_one()
 
     def close(self) -> None:
-        """Drop those who still wait. The listener stays its owner's."""
+        """Drop the channels that still wait. The listener remains its owner's."""
         with self._guard:
             waiting, self._waiting = self._waiting, {}
         for channel, _ in waiting.values():
@@ -56,7 +56,7 @@ class Dispatcher:
         return found[0] if found else None
 
     def _accept_one(self) -> None:
-        """Take in one channel, if one comes soon. One thread does so, the others look again."""
+        """Accept one channel, if one comes soon. One thread does so; the others wait."""
         if not self._door.acquire(timeout=_LOOK_SECONDS):
             return
         try:
@@ -67,7 +67,7 @@ class Dispatcher:
             self._keep(channel.introduction, channel)
 
     def _keep(self, caller: Introduction, channel: Channel) -> None:
-        """Keeps a call. A second call replaces the first; one that waits too long is closed."""
+        """Keep a call. A second call replaces the first; one that waits too long is closed."""
         now = time.monotonic()
         with self._guard:
             dropped = [self._waiting.pop(caller, None)]
@@ -81,10 +81,10 @@ class Dispatcher:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a process needs to reach the others and to be reached."""
+    """What a process needs to reach the others and to be reached: key, listener, address."""
 
     key: RunKey
     address: str
-    """The address of this machine that is listened on and connected from."""
+    """The address of this machine on which it listens and from which it connects."""
     dispatcher: Dispatcher
     tls: bool = False

@@ -1,4 +1,4 @@
-"""Raw bytes in both directions at once, over several connections."""
+"""Exchanges raw bytes in both directions at once, over several connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Flow:
             channel.expect_bulk(sum(map(len, self.left)))
 
     def move(self, *, wait: bool) -> bool:
-        """Move what goes now; whether anything went."""
+        """Move what can be moved now; return whether anything was."""
         if self.sends:
             count = self.channel.send_some(self.left, wait=wait)
         else:
@@ -43,7 +43,7 @@ def exchange(
     flows += [_Flow(channel, buffers, sends=False) for channel, buffers in incoming]
     flows = [flow for flow in flows if flow.left]
     while flows:
-        # With one direction left there is nothing to be fair to: the kernel may wait for us.
+        # With one direction left nothing else can starve: the kernel may wait for us.
         alone = len(flows) == 1 and deadline is None
         moved = False
         for flow in flows:
@@ -54,7 +54,7 @@ def exchange(
 
 
 def _wait(flows: Sequence[_Flow], deadline: float | None) -> None:
-    """Waits until one of the flows may go on; raises for a cut link and past the deadline."""
+    """Wait until one of the flows may go on; raise for a cut link, or past the deadline."""
     poller = select.poll()
     wanted: dict[int, int] = {}
     for flow in flows:
@@ -71,5 +71,5 @@ def _wait(flows: Sequence[_Flow], deadline: float | None) -> None:
 
 
 def _pause(deadline: float) -> float:
-    """Milliseconds until the next look."""
+    """Return the milliseconds until the next look."""
     return max(0.0, min(deadline - time.monotonic(), liveness.LOOK_SECONDS)) * 1000

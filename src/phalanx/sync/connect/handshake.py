@@ -34,7 +34,7 @@ HANDSHAKE_SECONDS = 5.0
 class Dropped(Exception):  # noqa: N818  (what happened, not what went wrong here)
     """The other side ended the connection before its part of the handshake.
 
-    ``refused``: in good order and after it had our proof, so that is what it did not like.
+    ``refused``: it closed in good order after our proof had been sent, so it rejected the proof.
     """
 
     def __init__(self, refused: bool) -> None:
@@ -78,7 +78,7 @@ class _Transcript:
 
 
 class ServerHandshake:
-    """One connection that has proved nothing yet; never blocks.
+    """The server's side of one new connection; it never blocks.
 
     To those without the key all failures look the same: the connection ends.
     """
@@ -95,7 +95,7 @@ class ServerHandshake:
         self._send(greeting + self._nonce)
 
     def advance(self) -> bool:
-        """Take what has come; True once the client has proved the key. ``OSError`` if it failed."""
+        """Read what has come; return whether the client proved the key, or raise OSError."""
         try:
             part = self.connection.recv(ANSWER_BYTES - len(self._answer))
         except BlockingIOError:
@@ -111,7 +111,7 @@ class ServerHandshake:
             raise ConnectionAbortedError
         self._send(self._name + transcript.server_proof(self._key, self._name))
         purpose, name, caller, callee = _INTRODUCTION.unpack(said)
-        if name != self._name:  # our name has just gone to it
+        if name != self._name:  # it called another, and knows so: our answer has our name
             raise ConnectionAbortedError
         self.introduction = Introduction(_text(purpose), caller, callee)
         self.binding = transcript.binding()
@@ -133,7 +133,7 @@ class Caller:
     name: str
 
     def prove(self, connection: socket.socket, peer: str, seconds: float) -> bytes:
-        """The binding, within ``seconds``; ``PeerLost`` if the server is not the one."""
+        """Do the handshake and return its binding, or raise ``PeerLost`` for a wrong server."""
         deadline = time.monotonic() + min(seconds, HANDSHAKE_SECONDS)
         hello = _read(connection, HELLO_BYTES, deadline, proved=False)
         if not hello.startswith(self.greeting):
@@ -200,7 +200,7 @@ def _within(connection: socket.socket, deadline: float) -> None:
 
 
 def _fitting(text: str) -> str:
-    """Itself, or what stands for it where it is too long."""
+    """Return ``text``, or its hash if it is too long."""
     long = len(text.encode()) > NAME_BYTES
     return hashlib.sha256(text.encode()).hexdigest() if long else text
 

@@ -33,7 +33,7 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True)
 class ListenerIdentity:
-    """What a listener is to those who come: its key, its name, and whether it speaks TLS."""
+    """What callers have to know of a listener: its key, its name, and whether it speaks TLS."""
 
     key: RunKey
     name: str
@@ -41,12 +41,12 @@ class ListenerIdentity:
 
 
 class PendingConnection:
-    """Never blocks; every failure is an ``OSError``, and to the other side just an end."""
+    """A connection not yet proved. It never blocks; a failure is an ``OSError``, and ends it."""
 
     def __init__(self, connection: socket.socket, listener: ListenerIdentity, source: str) -> None:
         self.connection = connection
         self.source = source
-        """The source whose quota it is under."""
+        """The source by whose quota it is counted."""
         self.proved = False
         self.events = selectors.EVENT_READ
         self._listener = listener
@@ -56,7 +56,7 @@ class PendingConnection:
         self._secured: ssl.SSLSocket | None = None
 
     def advance(self) -> Channel | None:
-        """Take what has come; the channel once everything is proved."""
+        """Read what has come; return the channel once everything is proved."""
         if self._secured is None:
             if not self._proof.advance():
                 return None
@@ -71,7 +71,7 @@ class PendingConnection:
         return self._secure(self._secured)
 
     def turn_away(self) -> None:
-        """Resets it for want of room, so that a member knows it from a refusal and comes again."""
+        """Reset it for want of room, which a member can tell from a refusal; it tries again."""
         with contextlib.suppress(OSError):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.connection.close()
@@ -95,7 +95,7 @@ class PendingConnection:
 
 
 def describe(connection: socket.socket) -> str:
-    """The other side's address and port, for messages."""
+    """Return the other side's address and port, for messages."""
     address, port = connection.getpeername()[:2]
     return endpoint(address, port)
 
@@ -123,18 +123,18 @@ class Lobby:
         self._members: frozenset[str] = frozenset()
 
     def reserve(self, addresses: Iterable[str]) -> None:
-        """Keep places for these addresses; what is no address (a name) is left out."""
+        """Keep places for these addresses; names, which are no addresses, are left out."""
         self._members |= {plain for each in addresses if (plain := _plain(each))}
 
     def source(self, address: str) -> str:
-        """The source that connections are counted by: an address, or a stranger's IPv6 network."""
+        """Return how connections are counted: by address, or by a stranger's IPv6 network."""
         plain = _plain(address)
         if ":" not in plain or plain in self._members:
             return plain
         return str(ipaddress.ip_network((plain, _NETWORK_BITS), strict=False))
 
     def who_goes(self, source: str) -> int | None:
-        """The one that makes room for another of ``source``; ``None`` while there is room."""
+        """Return whom to close for another of ``source``; ``None`` while there is room."""
         waiting = {n: g.source for n, g in self.pending.items() if not g.proved}
         same = [number for number, other in waiting.items() if other == source]
         if source in self._members:
@@ -145,7 +145,7 @@ class Lobby:
         return _one_of_the_most(strangers) if len(strangers) >= MAX_PENDING else None
 
     def anybody(self) -> int | None:
-        """The one that goes where nothing else is left to give."""
+        """Return whom to close when there is no other way."""
         return _one_of_the_most({n: g.source for n, g in self.pending.items() if not g.proved})
 
 
@@ -163,7 +163,7 @@ def _plain(address: str) -> str:
 
 
 class Listener:
-    """Listens on one address; ``accept`` gives only channels whose peer has proved the key."""
+    """Listens on one address; ``accept`` returns only channels whose peer has proved the key."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class Listener:
         self._thread.start()
 
     def accept(self, timeout: float | None = None) -> Channel | None:
-        """The next member that has proved the key; None after ``timeout`` or ``close``."""
+        """Return the next member that proved the key; ``None`` after ``timeout`` or ``close``."""
         with self._accepting:
             if self._closed:
                 return None
@@ -214,11 +214,11 @@ class Listener:
         self._lobby.reserve(addresses)
 
     def fileno(self) -> int:
-        """Readable when a channel waits to be accepted."""
+        """The descriptor, which is readable when a channel waits to be accepted."""
         return self._ready
 
     def close(self) -> None:
-        """Stop listening; channels that were not accepted are closed."""
+        """Stop listening, and close channels that were not accepted."""
         if self._closed:
             return
         self._closed = True
@@ -247,7 +247,7 @@ class Listener:
                 pending.connection.close()
 
     def _pause(self) -> float | None:
-        """Seconds until the oldest connection is late; all get the same time, so it is first."""
+        """Return the seconds until the oldest connection, which is first, is late."""
         for pending in self._pending.values():
             return max(0.0, pending.deadline - time.monotonic())
         return None
@@ -258,7 +258,7 @@ class Listener:
         except BlockingIOError:
             return
         except OSError:
-            # Gone again, or no file numbers left: make room, and do not spin.
+            # The caller has gone, or there are no file numbers left: make room, and do not spin.
             self._turn_away(self._lobby.anybody())
             time.sleep(_REST_SECONDS)
             return

@@ -17,7 +17,7 @@ import time
 LOOK_SECONDS = 1
 SILENT_MILLISECONDS = 3500
 _USER_TIMEOUT_MILLISECONDS = 5000
-# Since Linux 6.15; the constant is not in Python. Bounds the pause between two tries.
+# Since Linux 6.15, and not in Python: it bounds the pause between two tries.
 _TCP_RTO_MAX_MS = 44
 _LONGEST_PAUSE_MILLISECONDS = 1000
 # struct tcp_info: retransmits and probes are its third and fourth bytes, last_ack_recv is a word.
@@ -28,7 +28,7 @@ _INFO_BYTES = 60
 
 
 def prepare(connection: socket.socket) -> None:
-    """Send at once, ask a silent peer every second, and come back from every call in a second."""
+    """Make a connection send at once, probe a silent peer, and return within a second."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
@@ -44,12 +44,12 @@ def prepare(connection: socket.socket) -> None:
 
 
 def allow_slow_reader(connection: socket.socket) -> None:
-    """Do not drop a peer that lives but lets much wait: from now on only ``LinkWatch`` judges."""
+    """Keep a peer that lives but reads slowly: from now on only ``LinkWatch`` judges it."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
 
 
 class LinkWatch:
-    """Judges one connection by two looks in a row, so that an answer under way is not missed."""
+    """Judges a connection by two looks in a row, so that an answer under way is not missed."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

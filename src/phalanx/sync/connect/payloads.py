@@ -1,4 +1,4 @@
-"""Messages whose sizes the receiver does not know: a typed header of a fixed place, then buffers.
+"""Messages whose sizes the receiver does not know: first a typed header, then buffers.
 
 Both sides first swap one block of :data:`BLOCK` bytes that holds the header when it is short, so
 that an ordinary message costs one more round; a longer header follows in a round of its own.
@@ -18,7 +18,7 @@ from phalanx.core.errors import PeerLost
 BLOCK = 512
 MAX_HEADER = 1 << 20
 MAX_PAYLOAD = 1 << 32
-"""A message is a model's gradient at most, so that a broken header cannot ask for more."""
+"""Most bytes of a message, so that a broken header cannot ask for more: a model's gradient."""
 
 _LENGTH = 4
 _DTYPES = {
@@ -37,7 +37,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class TensorHeader(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """One tensor of a message."""
+    """Describes one tensor of a message."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -53,7 +53,7 @@ _decoder = msgspec.msgpack.Decoder(list[TensorHeader])
 
 
 def encode_header(tensors: Sequence[Tensor]) -> tuple[bytes, bytes]:
-    """The first block, and the rest of the header where it does not fit there."""
+    """Return the first block, and the rest of the header where it does not fit there."""
     header = msgspec.msgpack.encode(
         [TensorHeader(_NAMES[t.dtype], tuple(t.shape)) for t in tensors]
     )
@@ -65,7 +65,7 @@ def encode_header(tensors: Sequence[Tensor]) -> tuple[bytes, bytes]:
 
 
 def rest_length(block: bytes | bytearray, peer: str) -> int:
-    """How many bytes of the header follow the first block."""
+    """Return how many bytes of the header follow the first block."""
     length = int.from_bytes(block[:_LENGTH], "little")
     if length > MAX_HEADER:
         raise PeerLost(f"{peer} announced a header of {length} bytes, which is not a valid message")
@@ -73,7 +73,7 @@ def rest_length(block: bytes | bytearray, peer: str) -> int:
 
 
 def make_room(header: bytes | bytearray, peer: str, limit: int = MAX_PAYLOAD) -> list[Tensor]:
-    """Empty tensors for the message that ``header`` (block and rest) announces."""
+    """Make empty tensors for the message that ``header`` (block and rest) announces."""
     length = int.from_bytes(header[:_LENGTH], "little")
     try:
         headers = _decoder.decode(header[_LENGTH : _LENGTH + length])

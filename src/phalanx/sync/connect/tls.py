@@ -52,7 +52,7 @@ class Identity:
         self._secret = secret
 
     def wrap(self, connection: socket.socket, *, server: bool) -> ssl.SSLSocket:
-        """``connection`` with TLS, its handshake still to be done."""
+        """Return ``connection`` with TLS, its handshake still to be done."""
         protocol = ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT
         context = self._context(protocol, self._secret)
         return context.wrap_socket(connection, server_side=server, do_handshake_on_connect=False)
@@ -78,7 +78,7 @@ class Identity:
 
 
 def client_channel(connection: socket.socket, identity: Identity, peer: str) -> Channel:
-    """The client's side of TLS over a connection on which both sides have proved the key."""
+    """Do the client's part of TLS over a connection on which both sides have proved the key."""
     connection.settimeout(HANDSHAKE_SECONDS)
     try:
         secured = identity.wrap(connection, server=False)
@@ -99,7 +99,7 @@ def client_channel(connection: socket.socket, identity: Identity, peer: str) -> 
 
 
 class TlsChannel(Channel):
-    """A channel inside TLS."""
+    """A channel that encrypts its bytes by TLS."""
 
     # A part that was encrypted has to be sent again with the same memory.
     sends_ahead: ClassVar[bool] = False
@@ -114,14 +114,14 @@ class TlsChannel(Channel):
         secured.setblocking(False)
 
     def poll(self, seconds: float) -> bool:
-        """Is there something to read, within ``seconds``?"""
+        """Wait up to ``seconds`` for something to read."""
         with self._turn:
             if self._secured.pending():
                 return True
         return super().poll(seconds)
 
     def send_some(self, views: Sequence[memoryview], *, wait: bool) -> int:
-        """Send one record, if that goes now."""
+        """Send one record, if that is possible now."""
         piece = _first_record(views)
         while True:
             try:
@@ -136,7 +136,7 @@ class TlsChannel(Channel):
             self._wait(self._sending_wants)
 
     def receive_some(self, view: memoryview, *, wait: bool) -> int:
-        """Receive what is left of a record, if there is something."""
+        """Receive the rest of a record, if something of it is there."""
         while True:
             try:
                 with self._turn:
@@ -154,7 +154,7 @@ class TlsChannel(Channel):
             self._wait(self._receiving_wants)
 
     def poll_events(self, sending: bool, receiving: bool) -> int:
-        """The events that OpenSSL waits for."""
+        """Return the events that OpenSSL waits for."""
         return (self._sending_wants if sending else 0) | (self._receiving_wants if receiving else 0)
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class TlsChannel(Channel):
 
 
 def _first_record(views: Sequence[memoryview]) -> memoryview:
-    """The first bytes of ``views``: small pieces together, because each record costs."""
+    """Return the first bytes of ``views``; small pieces are joined, because each record costs."""
     if len(views) == 1 or len(views[0]) >= RECORD_BYTES:
         return views[0]
     joined = bytearray()

@@ -23,7 +23,7 @@ OPEN_SECONDS = 60.0
 
 
 class RemoteHosts:
-    """Does what :class:`Hosts` asks for, over connections."""
+    """The implementation of :class:`Hosts` over connections."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class RemoteHosts:
 def _channels_with_first(
     rank: int, members: Sequence[TrainingMember], access: Credentials, tag: str
 ) -> dict[int, Channel]:
-    """Channels by rank: from the first worker to all on other hosts, or from one of these to it."""
+    """Open channels by rank: from the first worker to other hosts' workers, or back."""
     first, me = members[0], members[rank]
     far = [member for member in members if member.host != first.host]
     if rank == 0:

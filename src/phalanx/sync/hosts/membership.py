@@ -1,4 +1,4 @@
-"""Becoming a member of a training on several machines: say hello, learn who else is there."""
+"""Makes a process a member of a training on several machines, and learns who else is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ joins. The controller notices processes that have died sooner."""
 
 
 def host_id() -> str:
-    """An identifier that processes share which can share memory and descriptors: they have one
+    """Return the same text for processes that can share memory and descriptors: they have one
     kernel, one user, one process table, one network."""
     return f"{machine_id()}.{os.getuid()}"
 
@@ -48,7 +48,7 @@ def greet(
     tls: bool = False,
     timeout: float = JOIN_SECONDS,
 ) -> tuple[Channel, Welcome]:
-    """Waits until everybody is there."""
+    """Say hello to the coordinator, and wait until everybody is there."""
     address, port = coordinator
     channel = connect(
         address, port, key, Introduction(COORDINATOR, hello.process), tls=tls, timeout=timeout,
@@ -86,7 +86,7 @@ def become_worker(
     request: ServerRequest | None = None,
     members: Sequence[str] = (),
 ) -> RemoteArena:
-    """Collective: every process of the training does so."""
+    """Join the training as a worker. Collective: every process does so."""
     listener = Listener(address, key, tls=tls, members=members)
     hello = Hello(process, processes, machine, address, listener.port, host or host_id())
     channel, welcome = greet(coordinator, key, hello, tls=tls, timeout=timeout)
@@ -114,8 +114,8 @@ def become_worker(
 
 
 def _host_arena(remote: RemoteArena, here: Sequence[int], key: RunKey) -> ShmArena:
-    """Memory of this machine's workers. It has no name: the others open that of the leader's
-    process, which the kernel allows the same user alone, and look whether it is this run's."""
+    """Open the memory of this machine's workers. It has no name: they find it in the leader's
+    process, which the kernel lets the same user do, and check that it is of this run."""
     name, local = f"memory.{here[0]}", here.index(remote.rank)
     proof = hmac.digest(key.secret(), f"phalanx {name}".encode(), "sha256")
     if local == 0:

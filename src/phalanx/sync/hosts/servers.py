@@ -34,17 +34,17 @@ class Server(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ServerRequest:
-    """How many parameter servers the user wants, or where, and what the probe says of links."""
+    """How many parameter servers the user wants, or where, and the measured rates of links."""
 
     servers: int | Sequence[str] | None = None
-    """How many, or on which machines."""
+    """How many servers, or the machines they run on."""
     links: Mapping[str, float] = field(default_factory=dict)
     """Bits per second between each machine and the others, where they were measured."""
 
 
 @dataclass
 class Servers:
-    """One worker's view. Every worker asks for the same servers in the same order."""
+    """One worker's view of the servers. Every worker asks for the same ones in the same order."""
 
     rank: int
     members: Sequence[TrainingMember]
@@ -60,7 +60,7 @@ class Servers:
         self._children: list[ServerProcess] = []
 
     def channels(self, count: int | None) -> list[Channel]:
-        """Channels to ``count`` servers, or to as many as the plan finds right. Collective."""
+        """Return channels to ``count`` servers, or to as many as the plan chooses. Collective."""
         # The servers' machines. The first worker decides: what others know may differ.
         name = f"servers.{next(self._asked)}"
         if self.rank == 0:
@@ -95,7 +95,7 @@ class Servers:
         return place_servers([Host(n, links.get(n), w) for n, w in machines.items()], request)
 
     def _start(self, machines: list[str]) -> None:
-        """Beside the workers, where no process serves apart."""
+        """Start servers beside the workers, if no separate process serves."""
         missing, access, me = range(len(self._known), len(machines)), self.access, self.rank
         first = {m.machine: m for m in reversed(self.members)}
         everyone = [member.address for member in self.members]
@@ -103,7 +103,7 @@ class Servers:
             index: ServerProcess(access.key, access.address, tls=access.tls, members=everyone)
             for index in missing
             if first[machines[index]].rank == me
-        }  # all are starting before anyone is waited for
+        }  # start all before waiting for any
         self._children += mine.values()
         for index, child in mine.items():
             server = Server(machines[index], access.address, child.port)

@@ -15,15 +15,15 @@ from phalanx.sync.probe import probe_messages as m
 
 SMALLEST, LARGEST_ON_CPU, LARGEST_ON_GPU = 128, 2048, 8192
 LONG_ENOUGH = 0.05
-"""Seconds of one product: beyond it a larger one would say the same."""
+"""Seconds of one product; a larger one would measure the same."""
 COPIED = {"cpu": 64 << 20, "cuda": 512 << 20}
-"""Bytes: more than caches hold."""
+"""Bytes to copy: more than caches hold."""
 MOST_MODELS = 4
 GIGA = 1e9
 
 
 def measure_machine(seconds: float) -> m.MachineFigures:
-    """Measures what cores do, and one GPU of each model, in about a second each."""
+    """Measure the cores, and one GPU of each model, in about a second each."""
     known = machine_facts(Path.home())
     threads = torch.get_num_threads()
     torch.set_num_threads(int(known["cores"]))
@@ -42,7 +42,7 @@ def measure_machine(seconds: float) -> m.MachineFigures:
 
 
 def _models() -> list[tuple[int, str, int]]:
-    """The first GPU of each model, its name, and how many of them there are."""
+    """Return the first GPU of each model, its name, and how many of them there are."""
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return [(names.index(name), name, names.count(name)) for name in dict.fromkeys(names)][
         :MOST_MODELS
@@ -59,12 +59,12 @@ def _measure(device: torch.device, name: str, count: int, seconds: float) -> Dev
 
 
 def product_rate(device: torch.device, kind: torch.dtype, seconds: float) -> float | None:
-    """GFLOP/s of products of square matrices; the best of all, because others disturb."""
+    """Return the best GFLOP/s of products of square matrices; others may disturb the rest."""
     largest = LARGEST_ON_CPU if device.type == "cpu" else LARGEST_ON_GPU
     size, best = SMALLEST, 0.0
     try:
         first = torch.rand(size, size, device=device).to(kind)
-        _time(lambda: first @ first, device)  # libraries set themselves up
+        _time(lambda: first @ first, device)  # the first time libraries set themselves up
         end = time.perf_counter() + seconds
         while True:
             one = torch.rand(size, size, device=device).to(kind)
@@ -75,11 +75,11 @@ def product_rate(device: torch.device, kind: torch.dtype, seconds: float) -> flo
             if took < LONG_ENOUGH and size < largest:
                 size *= 2
     except RuntimeError:
-        return best or None  # a kind that this device does not have
+        return best or None  # ``None`` if the device does not have this type
 
 
 def copy_rate(device: torch.device, seconds: float) -> float | None:
-    """GB/s read and written by a copy."""
+    """Return the GB/s that a copy reads and writes."""
     size, best = COPIED[device.type], 0.0
     try:
         source = torch.ones(size // 4, device=device)
@@ -108,7 +108,7 @@ def _finish(device: torch.device) -> None:
 
 
 def _watts(device: torch.device, meter: counters.Joules, seconds: float) -> float | None:
-    """Under load, where the device counts it itself."""
+    """Return the watts under load, if the device counts them."""
     if device.type == "cpu":
         joules = meter.read()
         return None if joules is None else joules / seconds

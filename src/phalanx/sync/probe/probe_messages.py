@@ -1,4 +1,4 @@
-"""What the one who probes and its workers say to each other: a line of JSON each.
+"""The messages between the prober and its workers: a line of JSON each.
 
 The first line goes to a worker's standard input with the key; it answers with its port. Then it is
 asked for one measurement at a time. No torch here: the command line reads this.
@@ -11,11 +11,11 @@ import msgspec
 from phalanx.pool.measured import DeviceRates
 
 LARGEST = 64 << 20
-"""Bytes of a message that is measured."""
+"""Most bytes of a message that is measured."""
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="say"):
-    """One line."""
+    """A base of messages, each one line."""
 
 
 class ProbeOrders(Message, frozen=True, tag="orders"):
@@ -34,7 +34,7 @@ class ProbePeer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MeasurePair(Message, frozen=True, tag="pair"):
-    """Two machines: open a connection, measure it, close it."""
+    """Asks two machines to open a connection, measure it, and close it."""
 
     group: str
     rank: int
@@ -44,7 +44,7 @@ class MeasurePair(Message, frozen=True, tag="pair"):
 
 
 class OpenMesh(Message, frozen=True, tag="mesh"):
-    """Everybody: connect with all others, for collectives."""
+    """Asks every machine to connect with all others, for collectives."""
 
     group: str
     rank: int
@@ -53,7 +53,7 @@ class OpenMesh(Message, frozen=True, tag="mesh"):
 
 
 class MeasureMachine(Message, frozen=True, tag="machine"):
-    """Asks what the machine is and how fast it computes: so many seconds for each figure."""
+    """Asks what the machine is and how fast it computes; so many seconds for each figure."""
 
     seconds: float
 
@@ -69,20 +69,20 @@ class Ready(Message, frozen=True, tag="ready"):
 
 
 class ProbeDone(Message, frozen=True, tag="done"):
-    """A worker did its part, and another one has the figures."""
+    """Answers that this worker did its part, and another one has the figures."""
 
 
 class PairFigures(Message, frozen=True, tag="figures"):
-    """Seconds one way; bytes per second towards the other."""
+    """The latency in seconds one way, and the bytes per second to the other machine."""
 
     bandwidth: float
     latency: float
     handling: float = 0.0
-    """Seconds of the processor for each byte that is sent or received here."""
+    """Processor seconds for each byte that is sent or received here."""
 
 
 class Timed(Message, frozen=True, tag="timed"):
-    """Seconds of each repetition, without the barrier between them."""
+    """The seconds of each repetition, without the barrier between them."""
 
     seconds: list[float]
 

@@ -22,7 +22,7 @@ from phalanx.sync.probe import probe_compute, probing
 from phalanx.sync.probe import probe_messages as m
 
 LATENCY_SHARE = 0.3
-"""Share of a pair's time that measures latency; the rest measures the rate each way."""
+"""The share of a pair's time in which latency is measured; in the rest, the rate each way."""
 
 
 class ProbeParticipant:

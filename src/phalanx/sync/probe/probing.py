@@ -1,4 +1,4 @@
-"""What is measured on links: round trips, streams, and all-reduces between barriers."""
+"""Measures links: round trips, streams, and all-reduces between barriers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WARM_UP = 3
 FEWEST, MOST = 6, 1000
 FIRST_STREAM, LARGEST_STREAM = 16 << 10, 16 << 20
 LONG_ENOUGH = 0.03
-"""Seconds of a message whose start (a growing window, a full bucket) no longer shows."""
+"""Seconds of a message in which its slow start (a growing window, a full bucket) does not show."""
 _SIZE = struct.Struct("<Q")
 _FIGURE = struct.Struct("<d")
 _LAST = 1
@@ -27,7 +27,7 @@ COLLECTIVES = {f"all_reduce.{name}": run for name, run in ALGORITHMS.items()}
 
 
 def latency(links: Links, seconds: float) -> float:
-    """Half the median round trip of small messages; the first of two measures and tells."""
+    """Return half the median round trip of small messages; the first of two measures and tells."""
     message = memoryview(bytearray(SMALL_MESSAGE))
     if links.rank == 1:
         while message[0] != _LAST:
@@ -51,18 +51,18 @@ def latency(links: Links, seconds: float) -> float:
 
 @dataclass(frozen=True)
 class Stream:
-    """What one of two participants has seen of a stream."""
+    """The figures of a stream, as one of its two participants saw it."""
 
     rate: float | None
     """Bytes per second; ``None`` at the receiver."""
     moved: int
-    """Bytes."""
+    """Bytes that were moved."""
     processor: float
-    """Seconds that this process took for them."""
+    """Processor seconds that this process took to move them."""
 
 
 def stream(links: Links, sender: int, seconds: float, one_way: float) -> Stream:
-    """Sends a stream from ``sender`` to the other of two participants."""
+    """Send a stream from ``sender`` to the other of two participants."""
     memory, began = memoryview(bytearray(FIRST_STREAM * 64)), time.process_time()
     if links.rank == sender:
         rate, moved = _send_stream(links, 1 - sender, memory, seconds, one_way)
@@ -74,7 +74,7 @@ def stream(links: Links, sender: int, seconds: float, one_way: float) -> Stream:
 def _send_stream(
     links: Links, to: int, memory: memoryview, seconds: float, one_way: float
 ) -> tuple[float, int]:
-    """Bytes per second, as the sender sees it, and how many were sent.
+    """Return bytes per second, as the sender sees it, and how many were sent.
 
     Messages grow until one takes long enough, or the next one would not be over in time; each is
     answered by a byte, so that what waits in the sender's kernel does not count as sent.
@@ -99,7 +99,7 @@ def _send_stream(
 
 
 def upper_quartile(values: Sequence[float]) -> float:
-    """The upper quartile of bandwidths: busy machines make a link look slower, and never faster."""
+    """Return the upper quartile of rates: busy machines only make a link look slower."""
     return sorted(values)[round(0.75 * (len(values) - 1))]
 
 
@@ -117,7 +117,7 @@ def _receive_stream(links: Links, frm: int, memory: memoryview) -> int:
 
 
 def _pieces(memory: memoryview, size: int) -> list[memoryview]:
-    """``size`` bytes, of memory that is smaller."""
+    """Return views of ``memory``, again and again, until they have ``size`` bytes."""
     whole, rest = divmod(size, len(memory))
     return [memory] * whole + ([memory[:rest]] if rest else [])
 
@@ -136,7 +136,7 @@ def barrier(links: Links) -> None:
 
 
 def time_collective(links: Links, name: str, count_bytes: int, repeats: int) -> list[float]:
-    """Seconds of each repetition.
+    """Return the seconds of each repetition.
 
     From one barrier's end to the next one's, by one clock, less what barriers alone take: a
     participant that is done early does not end the measurement.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from phalanx.sync.collective.algorithms.ahead import EarlySum
 
 NO_MESSAGES = -1
-"""Sent by a host whose gradients are not finite: a codec may hide that, and would remember it."""
+"""A count that a host sends if its gradients are not finite: a codec may hide and remember that."""
 
 
 class Summing:
@@ -51,24 +51,24 @@ class Summing:
         self._decoders = [make_codec(codec, parts_of(n, 0), 0) for n in layouts] if codec else []
         self._scratch = [torch.empty_like(flat) for flat in sums] if codec else []
         self.ahead: EarlySum | None = None
-        """The sum of what there is, if a part of it may go before the rest is there."""
+        """The sum, if parts of it may be sent before the rest is there."""
         if self._collective and not codec and len(sums) == 1:
             self.ahead = self._collective.sum_ahead(
                 sums[0], cuts_of(layouts[0]), on_gpu=context.replica.staging.away
             )
 
     def start(self) -> None:
-        """``sum`` comes next, and what lies there does not change until then."""
+        """Say that ``sum`` comes next, and that the numbers do not change until then."""
         if self.ahead is not None:
             self.ahead.start()
 
     def discard(self) -> None:
-        """Throws away what went ahead, because some of it changed afterwards. All hosts do so."""
+        """Throw away what was sent early, because some of it changed. All hosts do so."""
         if self.ahead is not None:
             self.ahead.discard()
 
     def sum(self, factor: float = 1.0, *, coded: bool = True) -> int:
-        """Sums in place, times ``factor``; returns the bytes that went to other hosts."""
+        """Sum in place, times ``factor``; return the bytes that went to other hosts."""
         if self.ahead is not None:
             return self.ahead.finish(factor)
         sent = self._sum(coded) if self._collective else 0
@@ -87,7 +87,7 @@ class Summing:
         return self._add_up(messages, [len(tensors) for tensors in messages])
 
     def _has_something(self) -> bool:
-        """Samples or gradients: else what the codec still owes waits for the next step."""
+        """Whether there are samples or gradients; else what a codec owes waits for a next step."""
         if float(self._shared.weights[self._mine].sum()) > 0.0:
             return True
         masks = self._shared.used_by(self._mine)
@@ -98,7 +98,7 @@ class Summing:
         counts, before = torch.tensor(lengths, dtype=torch.int64), self._collective.sent
         found = self._collective.all_gather([counts, *(t for tensors in messages for t in tensors)])
         torch._foreach_zero_(self._sums)
-        for numbers, *tensors in found:  # in the order of the hosts: all get the same bits
+        for numbers, *tensors in found:  # in the order of the hosts, so that all get the same bits
             self._add(iter(tensors), numbers.tolist())
         return self._collective.sent - before
 

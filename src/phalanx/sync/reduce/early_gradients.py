@@ -22,16 +22,16 @@ from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.staging import Staging
 
 LEAST = 256 << 10
-"""Bytes of a piece, at least: what the hooks and the thread cost is more than smaller ones save."""
+"""Least bytes of a piece: smaller ones save less than the hooks and the thread cost."""
 REST = 100
-"""Steps without going ahead after it was in vain: scripts do the same at each step."""
+"""Steps without sending early after it was in vain, because scripts do the same at each step."""
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def cuts_of(layout: Layout) -> list[int]:
-    """Places where the flat buffer is cut into pieces of whole parameters, from its end on."""
+    """Return where to cut the flat buffer into pieces of whole parameters, from its end on."""
     cuts, end = [], layout.size
     for place in reversed(layout.places):
         if (end - place.start) * layout.dtype.itemsize >= LEAST:
@@ -43,19 +43,19 @@ def cuts_of(layout: Layout) -> list[int]:
 
 
 class Outlet(ABC):
-    """How a worker's gradients leave."""
+    """The way by which a worker's gradients are sent early."""
 
     @abstractmethod
     def ready(self, low: int) -> None:
-        """Lets gradients from ``low`` on leave. A lost peer is for the step to report."""
+        """Say that gradients from ``low`` on may be sent. The step reports a lost peer."""
 
     @abstractmethod
     def renew(self) -> None:
-        """Begins anew: of the next step nothing is there."""
+        """Prepare for the next step, of which nothing is ready yet."""
 
 
 class EarlyGradients:
-    """Copies the gradients of one layout into ``flat``, which they leave by ``way``."""
+    """Copies the gradients of one layout into ``flat``, from which ``way`` sends them."""
 
     def __init__(
         self,
@@ -78,16 +78,16 @@ class EarlyGradients:
     def _forget(self) -> None:
         self._taken: set[int] = set()
         self._first = len(self._places)
-        """The first parameter of those whose gradients are copied, up to the last."""
+        """The gradients of this parameter and of all after it have been copied."""
         self._gone, self._pieces = self._flat.numel(), 0
         """Where the numbers that have been sent begin, and in how many pieces they went."""
         self.stale = False
-        """Whether some of that is known to be something else by now."""
+        """Whether it is known that some of what was sent has changed since."""
         self._way.renew()
 
     @torch.no_grad()
     def take(self, index: int) -> None:
-        """The parameter ``index`` has its gradient, of this pass."""
+        """Copy the gradient of parameter ``index``, which this backward pass has made."""
         gradient, place = get_grad(self._parameters[index]), self._places[index]
         if self._resting or self.stale or gradient is None or self._has_gone(place):
             return
@@ -100,7 +100,7 @@ class EarlyGradients:
     def _write(self, gradient: Tensor, target: Tensor) -> None:
         if self._scale.value == 1.0:
             target.copy_(gradient)
-        elif self._scale.value == 0.0:  # whatever it is, it does not count
+        elif self._scale.value == 0.0:  # zero, even if it is not finite: it does not count
             target.zero_()
         else:
             torch.mul(gradient, self._scale.value, out=target)
@@ -122,11 +122,11 @@ class EarlyGradients:
         return place.end > self._gone
 
     def distrust(self) -> None:
-        """Others have written to the memory that what has gone would be compared with."""
+        """Note that others wrote to the memory with which what was sent is compared."""
         self.stale = self._gone < self._flat.numel()
 
     def settle(self) -> tuple[set[int], bool]:
-        """Returns whose gradients have gone as they are now, and whether others went too.
+        """Return whose gradients were sent as they are now, and whether others were sent too.
 
         Gradients may be offered again, and changed in between, before a step takes them: ``renew``.
         """
@@ -136,7 +136,7 @@ class EarlyGradients:
         return same, self.stale
 
     def renew(self) -> None:
-        """The step is over: of the next one nothing has gone yet."""
+        """Begin the next step, of which nothing has been sent yet."""
         self._resting = REST if self.stale else max(0, self._resting - 1)
         self._forget()
 
@@ -161,17 +161,17 @@ class EarlyGradients:
             gradient.layout == torch.strided
             and gradient.dtype == self._flat.dtype
             and gradient.stride() == place.stride
-            and not gradient.is_conj()  # then its numbers are others than its bytes say
+            and not gradient.is_conj()  # or its numbers would not be those of its bytes
             and not gradient.is_neg()
         )
 
 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Types whose numbers are equal only if their bits are, by their bytes."""
+"""Integers of each size, to compare bytes: two numbers are equal only if all their bits are."""
 
 
 class Courier(Outlet):
-    """Brings pieces of ``flat`` to ``home``, in memory of the host; they go on by ``way``."""
+    """Copies pieces of ``flat`` to ``home``, in memory of the host, and lets ``way`` send them."""
 
     def __init__(self, staging: Staging, flat: Tensor, home: Tensor, way: Outlet) -> None:
         self._staging, self._flat, self._home, self._way = staging, flat, home, way
@@ -190,7 +190,7 @@ class Courier(Outlet):
         self._way.ready(low)
 
     def wait(self) -> None:
-        """Waits until all that was ready has been let go."""
+        """Wait until all that was ready has been passed on."""
         while self._under_way:
             self._under_way.pop(0).result()
 
@@ -221,11 +221,11 @@ class EarlyFromDevice(EarlyGradients):
         self._staging.follow()
 
     def distrust(self) -> None:
-        self._courier.wait()  # others write where it would
+        self._courier.wait()  # others write to the same memory
         super().distrust()
 
     def _as_they_went(self, gone: set[int]) -> set[int]:
-        """The gradients that were sent unchanged: all or none, by one comparison on the device."""
+        """Return the gradients that were sent unchanged: all or none, by one comparison."""
         self._courier.wait()
         if not gone:
             return gone

@@ -1,4 +1,4 @@
-"""A host's gradients on their way to other hosts before the step: from one worker, or several.
+"""Sends a host's gradients to other hosts before the step: those of one worker, or of several.
 
 Several workers of a host show each other how far their gradients are there, from the last
 parameter on. The one that exchanges with other hosts adds up what all of them have, piece by piece
@@ -31,7 +31,7 @@ PAUSE, LOOKS = 0.001, 10_000
 
 
 class Alone(Outlet):
-    """The only worker of its host: what is there goes."""
+    """The only worker of its host: it sends its gradients as they become ready."""
 
     def __init__(self, ahead: EarlySum) -> None:
         self._ahead = ahead
@@ -44,14 +44,14 @@ class Alone(Outlet):
 
 
 class Follower(Outlet):
-    """A worker that shows the others of its host how far its gradients are there."""
+    """A worker that shows the others of its host how far its gradients are ready."""
 
     def __init__(self, cells: Any, slot: int, lock: AbstractContextManager[Any], size: int) -> None:
         self._cells, self._slot, self._lock, self._size = cells, slot, lock, size
 
     def ready(self, low: int) -> None:
         if low < self._cells[self._slot]:
-            with self._lock:  # what was written before it is seen by who takes it after
+            with self._lock:  # so that whoever takes the lock next sees what was written before
                 self._cells[self._slot] = low
 
     def renew(self) -> None:
@@ -79,7 +79,7 @@ class Leader(Outlet):
         self._ahead, self._cells, self._slots, self._lock = ahead, cells, list(slots), lock
         self._own, self._rows, self._sums = own, rows, sums
         self._low = self._begun = sums.numel()
-        """Own gradients are ready from ``_low`` on, and the sum was sent from ``_begun`` on."""
+        """Own gradients are ready from ``_low`` on; the sum was sent from ``_begun`` on."""
         self._turn, self._waits = threading.Lock(), False
         self._thread = BackgroundThread("phalanx-leader")
 
@@ -91,7 +91,7 @@ class Leader(Outlet):
                 self._thread.submit(self._wait)
 
     def _wait(self) -> None:
-        """Looks for news of the others, which only write their cells; those far behind go late."""
+        """Look for news from the others for a while; what is late is sent with the step."""
         for _ in range(LOOKS):
             time.sleep(PAUSE)
             with self._turn:
@@ -102,7 +102,7 @@ class Leader(Outlet):
             self._waits = False
 
     def _advance(self) -> bool:
-        """Let go what all have; whether there is more of its own."""
+        """Send what all have ready; return whether more of this worker's own is waiting."""
         if self._low >= self._begun:
             return False
         with self._lock:
@@ -118,13 +118,13 @@ class Leader(Outlet):
         return self._low < self._begun
 
     def stop(self) -> int:
-        """Lets no more go before the step; returns from where on the sum has gone."""
+        """Send no more before the step; return from where on the sum was sent."""
         with self._turn:
             self._waits = False
             return self._begun
 
     def restore(self) -> None:
-        """Makes the sums its own gradients again: what has gone does not count."""
+        """Make the sums this worker's own gradients again: what was sent does not count."""
         self._sums[self._begun :].copy_(self._own[self._begun :])
 
     def renew(self) -> None:
@@ -134,7 +134,7 @@ class Leader(Outlet):
 
 
 BEGUN, LED = -2, -1
-"""Places in ``SharedState.early``."""
+"""Places of the leader's news in ``SharedState.early``."""
 
 
 def make_early_sums(
@@ -146,7 +146,7 @@ def make_early_sums(
     *,
     leads: bool,
 ) -> EarlySums | None:
-    """Makes this member's part of early sums; ``None`` if gradients cannot go early as they are.
+    """Make this member's part of early sums; ``None`` if gradients cannot be sent early unchanged.
 
     Collective among ``members``, those of this host; ``ahead`` is known to the one that ``leads``
     them.
@@ -184,7 +184,7 @@ def make_early_sums(
 
 
 class EarlySums:
-    """One member's part in it. ``barrier``: if there are several."""
+    """One member's part in early sums. ``barrier``: of the members, if there are several."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class EarlySums:
         self._leader, self._barrier = leader, barrier
 
     def begin(self) -> None:
-        """Lets gradients go from now on."""
+        """Let gradients be sent from now on."""
         self.distrust()
         self._replica.listen(self._gradients.watched, self._gradients.take, self.distrust)
 
@@ -208,7 +208,7 @@ class EarlySums:
             self._leader.stop()
 
     def settle(self) -> tuple[Collection[int], bool]:
-        """Returns whose gradients are left where they are, and whether any have gone in vain."""
+        """Return whose gradients need not be copied again, and whether any were sent in vain."""
         gone, stale = self._gradients.settle()
         if self._leader is None:
             return gone, stale
@@ -220,8 +220,8 @@ class EarlySums:
         return {i for i in gone if layout.places[i].start >= begun}, stale
 
     def still_to_add(self, stale: bool) -> int | None:
-        """How many of the first numbers are not yet added up by the leader; ``None``: all.
-        Collective among the members of this host."""
+        """Return how many of the first numbers the leader has not yet added up; ``None``: all of
+        them. Collective among the members of this host."""
         if self._barrier is None:
             return None
         if not stale:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from phalanx.sync.reduce.early_sums import EarlySums
 
 PIECE = 1 << 15
-"""Numbers, of which a few fit into the second level of a processor's cache."""
+"""Numbers of a piece, of which a few fit into the second level of a processor's cache."""
 
 
 Add = Callable[[float, int], None]
@@ -54,7 +54,7 @@ class Reducer:
         self._team, host, hosts = context.team, context.arena.host, context.arena.hosts
         members, self._rank = context.team.members, context.arena.rank
         self._local = list(members) if hosts is None else hosts.local(members)
-        """The members on this host, by their rows."""
+        """The members on this host, by rank."""
         self._row, self._barrier = host.rank, subset_barrier_of(host, self._local)
         layouts, shards, index = self._replica.layouts, host.workers, self._local.index(host.rank)
         self.shards = tuple(range(index, shards, len(self._local)))
@@ -65,7 +65,7 @@ class Reducer:
         self._bounds = [[n.bounds(s) for s in range(shards)] for n in layouts]
         self.sums = [gradients[self._local[0]] for gradients in self._shared.gradients]
         self.reduced = [self._own_slices(i) for i in range(len(layouts))]
-        """Per layout, and per shard of this member: what the team agreed on."""
+        """What the team agreed on, per layout, and per shard of this member."""
         self._targets = [self._targets_of(i) for i in range(len(layouts))]
         self._offered = [target for own in self._targets for target in own]
         self._collectors = self._replica.collector(self._targets)
@@ -85,16 +85,16 @@ class Reducer:
             self._summing.sender if self._summing else context.encoding.sender(self._sent())
         )
         self.bytes_sent = 0
-        """Bytes of the last offer, or those that went to other hosts."""
+        """Bytes of the last offer, or bytes that went to other hosts."""
         self._coded = context.encoding.codec is not None
         self._looks_first = self._coded or not across
-        """A codec would remember what is not finite; and what others sum, others have to check."""
+        """Whether gradients are checked before they are coded or summed by others."""
         self._toll, self._bytes = context.toll, sum(n.size * n.dtype.itemsize for n in layouts)
         self._flats: list[Tensor] | None = None
         self.refused: tuple[int, ...] | None = None
         """Workers whose gradients were not finite, if the sum is not: see ``Timing``."""
         self.norm = 0.0
-        """Of the sum, before it was clipped."""
+        """The norm of the sum, before it was clipped."""
 
     def _sum_between_hosts(self, context: StrategyContext, topology: str | None) -> Summing:
         from phalanx.sync.reduce.between_hosts import Summing
@@ -107,7 +107,7 @@ class Reducer:
         return [member for member in self._local if member != kept]
 
     def _sent(self) -> list[tuple[str, Layout, int, Tensor]]:
-        """The sums that other members of this host take; those for other hosts count elsewhere."""
+        """Return the sums for other members of this host; other hosts' are counted elsewhere."""
         if self.apart or self._team.size == 1:
             return []
         return [
@@ -125,7 +125,7 @@ class Reducer:
         return [host_buffer(high - low, dtype) for low, high in bounds]
 
     def _targets_of(self, layout: int) -> list[Tensor]:
-        """Targets of this worker's gradient: its own slices stay here, the rest is shown."""
+        """Return where this worker's gradient goes: its own slices stay, the rest is shown."""
         mine = self._shared.gradients[layout][self._row]
         targets = [mine[low:high] for low, high in self._bounds[layout]]
         if not self.apart:
@@ -137,7 +137,7 @@ class Reducer:
         self.sender.begin(self._shared)
 
     def go_ahead(self) -> None:
-        """Lets gradients go to other hosts before the worker offers them, from now on. Collective
+        """Let gradients go to other hosts before the worker offers them, from now on. Collective
         among the members of a host."""
         if self._early is None and self._summing:
             from phalanx.sync.reduce.early_sums import make_early_sums
@@ -150,7 +150,7 @@ class Reducer:
             self._early.begin()
 
     def distrust(self) -> None:
-        """Others write to the rows of gradients before the next step."""
+        """Note that others write to the rows of gradients before the next step."""
         if self._early is not None:
             self._early.distrust()
 
@@ -185,7 +185,7 @@ class Reducer:
         return masks
 
     def offer_flats(self, flats: list[Tensor], weight: float) -> None:
-        """Show something else that has the shape of the parameters."""
+        """Show flat tensors of the parameters' shape instead of gradients."""
         for flat, targets, bounds in zip(flats, self._targets, self._bounds, strict=True):
             for target, (low, high) in zip(targets, bounds, strict=True):
                 target.copy_(flat[low:high])
@@ -193,7 +193,7 @@ class Reducer:
         self._flats, self.bytes_sent = flats, 0
 
     def encode(self) -> None:
-        """Makes what was offered as flats what others see of it."""
+        """Turn what was offered as flats into what others see of it."""
         if not self._summing and not self._is_spoilt():
             self.bytes_sent = self.sender.send()
 
@@ -203,10 +203,10 @@ class Reducer:
         Unless it is not to be ``checked``, ``refused`` says whether the sum is finite.
         """
         shared = self._shared
-        # Read before anything else: on other hosts the next step may be declared already.
+        # Read before anything else: other hosts may declare the next step already.
         declared = shared.declared_by(self._rows)
         clip, factor = declared.clip, 1.0 / declared.weight if declared.weight else 1.0
-        # A codec may have made something else of it, and a small weight makes it larger.
+        # A codec may have changed it, and a small weight makes it larger.
         doubtful = self._coded or factor > 1.0 or declared.doubtful
         early = self._early if self._flats is None else None
         stop = early.still_to_add(declared.stale) if early else None
@@ -223,7 +223,7 @@ class Reducer:
             if self._early is not None:
                 self._early.renew()
             self._barrier()
-            if clip > 0.0:  # of the whole sums, so that all hosts find the same
+            if clip > 0.0:  # of the whole sums, so that all hosts find the same norm
                 found = float(shared.norms[self._local[0]]) * factor**2
                 self.norm = math.sqrt(found)
                 factor *= clip_factor(found, clip)
@@ -236,7 +236,7 @@ class Reducer:
         return declared.masks
 
     def check(self, clip: float = 0.0) -> None:
-        """Whether what the members have reduced is finite, all of it; limit its norm."""
+        """Check that all of what the members have reduced is finite, and limit its norm."""
         slices, self.refused = [out for own in self.reduced for out in own], None
         found = squared_norm(slices) if clip > 0.0 else squares(slices)
         self._shared.totals[self._row] = found
@@ -250,14 +250,14 @@ class Reducer:
                 torch._foreach_mul_(slices, factor)
 
     def _is_bad(self, slices: list[Tensor]) -> bool:
-        """A closer look, by the members on this host: each square may be finite, and only
-        their sum not. Other hosts may have added them up otherwise, so they are not waited for."""
+        """Look closer, with the members on this host: each square may be finite, and only their sum
+        not. Other hosts may have summed otherwise, so they are not waited for."""
         self._shared.norms[self._row] = not are_sound(slices)
         self._barrier()
         return bool(self._shared.norms[self._local].any())
 
     def _who(self) -> tuple[int, ...]:
-        """The members whose own gradients are not finite. Collective."""
+        """Return the members whose own gradients are not finite. Collective."""
         own = self._flats
         if own is None:
             grads = (get_grad(p) for space in self._replica.parameters for p in space)
@@ -267,33 +267,33 @@ class Reducer:
         return tuple(member for member in self._team.members if self._shared.spoilt[member])
 
     def take_time(self, topology: str | None = None) -> None:
-        """Takes virtual time as between hosts, where each has one member of the team."""
+        """Let virtual time pass as between hosts, each of which has one member of the team."""
         size, count = self._team.size, float(self._bytes)
         if coded := self._coded and size > 1:  # bytes of all slices but this member's own
             count = self.bytes_sent * size / (size - 1)
         self._toll.all_reduce(self._team.members, count, topology, coded=coded)
 
     def show_reduced(self) -> None:
-        """This member's slices, where all can see the whole sum. Each writes what it alone read."""
+        """Write this member's slices where all can see the whole sum."""
         for flat, bounds, own in zip(self.sums, self._bounds, self.reduced, strict=True):
             for shard, part in zip(self.shards, own, strict=True):
                 flat[slice(*bounds[shard])] = part
 
     def add_here(self, factor: float = 1.0, stop: int | None = None) -> None:
-        """Add up what the members on this host have, up to the number ``stop``, and multiply it;
-        where hosts are apart, in ``sums``."""
+        """Sum what the members on this host have, up to the number ``stop``, times ``factor``; if
+        hosts are apart, into ``sums``."""
         for add, low, high in self._adding:
             add(factor, high - low if stop is None else min(max(0, stop - low), high - low))
         if self.apart:
             self._barrier()
 
     def wait_here(self) -> None:
-        """Waits for the members on this host."""
+        """Wait for the members on this host."""
         self._barrier()
 
 
 def adding(out: Tensor, others: Sequence[Tensor]) -> Add:
-    """Returns a function that sums the first numbers of ``out`` and ``others``, times a factor.
+    """Return a function that sums the first numbers of ``out`` and ``others``, times a factor.
 
     It goes piece by piece, so that what was added is still in the processor's cache when it is
     multiplied. NumPy's calls cost a third of torch's on pieces that small.

@@ -1,4 +1,4 @@
-"""Sums and gathers among all workers, of any tensors, in the order of the program.
+"""Sums and gathers tensors of any kind among all workers, in the order of the program.
 
 On one host they go through a window of shared memory that has two sides: what is written for one
 exchange is read until everybody has begun the next one, so that a gather needs one barrier. Between
@@ -21,7 +21,7 @@ from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
 
 FEW = 1 << 13
-"""Numbers that every worker adds up by itself: cheaper than one more barrier."""
+"""Numbers that every worker sums by itself, which is cheaper than one more barrier."""
 FEW_WORKERS = 3
 """Up to so many workers each sum everything: sharing the work would move as many bytes."""
 _ROOM = 1 << 16
@@ -30,7 +30,7 @@ HOST = torch.device("cpu")
 
 @dataclass
 class Spent:
-    """Time that exchanges have taken since this was last looked at."""
+    """Seconds and bytes that exchanges have taken since this was last reset."""
 
     seconds: float = 0.0
     waited: float = 0.0
@@ -47,7 +47,7 @@ class WorkerCollective:
         self._windows: dict[torch.dtype, Tensor] = {}
         self._count = 0
         self.is_left = False
-        """Set in a child that goes on alone: the graph of an earlier call may still lead here."""
+        """Set in a forked child: the graph of an earlier call may still lead here."""
         told = self._host.region("whole.calls", 2 * self._host.workers * 2, torch.int64)
         self._told = told.view(2, self._host.workers, 2).numpy()
         self._between, self._teams = None, [list(range(self.workers))]
@@ -65,7 +65,7 @@ class WorkerCollective:
     # -- what workers do together ------------------------------------------------------------
 
     def sum(self, flat: Tensor, meaning: int = 0) -> Tensor:
-        """The sum of everybody's ``flat``: the same bits on every worker."""
+        """Return the sum of everybody's ``flat``, with the same bits on every worker."""
         total = self.sum_written(
             flat.dtype, flat.numel(), lambda row: row.copy_(flat.view(-1)), meaning
         )
@@ -74,7 +74,7 @@ class WorkerCollective:
     def sum_written(
         self, dtype: torch.dtype, count: int, write: Callable[[Tensor], object], meaning: int = 0
     ) -> Tensor:
-        """Sums ``count`` numbers that each worker writes straight into the window."""
+        """Sum ``count`` numbers that each worker writes straight into the window."""
         side, turn = self._side(dtype, count * self._host.workers)
         rows = side[: count * self._host.workers].view(self._host.workers, count)
         write(rows[self._host.rank])
@@ -96,7 +96,7 @@ class WorkerCollective:
         return rows[0].clone()
 
     def gather(self, part: Tensor, sizes: Sequence[int], meaning: int = 0) -> Tensor:
-        """Everybody's rows, ``sizes`` of them, one after another."""
+        """Return everybody's rows, ``sizes`` of them, one after another."""
         row = part[:0].shape[1:].numel()
         ends = [0, *itertools.accumulate(sizes)]
         side, turn = self._side(part.dtype, ends[-1] * row)
@@ -126,14 +126,14 @@ class WorkerCollective:
     # -- the window --------------------------------------------------------------------------
 
     def _side(self, dtype: torch.dtype, count: int) -> tuple[Tensor, int]:
-        """Room for an exchange, and which of the two sides it is on."""
+        """Return room for an exchange, and which of the two sides it is on."""
         if self.is_left:
             os._exit(1)
         self._count += 1
         window = self._windows.get(dtype)
         if window is None or window.shape[1] < count:
             room = max(_ROOM, 1 << (count - 1).bit_length())
-            with torch.inference_mode(False):  # in which the script may be
+            with torch.inference_mode(False):  # the script may be in inference mode
                 asked = self._host.region(f"whole.{dtype}.{room}", 2 * room, dtype)
             window = self._windows[dtype] = asked.view(2, room)
         turn = self._count % 2
@@ -158,5 +158,5 @@ class WorkerCollective:
 
 
 def meaning_of(*words: object) -> int:
-    """A number for what an exchange is about, by which workers compare."""
+    """Return a number that stands for an exchange, by which workers compare their calls."""
     return zlib.crc32(repr(words).encode())

@@ -1,4 +1,4 @@
-"""Steps that a GPU skips by itself when their gradients are not finite.
+"""Lets a GPU skip steps by itself when their gradients are not finite.
 
 If the host asked first, it would wait for the backward pass in every step, and the GPU for the host
 after it: a fifth of a short step. Fused optimizers look at a flag in the GPU's own memory instead
@@ -24,15 +24,15 @@ from phalanx.sync.state.gradients import get_grad
 from phalanx.sync.state.skip_dynamo_import import StepWithoutCompiler
 
 BLOCK = 8
-"""Steps whose flags go to the host together."""
+"""Steps whose flags are copied to the host together."""
 LAG = 4
-"""Steps after which the host reads them: it is seldom further ahead of the GPU."""
+"""Steps after which the host reads flags; it is seldom further ahead of the GPU."""
 FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 Groups = Sequence[dict[str, Any]]
 
 
 def make_fused(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> bool | None:
-    """``False``: it is not fused, and cannot be; ``None``: it was, ``True``: it is from now on.
+    """Make an optimizer fused; return ``True`` if it is now, ``None`` if it was, ``False`` if not.
 
     One whose implementation the script has chosen stays as it is, and so does one of a script that
     asks for the same bits every time.
@@ -53,7 +53,7 @@ def make_fused(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor]) ->
 
 
 def take_back(optimizer: torch.optim.Optimizer) -> None:
-    """Lets the optimizer run again as torch chooses."""
+    """Let the optimizer run again as torch chooses."""
     _set_fused(optimizer, None)
     _move_counts(optimizer, torch.device("cpu"))
 
@@ -67,7 +67,7 @@ def are_plain(gradients: Sequence[Tensor], device: torch.device) -> bool:
 
 
 def _fits(group: dict[str, Any]) -> bool:
-    # With dampening a first step differs from one upon a momentum of zero.
+    # With dampening, the first step differs from a step upon zero momentum.
     plain = not group["differentiable"] and not isinstance(group["lr"], Tensor)
     return plain and not group.get("capturable") and not group.get("dampening")
 
@@ -90,7 +90,7 @@ def _set_fused(optimizer: torch.optim.Optimizer, value: bool | None) -> None:
 
 
 def _move_counts(optimizer: torch.optim.Optimizer, device: torch.device | None) -> None:
-    """A fused step counts where the parameters are, any other on the host."""
+    """Move step counts to where the step needs them: beside the parameters, if it is fused."""
     for parameter, state in optimizer.state.items():
         if isinstance(step := state.get("step"), Tensor):
             state["step"] = step.to(device or parameter.device)
@@ -112,7 +112,7 @@ class Flags:
             self._arrived.record(torch.cuda.current_stream(self._on_device.device))
 
     def read(self) -> list[bool]:
-        """Returns the flags that were sent, which may be used again from then on."""
+        """Return the flags that were sent, whose memory may be used again from then on."""
         if self._arrived is not None:
             self._arrived.synchronize()
         self._on_device.zero_()
@@ -142,12 +142,12 @@ class DeviceSkips:
         ]
 
     def serves(self, gradients: Sequence[Tensor]) -> bool:
-        """Whether the optimizer is what it was, and its gradients are."""
+        """Whether the optimizer and its gradients are still of the kind that this can handle."""
         same = self._made_for == self._features() and not _has_hooks(self._optimizer)
         return same and are_plain(gradients, self._device)
 
     def _complete(self) -> None:
-        """Makes missing momentum zero: a skipped step would leave a first one undefined."""
+        """Fill missing momentum with zeros: a skipped step would leave a first one undefined."""
         state = self._optimizer.state
         for group in self._optimizer.param_groups:
             for parameter in group["params"] if group.get("momentum") else ():
@@ -190,7 +190,7 @@ class DeviceSkips:
             del optimizer.found_inf
 
     def _send(self) -> None:
-        """The flags of the steps so far; the next ones get others."""
+        """Send the flags of the steps so far; the next steps get others."""
         flags, used = self._flags, self._used
         if not used:
             return
@@ -205,19 +205,19 @@ class DeviceSkips:
         self._flags, self._used = self._free.pop() if self._free else Flags(self._device), 0
 
     def add(self, skipped: bool) -> None:
-        """A step that was judged by the host itself."""
+        """Record a step that the host itself judged."""
         self._send()
         self._steps += 1
         self._sent.append((self._steps, lambda: [skipped]))
 
     def verdict(self) -> bool | None:
-        """Whether a step was skipped, in their order; ``None`` if the next one is not known yet."""
+        """Return whether the next step was skipped; ``None`` if that is not known yet."""
         if not self._known and self._sent and self._steps >= self._sent[0][0]:
             self._known.extend(self._sent.popleft()[1]())
         return self._known.popleft() if self._known else None
 
     def settle(self) -> list[bool]:
-        """Judges all steps of which the host has not heard."""
+        """Wait for and return the verdicts on all remaining steps."""
         self._send()
         found = [*self._known, *(skipped for _, read in self._sent for skipped in read())]
         self._known.clear()

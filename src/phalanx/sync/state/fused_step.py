@@ -23,15 +23,15 @@ Group = dict[str, Any]
 def step_directly(
     optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor], found: Tensor
 ) -> bool:
-    """A step of a fused ``optimizer``, unless ``found`` is not 0; returns ``False``, and does
-    nothing, where it cannot. ``gradients`` have one type and are on one device."""
+    """Step a fused ``optimizer``, unless ``found`` is not 0; return ``False``, and do nothing, if
+    that is not possible. ``gradients`` have one type and are on one device."""
     group, *others = optimizer.param_groups
     if others or len(group["params"]) != len(gradients) or not _is_plain(optimizer):
         return False
     step = _step_sgd if type(optimizer) is torch.optim.SGD else _step_adam
     if not step(optimizer, group, gradients, found):
         return False
-    # Schedulers warn when the optimizer they know has not stepped itself.
+    # Schedulers warn if the optimizer's own ``step`` was not called.
     setattr(optimizer, "_opt_called", True)  # noqa: B010
     return True
 
@@ -45,8 +45,8 @@ def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_known(function: Any) -> bool:
-    """Whether it is a wrapper like a scheduler's; by its globals, because ``functools.wraps``
-    copies ``__module__``."""
+    """Whether a function is a wrapper like a scheduler's; told by its globals, because
+    ``functools.wraps`` copies ``__module__``."""
     name = str(getattr(function, "__globals__", {}).get("__name__"))
     return name.startswith(("torch.optim.", "phalanx."))
 
@@ -73,7 +73,7 @@ def _step_adam(
     slots = _slots(optimizer, group, names)
     if slots is None:
         return False
-    older = type(optimizer) is torch.optim.AdamW  # before torch 2.7 no group said so
+    older = type(optimizer) is torch.optim.AdamW  # before torch 2.7 its groups did not say so
     decoupled = group.get("decoupled_weight_decay", older)
     fused: Any = torch._fused_adamw_ if decoupled else torch._fused_adam_
     steps, first, second, *largest = slots
@@ -91,7 +91,7 @@ def _step_adam(
 def _slots(
     optimizer: torch.optim.Optimizer, group: Group, names: Sequence[str]
 ) -> list[list[Tensor]] | None:
-    """What the optimizer keeps of each parameter; ``None`` if something is not there yet."""
+    """Return what the optimizer keeps of each parameter; ``None`` if something is not there yet."""
     state, parameters = optimizer.state, group["params"]
     if len(state) != len(parameters) or not all(map(is_, state, parameters)):
         return None

@@ -1,4 +1,4 @@
-"""Whether gradients can be used, and the factor that limits their norm.
+"""Says whether gradients can be used, and by which factor their norm is limited.
 
 Optimizers and norms square them: a gradient whose square is not finite spoils weights or the state
 of an optimizer as surely as one that is not finite itself, only later and without a trace.
@@ -15,22 +15,22 @@ from torch import Tensor
 
 _WIDE = (torch.float64, torch.complex128)
 _LARGEST = (2.0**64, 2.0**512)
-"""Values whose squares are beyond float32, and beyond float64."""
+"""The magnitudes from which on squares are beyond float32, and beyond float64."""
 
 
 def squares(tensors: Sequence[Tensor]) -> float:
-    """Finite only if all squares are; their sum may overflow although they are."""
+    """Return a sum that is finite only if all squares are; it may overflow although they are."""
     tensors = [_values(tensor) for tensor in tensors]
     if not tensors:
         return 0.0
     if tensors[0].device.type == "cpu":
         return sum(_squares(tensor) for tensor in tensors)
-    norms = torch._foreach_norm(tensors)  # one wait for the device, however many there are
+    norms = torch._foreach_norm(tensors)  # one wait for the device, however many tensors
     return float(torch.stack([norm.float() for norm in norms]).sum())
 
 
 def _values(tensor: Tensor) -> Tensor:
-    """The values that a sparse tensor holds: it has no norm of its own."""
+    """Return the values that a sparse tensor holds; it has no norm of its own."""
     return tensor if tensor.layout is torch.strided else tensor.coalesce().values()
 
 
@@ -60,5 +60,5 @@ def squared_norm(tensors: Iterable[Tensor]) -> float:
 
 
 def clip_factor(squared_norm: float, limit: float) -> float:
-    """The factor that ``torch.nn.utils.clip_grad_norm_`` would use."""
+    """Return the factor that ``torch.nn.utils.clip_grad_norm_`` would use."""
     return min(1.0, limit / (math.sqrt(squared_norm) + 1e-6))

@@ -1,4 +1,4 @@
-"""Gradients as a script sees them: reading ``.grad`` gives what one process would have.
+"""Watches reads of ``.grad``, so that a script sees the gradient that one process would have.
 
 Several workers that step together each have the gradient of their own samples until they exchange
 it. A script that reads ``.grad`` in between (to clip it, to log its norm) means the gradient of
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 _grad: Any = torch.Tensor.grad
 get_grad: Callable[[Tensor], Tensor | None] = _grad.__get__
-"""This worker's own ``.grad``, also where reads are watched."""
+"""Returns this worker's own ``.grad``, without a watched read."""
 set_grad: Callable[[Tensor, Tensor | None], None] = _grad.__set__
 
 OnRead = Callable[[Tensor], None]
@@ -28,7 +28,7 @@ OnWrite = Callable[[Tensor], None]
 
 @dataclass
 class Scale:
-    """The factor of gradients where they are copied out to be exchanged."""
+    """The factor by which gradients are multiplied when they are copied out to be exchanged."""
 
     value: float = 1.0
 
@@ -54,7 +54,7 @@ def stop_watching(parameters: Iterable[Tensor]) -> None:
 
 
 def _can_be_watched(kind: type[Tensor]) -> bool:
-    """Whether reads of its ``grad`` can be watched.
+    """Whether reads of the ``grad`` of tensors of this class can be watched.
 
     That also holds for what a script has derived from a parameter, or trains without making it one;
     not for tensors that stand for something else, which are known by their class.
@@ -84,7 +84,7 @@ def _watched_class(kind: type[Tensor], on_read: OnRead, on_write: OnWrite | None
         set_grad(self, gradient)
 
     def copied(self: Tensor, memo: dict[int, Any]) -> Tensor:
-        """An ordinary parameter: a copy of the model takes no part in the run."""
+        """Return an ordinary parameter, because a copy of the model takes no part in the run."""
         if kind is not nn.Parameter:
             with _as(self, kind):
                 return copy.deepcopy(self, memo)
@@ -103,9 +103,9 @@ def _watched_class(kind: type[Tensor], on_read: OnRead, on_write: OnWrite | None
         "__deepcopy__": copied,
         "_phalanx_watched": True,
     }
-    if kind is not nn.Parameter:  # which is saved without its class
+    if kind is not nn.Parameter:  # a plain parameter is saved without its class
         body["__reduce_ex__"] = reduced
-    if kind is torch.Tensor:  # what is computed from it is not watched
+    if kind is torch.Tensor:  # what is computed from it must not be watched
         body["__torch_function__"] = torch._C._disabled_torch_function_impl
     return type(kind.__name__, (kind,), body)
 

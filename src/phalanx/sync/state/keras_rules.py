@@ -86,7 +86,7 @@ class KerasSGD(KerasRule):
 
 
 def _base(o: Options, beta: str) -> float:
-    """The base of the powers that correct the bias: TensorFlow takes the beta in float32."""
+    """Return the base of the powers that correct the bias: TensorFlow has the beta in float32."""
     return float(np.float32(o[beta])) if o.get("float32_powers") else float(o[beta])
 
 
@@ -136,7 +136,7 @@ _products: dict[float, tuple[int, float]] = {}
 
 
 def nadam_product(beta: float, step: int) -> float:
-    """The product over all steps so far; goes on from the last one that was asked for."""
+    """Return the product over all steps so far, from the last one that was asked for."""
     done, product = _products.get(beta, (0, 1.0))
     if done > step:
         done, product = 0, 1.0
@@ -246,5 +246,5 @@ KERAS_RULES = (
 
 
 def by_variable(kind: type[KerasRule]) -> type[KerasRule]:
-    """The rule for whole variables, if it cannot be cut into shards because it needs their norm."""
+    """Return the rule for whole variables, if it needs their norm and cannot be cut into shards."""
     return type(f"{kind.__name__}ByVariable", (kind,), {})

@@ -1,4 +1,4 @@
-"""How an optimizer's parameters lie in flat buffers: one buffer per dtype, cut into shards."""
+"""Lays an optimizer's parameters in flat buffers: one buffer per dtype, cut into shards."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from phalanx.core.errors import InputError
 
-ALIGN = 16  # elements: shards begin on a cache line for float32 and wider
+ALIGN = 16  # elements: shards begin on a cache line, for float32 and wider types
 
 
 @dataclass(frozen=True)
 class ParameterPlace:
-    """The place of one parameter in its flat buffer."""
+    """Where one parameter lies in its flat buffer."""
 
     start: int
     end: int
@@ -25,14 +25,14 @@ class ParameterPlace:
     stride: tuple[int, ...]
 
     def view(self, flat: Tensor) -> Tensor:
-        """The parameter as a view of ``flat``, with its own memory format."""
+        """Return the parameter as a view of ``flat``, with its own memory format."""
         return flat[self.start : self.end].as_strided(
             self.shape, self.stride, flat.storage_offset() + self.start
         )
 
     def own(self, flat: Tensor) -> Tensor:
-        """Like :meth:`view`, as a tensor whose storage is this parameter alone: what is saved of
-        it is its own size, not that of all parameters."""
+        """Return a tensor like :meth:`view` with storage of its own, so that it is saved in its own
+        size and not in that of all parameters."""
         part: Tensor = torch.utils.dlpack.from_dlpack(flat[self.start : self.end])
         return part.as_strided(self.shape, self.stride)
 
@@ -62,7 +62,7 @@ class Layout:
 
 
 def trainable(optimizer: torch.optim.Optimizer) -> list[tuple[int, Tensor]]:
-    """(group, parameter) of everything that is trained; a tied parameter comes once."""
+    """Return (group, parameter) of everything that is trained; a tied parameter comes once."""
     seen: set[int] = set()
     found = []
     for group, entries in enumerate(optimizer.param_groups):
@@ -97,7 +97,7 @@ def make_layout(parameters: Sequence[tuple[int, Tensor]], shards: int) -> Layout
 
 
 def reshard(layout: Layout, shards: int) -> Layout:
-    """Cuts the same parameters, in the same places, into another number of parts."""
+    """Cut the same parameters, in the same places, into another number of parts."""
     return replace(layout, shards=_cut(layout.places, layout.size, shards))
 
 

@@ -1,4 +1,4 @@
-"""Batch-norm statistics and other buffers: part of the state, averaged, never forgotten.
+"""Shares batch-norm statistics and other buffers, which are part of the state, among workers.
 
 Running averages are linear, so averaging them only when somebody reads them (evaluation, the end)
 gives the same as averaging them in every step. Each worker's buffers lie in memory that all can
@@ -18,7 +18,7 @@ AVERAGED = ("running_mean", "running_var")
 
 
 def _joined(buffers: Sequence[Tensor]) -> Tensor:
-    """End to end, on their device: a copy of each to the host would wait for it each time."""
+    """Join the buffers on their device: one copy to the host then waits for it only once."""
     return torch.cat([b.detach().reshape(-1) for b in buffers])
 
 
@@ -38,7 +38,7 @@ class SharedBuffers:
         self._average = [b for b in everything if id(b) in averaged]
         self._first = [b for b in everything if id(b) not in averaged]
         width = sum(b.numel() for b in self._average)
-        # Behind its numbers each row has the samples they are of: the two travel together.
+        # The last number of a row counts the samples of its averages, so that both travel together.
         table = arena.region("buffers", arena.workers * (width + 1), torch.float64)
         self._table = table.view(arena.workers, width + 1)
         self._rows = self._table[:, :width]
@@ -49,15 +49,15 @@ class SharedBuffers:
         types = {b.dtype for b in self._first}
         self._first_by_type = [[p for p in pairs if p[1].dtype == t] for t in types]
         self.samples = 0.0
-        """Samples that passed through this worker's statistics since all had the same."""
+        """Samples in this worker's statistics since all workers had the same."""
         self.any = bool(everything)
         self.publish()
         arena.barrier()
-        self.load(self._rows[0], self._firsts)  # the first one's, as of the weights
+        self.load(self._rows[0], self._firsts)  # start from the first worker's, as the weights do
         arena.barrier()
 
     def forget_counts(self) -> None:
-        """Everyone has the average now: only samples from here on tell the workers apart."""
+        """Start counting samples anew, because all workers now have the same average."""
         self.samples = 0.0
         self._table[self._arena.rank, -1] = 0.0
 
@@ -80,7 +80,7 @@ class SharedBuffers:
                 torch._foreach_copy_(list(regions), list(_joined(buffers).cpu().split(sizes)))
 
     def read(self) -> tuple[Tensor, list[Tensor]]:
-        """The averages over workers, weighted by their samples, and the first worker's others."""
+        """Return the averages, weighted by samples, and the other buffers of the first worker."""
         weights = self._table[:, -1].clone()
         if not bool(weights.sum() > 0):
             weights.fill_(1.0)

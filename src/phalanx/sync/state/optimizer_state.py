@@ -1,4 +1,4 @@
-"""The state inside a user's own optimizer, as named tensors and as flat slots."""
+"""Reads and writes the state of the user's own optimizer, as named tensors and as flat slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _named(replica: Replica) -> Iterator[tuple[str, Tensor]]:
 
 
 def export_tensors(replica: Replica) -> State:
-    """Every tensor and number that the optimizer keeps for a parameter."""
+    """Return every tensor and number that the optimizer keeps for a parameter."""
     found: State = {}
     for prefix, parameter in _named(replica):
         for name, value in replica.optimizer.state.get(parameter, {}).items():
@@ -31,7 +31,7 @@ def export_tensors(replica: Replica) -> State:
 
 
 def copies(tensors: State, device: torch.device) -> State:
-    """Copies in memory of ``device``, except of what is on the host, which stays there."""
+    """Copy tensors into memory of ``device``; those on the host are copied there."""
     away = torch.device("cpu") if device.type != "cuda" else device
     return {
         name: value.to(away, copy=True) if value.device.type != "cpu" else value.clone()
@@ -40,7 +40,7 @@ def copies(tensors: State, device: torch.device) -> State:
 
 
 def load_tensors(replica: Replica, state: State) -> None:
-    """The optimizer goes on from what :func:`export_tensors` gave."""
+    """Let the optimizer continue from what :func:`export_tensors` returned."""
     counted = _counted_on_device(replica)
     for prefix, parameter in _named(replica):
         mine = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
@@ -58,13 +58,13 @@ def _placed(value: Tensor, parameter: Tensor, on_device: bool) -> Tensor | float
 
 
 def _counted_on_device(replica: Replica) -> set[Tensor]:
-    """Parameters whose single numbers (``step``) lie beside them, and not on the host."""
+    """Return the parameters whose single numbers (``step``) are on their device."""
     groups = replica.optimizer.param_groups
     return {p for g in groups if g.get("capturable") or g.get("fused") for p in g["params"]}
 
 
 def read_slot(replica: Replica, name: str, device: torch.device | None = None) -> list[Tensor]:
-    """One slot of every parameter, laid out like the parameters; zero where there is none."""
+    """Return one slot of every parameter, laid out like them; zero where there is none."""
     flats = [torch.zeros(n.size, dtype=n.dtype, device=device) for n in replica.layouts]
     for layout, parameters, flat in zip(replica.layouts, replica.parameters, flats, strict=True):
         for place, parameter in zip(layout.places, parameters, strict=True):
@@ -75,7 +75,7 @@ def read_slot(replica: Replica, name: str, device: torch.device | None = None) -
 
 
 def read_steps(replica: Replica, slots: tuple[str, ...]) -> list[Tensor]:
-    """How often each parameter was updated; where the optimizer does not count, whether.
+    """Return how often each parameter was updated; if the optimizer does not count, whether it was.
 
     On the GPU where it counts there: reading each number would wait for it.
     """

@@ -28,7 +28,7 @@ _version, _requires_grad = attrgetter("_version"), attrgetter("requires_grad")
 NOBODY: Collection[int] = frozenset()
 Strays = list[tuple[Tensor, Tensor]]
 Masks = list[bytes | None]
-"""Per layout, which parameters had a gradient; ``None`` is all of them."""
+"""Which parameters had a gradient, per layout; ``None`` means all of them."""
 
 
 class Replica:
@@ -69,7 +69,7 @@ class Replica:
         return [torch.tensor(places, device=self.device) for places in starts]
 
     def first_values(self) -> list[Any]:
-        """The first value of each parameter in each layout. A device is not waited for."""
+        """Return the first value of each parameter in each layout, without waiting for a device."""
         found: list[Any] = []
         for array, places in self._arrays:
             found.append(array.take(places).tolist())
@@ -79,8 +79,8 @@ class Replica:
         return found
 
     def written(self, apart: Collection[int]) -> int:
-        """How often torch has seen a write to the parameters, but for those with the ids ``apart``.
-        It grows with every write."""
+        """Return how often torch has counted a write to the parameters, except those with the ids
+        ``apart``. The number grows with every write."""
         if apart:
             return sum(p._version for own in self.parameters for p in own if id(p) not in apart)
         count = 0
@@ -90,7 +90,7 @@ class Replica:
 
     def outgrown(self) -> bool:
         """Whether the optimizer trains a parameter that is not laid out (unfrozen, or added), or
-        keeps other state than before (a schedule has switched its momentum on)."""
+        keeps other state than before (a schedule has turned its momentum on)."""
         groups = self.optimizer.param_groups
         if len(groups) != len(self._known):
             return True
@@ -118,7 +118,7 @@ class Replica:
             self._arrays = [(flat.numpy(), places.numpy()) for flat, places in pairs]
 
     def strays(self) -> Strays:
-        """Parameters that the script has moved elsewhere (``p.data = …``), and their own places."""
+        """Return parameters that the script has moved (``p.data = …``), and their own places."""
         found = []
         for parameter, address, place in self._places:
             if parameter.data_ptr() != address:
@@ -126,19 +126,19 @@ class Replica:
         return found
 
     def private_flats(self) -> list[Tensor]:
-        """Flat buffers of this worker's own, on the parameters' device."""
+        """Make flat buffers of this worker's own, on the parameters' device."""
         return [torch.empty(n.size, dtype=n.dtype, device=self.device) for n in self.layouts]
 
     def listen(
         self, indices: Collection[int], take: Callable[[int], None], stop: Callable[[], None]
     ) -> None:
-        """``take`` is called when one of these parameters of the first layout has its gradient,
-        while the backward pass goes on; it replaces an earlier one. ``stop`` ends what it began."""
+        """Call ``take`` when one of these parameters of the first layout has its gradient, while
+        the backward pass goes on, and ``stop`` at the end. This replaces an earlier listener."""
         self.stop_listening()
         self._stop = stop
         for index in indices:
             parameter = self.parameters[0][index]
-            if parameter.requires_grad:  # a script may have frozen it since
+            if parameter.requires_grad:  # the script may have frozen it since then
                 hook = parameter.register_post_accumulate_grad_hook(lambda _, i=index: take(i))
                 self._hooks.append(hook)
 
@@ -150,8 +150,8 @@ class Replica:
             self._stop = None
 
     def leave(self) -> None:
-        """Leaves the others, in a forked process: the parameters are its own, where the script has
-        them, and nothing listens to them."""
+        """Leave the other workers, in a forked process: give the parameters memory of their own,
+        where the script has them, and stop listening to them."""
         self._stop = None
         self.stop_listening()
         for own in self.parameters:
@@ -166,7 +166,7 @@ class Replica:
     def collector(
         self, shards: list[list[Tensor]], layouts: Sequence[Layout] | None = None
     ) -> list[Collector] | list[StagedCollector]:
-        """Per layout, what copies gradients into ``shards[layout][shard]``.
+        """Return what copies gradients into ``shards[layout][shard]``, per layout.
 
         ``layouts`` may cut the same parameters into other shards.
         """
@@ -180,15 +180,15 @@ class Replica:
         ]
 
     def gather(self, index: int) -> tuple[Collector, Tensor]:
-        """A collector that copies the gradients of a layout into a buffer on their device, and the
-        buffer."""
+        """Return a collector that copies the gradients of a layout into a buffer on their device,
+        and the buffer."""
         self._gathered = self._gathered or self.private_flats()  # one for all strategies
         whole, flat = reshard(self.layouts[index], 1), self._gathered[index]
         return Collector(whole, self.parameters[index], [flat], self.scale), flat
 
 
 def _features(group: dict[str, Any]) -> tuple[bool, ...]:
-    """Which options are on: they decide what state an optimizer keeps."""
+    """Return which options are on: they decide what state an optimizer keeps."""
     return bool(group.get("momentum")), bool(group.get("amsgrad")), bool(group.get("centered"))
 
 
@@ -217,7 +217,7 @@ class Collector:
         self._real = [torch.view_as_real(s).view(-1) if s.is_complex() else s for s in shards]
 
     def collect(self, gone: Collection[int] = NOBODY) -> bytes | None:
-        """``None`` when every parameter had a gradient, else one byte each that says whether.
+        """Copy gradients; return ``None`` if every parameter had one, else a byte for each.
 
         Those of ``gone`` have been copied.
         """
@@ -232,7 +232,7 @@ class Collector:
                 missing.add(i)
                 torch._foreach_zero_(self._targets[i])
                 continue
-            if gradient.requires_grad:  # else the graph of it would be kept here for ever
+            if gradient.requires_grad:  # or the graph that made it would be kept here for ever
                 gradient = gradient.detach()
             if gradient.layout != torch.strided:
                 raise InputError(
@@ -247,7 +247,7 @@ class Collector:
                 sources += _flat(gradient, self._places[i]).split_with_sizes(self._sizes[i])
         if targets:
             torch._foreach_copy_(targets, sources)
-            if self._scale.value == 0.0:  # whatever it is, it does not count
+            if self._scale.value == 0.0:  # zero, even if it is not finite: it does not count
                 torch._foreach_zero_(targets)
             elif self._scale.value != 1.0:
                 torch._foreach_mul_(targets, self._scale.value)
@@ -256,20 +256,20 @@ class Collector:
         return bytes(i not in missing for i in range(len(self._parameters)))
 
     def is_finite(self) -> bool:
-        """Whether what was collected last is finite for certain, and its squares are."""
+        """Whether what was collected last, and its squares, are certain to be finite."""
         squares = map(torch.dot, self._real, self._real)
         return all(map(math.isfinite, map(float, squares)))
 
 
 def _shaped(place: ParameterPlace, targets: list[Tensor]) -> Tensor | None:
-    """The one target of a parameter in the parameter's own shape."""
+    """Return the one target of a parameter in the parameter's own shape."""
     if len(targets) != 1:
         return None
     return targets[0].as_strided(place.shape, place.stride)
 
 
 def _flat(gradient: Tensor, place: ParameterPlace) -> Tensor:
-    """The gradient's numbers in the order of the flat buffer."""
+    """Return the gradient's numbers in the order of the flat buffer."""
     if gradient.stride() != place.stride:
         ordered = torch.empty_strided(
             place.shape, place.stride, dtype=gradient.dtype, device=gradient.device

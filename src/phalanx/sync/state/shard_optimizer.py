@@ -34,13 +34,13 @@ _FUSED = (torch.optim.Adam, torch.optim.AdamW)
 
 
 def is_elementwise(optimizer: torch.optim.Optimizer) -> bool:
-    """Exactly these classes, and Keras' rules: a subclass may do anything."""
-    rules = sys.modules.get("phalanx.sync.state.keras_rules")  # loaded where there is one
+    """Whether it is one of these classes or a rule of Keras; subclasses may do anything."""
+    rules = sys.modules.get("phalanx.sync.state.keras_rules")  # loaded if such a rule is used
     return type(optimizer) in (*ELEMENTWISE, *(rules.KERAS_RULES if rules else ()))
 
 
 def elementwise_kind(name: str) -> type[torch.optim.Optimizer] | None:
-    """The class of that name, if it is one of them."""
+    """Return the class of that name, if it is element-wise."""
     from phalanx.sync.state.keras_rules import KERAS_RULES
 
     return {kind.__name__: kind for kind in (*ELEMENTWISE, *KERAS_RULES)}.get(name)
@@ -48,14 +48,14 @@ def elementwise_kind(name: str) -> type[torch.optim.Optimizer] | None:
 
 @dataclass(frozen=True)
 class SlotNames:
-    """The state of an optimizer: flat tensors, and single numbers."""
+    """Names of an optimizer's state: flat tensors, and single numbers."""
 
     flat: tuple[str, ...]
     scalar: tuple[str, ...]
 
 
 def discover_slots(optimizer: torch.optim.Optimizer) -> SlotNames:
-    """Run a toy of the same class and see what state it keeps."""
+    """Find out what state an optimizer keeps, by a step of a toy of the same class."""
     flat: dict[str, None] = {}
     scalar: dict[str, None] = {}
     for group in optimizer.param_groups:
@@ -70,12 +70,12 @@ def discover_slots(optimizer: torch.optim.Optimizer) -> SlotNames:
 
 
 def _bare_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any]:
-    """The step without wrappers for profilers and hooks, which cost more than a small shard."""
+    """Return the step without wrappers for profilers and hooks, which cost much."""
     step: Callable[..., Any] = inspect.unwrap(kind.step)
 
     def bare(optimizer: torch.optim.Optimizer) -> None:
         before = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)  # what ``no_grad`` does, for a quarter of its cost
+        torch._C._set_grad_enabled(False)  # like ``no_grad``, for a quarter of its cost
         try:
             step(optimizer)
         finally:
@@ -92,7 +92,7 @@ def _make(
 
 def _options(kind: type[torch.optim.Optimizer], group: dict[str, Any]) -> dict[str, Any]:
     options = {k: v for k, v in group.items() if k not in ("params", "initial_lr")}
-    if options.get("capturable"):  # for graphs on a GPU; shards lie in memory of the host
+    if options.get("capturable"):  # it is for graphs on a GPU, and shards are in memory of the host
         options["capturable"] = False
     if any(options.get(name) is not None for name in ("foreach", "fused")):
         return options
@@ -172,7 +172,7 @@ class ShardOptimizer:
         if key == self._key:
             return
         self._key = key
-        self._gradient = gradient  # kept alive, so that its id stays its own
+        self._gradient = gradient  # kept alive, so that no other object gets its id
         segments: list[_Segment] = []
         for i, piece in enumerate(self._pieces):
             if used is not None and not used[piece.parameter]:
@@ -199,8 +199,8 @@ class ShardOptimizer:
             tensor.grad = gradient[segment.start - self._low : segment.end - self._low]
             options = _options(kind, self._source.param_groups[segment.group])
             groups.append({**options, "params": [tensor]})
-        # The value that an optimizer (Adagrad) fills its state with before the first step, which it
-        # takes only from its constructor's arguments, not from the groups.
+        # Some optimizers (Adagrad) fill their state before the first step with a value, which they
+        # take only from their constructor's arguments, not from the groups.
         name = "initial_accumulator_value"
         first = {k: value for k, value in self._source.defaults.items() if k == name}
         optimizer = kind(groups, **first)
@@ -218,11 +218,11 @@ class ShardOptimizer:
     def _count(self) -> None:
         assert self._optimizer is not None
         for segment, tensor in zip(self._segments, self._tensors, strict=True):
-            count = float(self._counts[segment.first])  # as of all pieces of the segment
-            if segment.fresh:  # the optimizer made its own state: move it into the slots
+            count = float(self._counts[segment.first])  # the same for all pieces of the segment
+            if segment.fresh:  # the optimizer has made its own state: move it into the slots
                 self._adopt(segment, self._optimizer.state[tensor])
                 count, self._key = 1.0, None
-            elif not self._scalars:  # else the optimizer has counted the first one
+            elif not self._scalars:  # otherwise the optimizer has counted this step itself
                 count += 1.0
             pieces = segment.last + 1 - segment.first
             self._counts[segment.first : segment.last + 1] = array("f", [count]) * pieces
@@ -235,6 +235,6 @@ class ShardOptimizer:
 
 
 def _apart(counts: list[float]) -> tuple[tuple[float, ...], bool]:
-    """How counts differ, which stays the same while they grow together; any first step."""
+    """Return the differences of counts, and whether one of them has its first step ahead."""
     least = min(counts)
     return tuple(count - least for count in counts), least == 0.0

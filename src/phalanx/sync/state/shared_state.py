@@ -1,4 +1,4 @@
-"""What the workers of one host share of an optimizer: parameters, gradients, slots, counts."""
+"""The memory that the workers of one host share for an optimizer: parameters, gradients, slots."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["SharedState", "State"]
 
 @dataclass(frozen=True)
 class Declared:
-    """What the members of a team say of the gradients that they offer."""
+    """What the members of a team declare about the gradients that they offer."""
 
     weight: float
     clip: float
     masks: Masks
     stale: bool
-    """Whether gradients went ahead that were not those offered afterwards."""
+    """Whether gradients were sent early that differ from those offered afterwards."""
     doubtful: bool
     """Whether gradients may not be finite, so that their sum has to be looked at."""
 
@@ -75,13 +75,13 @@ class SharedState:
         table = arena.region(f"{tag}.declared", arena.workers * 6, torch.float64)
         self._declared = table.view(arena.workers, 6).numpy()
         self.weights, self.clips, self.spoilt = (self._declared[:, i] for i in range(3))
-        """``spoilt``: whose gradient is not finite."""
+        """``spoilt`` says whose gradient is not finite."""
         self.norms = host.region(f"{tag}.norms", host.workers, torch.float64).numpy()
         self.totals = host.region(f"{tag}.totals", host.workers, torch.float64).numpy()
-        """A number of what each worker has summed: finite if all of it is."""
+        """A number for what each worker has summed, which is finite if all of that is."""
         self.early = host.region(f"{tag}.early", host.workers + 2, torch.int64).numpy()
-        """From where on each worker's gradients are there before the step; from where on the first
-        one has added them up; and whether it does so."""
+        """From where on each worker's gradients are ready before the step; from where on the first
+        worker has summed them; and whether it does so."""
         self.versions = host.region(f"{tag}.versions", len(layouts[0].shards), torch.int64).numpy()
         self._used = [
             arena.region(f"{tag}.used.{i}", arena.workers * len(n.places), torch.uint8)
@@ -96,7 +96,7 @@ class SharedState:
         self._share_first_weights()
 
     def _agree(self, slots: tuple[str, ...]) -> None:
-        """Checks on every host what the workers of each host check among themselves."""
+        """Check on every host what the workers of each host check among themselves."""
         kind = type(self.replica.optimizer).__name__
         shapes = [
             (n.size, str(n.dtype), [tuple(p.shape) for p in n.places]) for n in self.replica.layouts
@@ -104,7 +104,7 @@ class SharedState:
         self.arena.region(f"{kind} {slots} {shapes}", 0, torch.uint8)
 
     def _share_first_weights(self) -> None:
-        """Every worker begins with the first one's weights and optimizer state."""
+        """Let every worker begin with the first one's weights and optimizer state."""
         if self.arena.rank == 0:
             self.replica.copy_out(self.parameters)
             if self.elementwise:
@@ -144,7 +144,7 @@ class SharedState:
         spoilt: bool = False,
         doubtful: bool = False,
     ) -> None:
-        """Declares the weight of what this worker offers; ``masks``: of which parameters it is."""
+        """Declare the weight of what this worker offers; ``masks``: for which parameters."""
         rank, complete = self.arena.rank, masks.count(None) == len(masks)
         self._declared[rank] = (weight, clip or 0.0, spoilt, stale, doubtful, complete)
         if not complete:
@@ -152,11 +152,11 @@ class SharedState:
                 table[rank] = 1 if mask is None else list(mask)
 
     def spoilt_by(self) -> tuple[int, ...]:
-        """The workers that have declared a gradient that is not finite."""
+        """Return the workers that have declared a gradient that is not finite."""
         return tuple(self.spoilt.nonzero()[0].tolist())
 
     def declared_by(self, ranks: slice | list[int]) -> Declared:
-        """Reads what ``ranks`` have declared, together."""
+        """Return what ``ranks`` together have declared."""
         weights, clips, _, stale, doubtful, complete = zip(
             *self._declared[ranks].tolist(), strict=True
         )
@@ -164,14 +164,14 @@ class SharedState:
         return Declared(sum(weights), max(clips), masks, any(stale), any(doubtful))
 
     def used_by(self, ranks: slice | list[int]) -> Masks:
-        """Which parameters any of ``ranks`` has declared."""
-        complete = self._declared[ranks, 5:] != 0.0  # whose row of the other table is not written
+        """Return which parameters any of ``ranks`` has declared."""
+        complete = self._declared[ranks, 5:] != 0.0  # workers that write no row of the other table
         if complete.all():
             return [None] * len(self._used)
         return [(table[ranks] | complete).max(axis=0).tobytes() for table in self._used]
 
     def export_state(self) -> State:
-        """Everything that an update reads or writes, as views."""
+        """Return everything that an update reads or writes, as views."""
         state: State = {}
         for i, parameters in enumerate(self.parameters):
             state[f"parameters.{i}"] = parameters
@@ -188,7 +188,7 @@ class SharedState:
     # -- to and from the user's optimizer, and checkpoints -----------------------------------
 
     def steps_by_parameter(self) -> list[list[float]]:
-        """Per layout, how often each parameter was updated."""
+        """Return how often each parameter was updated, per layout."""
         found = [[0.0] * len(layout.places) for layout in self.replica.layouts]
         for i, layout in enumerate(self.replica.layouts):
             for shard, pieces in enumerate(layout.shards):
@@ -218,7 +218,7 @@ class SharedState:
         write_slots(self.replica, self.slots, self.steps_by_parameter(), self._scalars)
 
     def export_whole(self) -> State:
-        """A copy of everything, laid out in a way that does not depend on the workers."""
+        """Return a copy of everything, laid out in a way that does not depend on the workers."""
         state: State = {}
         for i, parameters in enumerate(self.parameters):
             state[f"parameters.{i}"] = parameters.clone()
@@ -229,7 +229,7 @@ class SharedState:
         return state
 
     def import_slots(self, state: State) -> None:
-        """The optimizer's part of what :meth:`export_whole` gave; parameters are left alone."""
+        """Load the optimizer's part of an :meth:`export_whole`; parameters stay as they are."""
         for i, slots in enumerate(self.slots):
             for name, slot in slots.items():
                 if f"{name}.{i}" in state:
@@ -238,7 +238,7 @@ class SharedState:
             self._set_steps([state[f"steps.{i}"].tolist() for i in range(len(self.parameters))])
 
     def import_whole(self, state: State) -> None:
-        """Go on from what :meth:`export_whole` gave, also of another number of workers."""
+        """Continue from what :meth:`export_whole` returned, also of another number of workers."""
         for i, parameters in enumerate(self.parameters):
             parameters.copy_(state[f"parameters.{i}"])
         self.import_slots(state)

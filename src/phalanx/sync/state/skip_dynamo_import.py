@@ -1,4 +1,4 @@
-"""Making an optimizer does not have to import torch's compiler.
+"""Lets an optimizer be made without importing torch's compiler.
 
 torch marks some methods of optimizers so that its compiler passes over them, and imports the whole
 compiler on their first call: as long as importing torch itself, on every machine. Until something
@@ -17,7 +17,7 @@ import torch
 
 COMPILER = "torch._dynamo"
 _MARK = "__dynamo_disable"
-"""Where torch keeps the marked form of a method; by another name in another torch, this is idle."""
+"""The name by which torch keeps the marked form of a method; without it, this does nothing."""
 _METHODS = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 
@@ -27,14 +27,14 @@ def without_compiler() -> None:
 
 
 def skip_compiler(method: Callable[..., Any]) -> None:
-    """A ``method`` that torch has marked no longer imports the compiler on its first call."""
+    """Keep a ``method`` that torch has marked from importing the compiler on its first call."""
     plain = getattr(method, "__wrapped__", None)
     if plain is not None and getattr(plain, _MARK, None) is None:
         setattr(plain, _MARK, _marked_when_needed(plain))
 
 
 def step_without_compiler() -> None:
-    """Puts a stand-in in place of the compiler, which each step asks to pass over it.
+    """Put a stand-in in place of the compiler, which each step asks not to compile it.
 
     It is for processes that take few steps; a caller that asks it for anything else gets the
     compiler.
@@ -61,7 +61,7 @@ class StepWithoutCompiler:
         if sys.modules.get(COMPILER) is _STAND_IN:
             _remove_stand_in()
         else:
-            self._stands_in = False  # something has imported it
+            self._stands_in = False  # something has imported the real one
 
 
 def _of_the_compiler(name: str) -> Any:
@@ -84,7 +84,7 @@ def _marked_when_needed(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if COMPILER not in sys.modules:
             return method(*args, **kwargs)
-        delattr(method, _MARK)  # so that torch marks it by itself from here on
+        delattr(method, _MARK)  # so that torch itself marks it from now on
         marked = torch._compile._disable_dynamo(method)
         return marked(*args, **kwargs)
 

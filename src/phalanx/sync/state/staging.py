@@ -1,4 +1,4 @@
-"""Between a GPU and memory of the host: few large copies through pinned memory, one wait.
+"""Copies between a GPU and memory of the host: few large copies through pinned memory, one wait.
 
 A model has hundreds of gradients, and a copy of each to the host waits for the device by itself.
 So they are gathered on the device first; what crosses is one piece per stretch of host memory.
@@ -18,7 +18,7 @@ from torch import Tensor
 from phalanx.sync.state.layout import Layout
 
 Copy = tuple[Tensor, Tensor]
-"""A target and its source."""
+"""A target and a source."""
 
 
 class Gather(Protocol):
@@ -28,7 +28,7 @@ class Gather(Protocol):
 
 
 class Staging:
-    """One worker's way to and from its device."""
+    """Copies between one worker's device and the host."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -43,11 +43,11 @@ class Staging:
         return self.device.type != "cpu"
 
     def host_buffer(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Memory of the host that the device reaches at full speed."""
+        """Return memory of the host that the device reaches at full speed."""
         return torch.empty(count, dtype=dtype, pin_memory=self.device.type == "cuda")
 
     def fetch(self, copies: Iterable[Copy]) -> None:
-        """Do all ``copies``, in either direction; they are done when this returns.
+        """Make all ``copies``, in either direction, and wait for them.
 
         In the stream of the calling thread: behind what it has asked the device to compute.
         """
@@ -65,13 +65,13 @@ class Staging:
         return self.device.type == "cpu" or (self.device.type == "cuda" and not self._refused)
 
     def follow(self) -> None:
-        """The next copy aside is to come after what the calling thread has asked the device for."""
+        """Let the next copy aside follow all that the calling thread has asked the device for."""
         if self.device.type == "cuda":
             self._followed.add(torch.cuda.current_stream(self.device))
 
     def begin_copy(self, target: Tensor, source: Tensor) -> Callable[[], object]:
-        """Copy behind what was to be followed, beside what the device is asked for next; the
-        function returned waits for it, in any thread."""
+        """Copy after the work that is to be followed, beside what the device is asked for next;
+        return a function that waits for the copy, in any thread."""
         if self.device.type != "cuda":
             target.copy_(source)
             return lambda: None
@@ -82,7 +82,7 @@ class Staging:
         with torch.cuda.stream(self._aside):
             target.copy_(source, non_blocking=True)
             source.record_stream(self._aside)
-            event = torch.cuda.Event(blocking=True)  # else the wait for it would take a processor
+            event = torch.cuda.Event(blocking=True)  # or waiting would take a processor
             event.record()
         return partial(_wait_for, event, self.device)
 
@@ -99,7 +99,7 @@ class Staging:
                 self._pinned.append(region.data_ptr())
             else:
                 self._refused = True
-                # CUDA reports a failed call once more, at the next launch, whatever that is.
+                # CUDA reports a failed call once more, at the next launch of anything.
                 with contextlib.suppress(RuntimeError):
                     torch.zeros(1, device=self.device)
 
@@ -113,7 +113,7 @@ class Staging:
 
 
 class StagedCollector:
-    """Gathers the gradients of one layout in ``flat``, on the device, then sends them home.
+    """Gathers the gradients of one layout in ``flat``, on the device, then copies them to the host.
 
     ``gather`` fills ``flat``; ``shards`` are where its parts go in memory of the host.
     """
@@ -137,7 +137,7 @@ class StagedCollector:
         )
 
     def collect(self, gone: Collection[int] = ()) -> bytes | None:
-        """``None`` when every parameter had a gradient, else one byte each that says whether.
+        """Copy gradients; return ``None`` if every parameter had one, else a byte for each.
 
         Those of ``gone``, from one of them to the last, are at home already.
         """
@@ -160,7 +160,7 @@ def _bounds(layout: Layout) -> list[tuple[int, int]]:
 
 
 def _up_to(stop: int, copies: Iterable[Copy]) -> Iterator[Copy]:
-    """The memory of the source before the number ``stop``."""
+    """Cut copies off at the number ``stop`` of the source's memory."""
     for target, source in copies:
         count = min(len(source), stop - source.storage_offset())
         if count > 0:
@@ -168,7 +168,7 @@ def _up_to(stop: int, copies: Iterable[Copy]) -> Iterator[Copy]:
 
 
 def merged(copies: Sequence[Copy]) -> list[Copy]:
-    """Copies of flat memory, with neighbours in both source and target made one."""
+    """Merge copies of flat memory that are neighbours in both source and target."""
     found: list[Copy] = []
     for target, source in copies:
         if found and _follows(found[-1][0], target) and _follows(found[-1][1], source):

@@ -1,4 +1,4 @@
-"""Tensors and bytes that workers give each other through small windows of shared memory."""
+"""Exchanges tensors and bytes among workers through small windows of shared memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from phalanx.sync.arena.arena import Arena
 
-WINDOW = 1 << 20  # elements: frozen weights may be large, and are needed here only once
-GATHERED_BYTES = 1 << 20  # of each worker that travel at once
+WINDOW = 1 << 20  # elements; frozen weights may be large, and pass through here only once
+GATHERED_BYTES = 1 << 20  # of each worker, sent at once
 BETWEEN_HOSTS = 1 << 16  # there they pass through the control memory, which is kept small
 ABSENT = -1
 
@@ -21,7 +21,7 @@ def broadcast(arena: Arena, tensors: Iterable[Tensor]) -> None:
     found = list(tensors)
     if arena.hosts is not None:
         shapes = [(tuple(t.shape), str(t.dtype)) for t in found]
-        arena.region(f"untrained {shapes}", 0, torch.uint8)  # all have to mean the same
+        arena.region(f"untrained {shapes}", 0, torch.uint8)  # check that all mean the same tensors
     if arena.hosts is not None and arena.host.rank == 0:
         arena.hosts.broadcast(found)
     _within(arena.host, found)
@@ -45,7 +45,7 @@ def _within(arena: Arena, tensors: Iterable[Tensor]) -> None:
 
 
 class Gathering:
-    """Every worker gives some bytes and gets those of all.
+    """Collects some bytes from every worker, and gives all workers those of all.
 
     Made by all workers at the same place, when it is first needed: it costs memory.
     """
@@ -58,7 +58,7 @@ class Gathering:
         self._sizes, self._window = sizes.numpy(), window.view(arena.workers, -1).numpy()
 
     def gather(self, mine: bytes | None) -> list[bytes]:
-        """The workers' answers by rank, without those who give ``None``. Collective."""
+        """Return the workers' answers by rank, without those who give ``None``. Collective."""
         arena, size = self._arena, self._size
         self._sizes[arena.rank] = ABSENT if mine is None else len(mine)
         arena.barrier()

@@ -1,4 +1,4 @@
-"""Where a worker's gradients wait to be pushed: a buffer for each shard of the store."""
+"""Buffers in which a worker's gradients wait to be pushed: one for each shard of the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.sync.state.replica import Masks, Replica
 
 
 class PushBuffers:
-    """``flats`` hold what is pushed, whole; ``gradients[layout][shard]`` are its parts."""
+    """The gradients of a push: ``flats`` are whole, ``gradients[layout][shard]`` their parts."""
 
     def __init__(self, replica: Replica, layouts: Sequence[Layout], encoding: Encoding) -> None:
         shards = range(len(layouts[0].shards))
@@ -33,9 +33,9 @@ class PushBuffers:
             ]
         )
         self.payloads: list[Payload] | None = None
-        """Messages that a codec made of it, shard by shard, for a real wire."""
+        """Messages that a codec made of the gradients, shard by shard, for a real wire."""
         self.total = 0
-        """Samples that this worker had been given by the time of what is in it."""
+        """Samples that this worker had been given when these gradients were collected."""
 
     def collect(self) -> Masks:
         """Take the gradients from the parameters; returns which had one."""
@@ -50,7 +50,7 @@ class PushBuffers:
         return self.sender.is_plain or are_sound(self.flats)
 
     def normalise(self, weight: float, clip: float | None, emphasis: float = 1.0) -> None:
-        """Makes a mean of a sum of weighted means, with a norm that ``clip`` limits.
+        """Turn a sum of weighted means into a mean, with a norm that ``clip`` limits.
 
         ``emphasis`` weighs the push against those of other workers: the gradient and not the rate,
         because momentum gathers gradients.

@@ -1,4 +1,4 @@
-"""A step through the store that is taken when all have given their gradient: in shared memory."""
+"""A step through a store in shared memory, which is taken when all have given their gradient."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class SharedRound:
-    """A step through memory that all share."""
+    """Takes steps through memory that all workers share."""
 
     def __init__(self, context: StrategyContext) -> None:
         self._replica, self._shared = context.replica, context.shared
@@ -50,22 +50,22 @@ class SharedRound:
         masks = [collector.collect() for collector in self._collectors]
         finite = all(c.is_finite() for c in self._collectors) or are_sound(self._mine)
         self.bytes_sent = self.sender.offer(weight, masks) if finite else 0
-        if finite and not self.sender.is_plain:  # a codec may have made something infinite of it
+        if finite and not self.sender.is_plain:  # a codec may have made a value infinite
             finite = are_sound(self._mine)
         self._shared.declare(weight, clip, masks, spoilt=not finite)
 
     def settle(self) -> None:
-        """The shared state is the store: there is nothing to bring back."""
+        """Do nothing: the shared state is the store."""
 
     def holding_slots(self) -> AbstractContextManager[None]:
-        """Holds nothing: in lockstep the slots stay as they are."""
+        """Hold nothing: in lockstep the slots stay as they are."""
         return nullcontext()
 
     def take_part(self) -> Timing:
-        """Push to every shard; then wait until all of them are a version further."""
+        """Push to every shard, then wait until all of them have the next version."""
         now, timing = self._clock.now, Timing()
         if refused := self._shared.spoilt_by():
-            self._arena.barrier()  # all have read it
+            self._arena.barrier()  # until all have read it
             return Timing(refused=refused)
         self._step += 1
         for shard in self._store.order:
@@ -93,8 +93,8 @@ class SharedRound:
         return timing
 
     def _complete(self, shard: int, timing: Timing) -> None:
-        """This worker was the last at ``shard``: sum it up and update it, or leave that for the
-        last shard of all where the norm of the whole gradient is needed."""
+        """Sum and update ``shard``, at which this worker was the last; leave that for the last
+        shard of all if the norm of the whole gradient is needed."""
         began = self._clock.now()
         total = float(self._shared.weights.sum())
         for rows in self._rows:

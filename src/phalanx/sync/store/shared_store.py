@@ -33,8 +33,8 @@ ByShard = Sequence[Tensor] | Mapping[int, Tensor]
 
 
 class SharedStore:
-    """One worker's access to the shards in shared memory; ``RemoteStore`` is the same between
-    machines. ``gradients[layout][shard]`` is what a worker pushes."""
+    """One worker's access to the shards in shared memory, as ``RemoteStore`` is between machines.
+    ``gradients[layout][shard]`` is what a worker pushes."""
 
     def __init__(self, context: StrategyContext) -> None:
         self._arena, self._shared, self._clock = context.arena, context.shared, context.clock
@@ -50,35 +50,35 @@ class SharedStore:
         self._locks = [self._arena.lock(shard_lock(shard)) for shard in range(self._shards)]
         first = self._arena.rank
         self.order = [(first + i) % self._shards for i in range(self._shards)]
-        """Workers begin with different shards, so as not to meet."""
+        """The order of the shards: workers begin with different ones, so that they seldom meet."""
         self._seen = [0] * self._shards
         self.part = sum(n.size * n.dtype.itemsize for n in layouts) / self._shards
-        """Bytes of a shard: all have about as many."""
+        """The mean bytes of a shard."""
         self._coded = 1.0
 
     def make_buffers(self) -> PushBuffers:
-        """Memory for gradients to push."""
+        """Make buffers for gradients to push."""
         return PushBuffers(self._replica, self._replica.layouts, self._encoding)
 
     def encode(self, buffers: PushBuffers) -> int:
-        """Makes what is pushed next what the store sees; returns its bytes, if none are sent for
-        real."""
+        """Turn the next push into what the store sees; return its bytes, or 0 if they are counted
+        when they are sent."""
         sent = buffers.sender.send()
         self._coded = sent / (self.part * self._shards)
         return sent
 
     def begin(self) -> None:
-        """Makes the store have the newest parameters. Collective.
+        """Bring the newest parameters to the store. Collective.
 
         Here the shared state is the store: there is nothing to hand over.
         """
 
     def settle(self) -> None:
-        """Nothing is pushed any more: the shared state becomes what the store has. Collective."""
+        """Bring the shared state up to date with the store, after the last push. Collective."""
 
     @contextmanager
     def holding_slots(self) -> Iterator[None]:
-        """The optimizer's state in the shared state is what the store has now, and stays so."""
+        """Hold every shard, so that slots in the shared state stay as the store has them."""
         with ExitStack() as held:
             for lock in sorted({shard_lock(shard) for shard in range(self._shards)}):
                 held.enter_context(self._arena.lock(lock))
@@ -92,24 +92,24 @@ class SharedStore:
         timing: Timing,
         pull: Sequence[Tensor] | None = None,
     ) -> None:
-        """Give what was encoded; ``pull``, unless it is ``None``, takes the new parameters."""
+        """Push what was encoded; ``pull``, unless it is ``None``, gets the new parameters."""
         self.push(buffers.gradients, used, rate_factor, timing, pull=pull or ())
 
     def fence(self, rank: int) -> Applied | None:
-        """A worker is lost: how far its pushes have come, and will ever. On one host no worker
-        goes on without another."""
+        """Return how far the pushes of a lost worker have come; no more are applied. On one host no
+        worker goes on without another."""
         return None
 
     def push_for(self, reducer: Reducer) -> None:
-        """A team's sums are what will be pushed; here they are where the store is."""
+        """Prepare to push a team's sums; here they are where the store is."""
 
     def push_reduced(
         self, reducer: Reducer, used: Masks, rate_factor: float, timing: Timing
     ) -> None:
-        """Give what a team has summed: each member its slices. Every member calls it."""
+        """Push what a team has summed: each member its slices. Every member calls it."""
         gradients = [
             dict(zip(reducer.shards, own, strict=True)) for own in reducer.reduced
-        ]  # indexed by shard; a member only ever touches its own
+        ]  # by shard; a member only ever uses its own
         self.push(gradients, used, rate_factor, timing, shards=reducer.shards)
 
     def push(
@@ -183,21 +183,21 @@ class SharedStore:
         self.pull(into)
 
     def export_private(self) -> State:
-        """What only this worker knows of its pushes."""
+        """Return what only this worker knows of its pushes."""
         return {}
 
     def import_private(self, state: State) -> None:
         pass
 
     def pull_newer(self, into: Sequence[Tensor], taken: list[int]) -> list[int]:
-        """Pull unless ``into`` is of the versions ``taken``; returns those it is of now."""
+        """Pull unless ``into`` has the versions ``taken``; return the versions it has now."""
         versions: list[int] = self._shared.versions.tolist()
         if versions != taken:
             self.pull(into)
         return versions
 
     def pull(self, into: Sequence[Tensor]) -> None:
-        """Copy the newest parameters, no shard while it is being updated."""
+        """Copy the newest parameters, without reading a shard while it is updated."""
         for shard in self.order:
             if self._toll.charges:
                 self._toll.request(shard, 0.0)
@@ -226,7 +226,7 @@ def make_store(context: StrategyContext, servers: int | None = None) -> SharedSt
 
 
 def refuse_whole(context: StrategyContext) -> None:
-    """An optimizer that is not element-wise cannot run on one shard at a time."""
+    """Refuse an optimizer that is not element-wise, and cannot run on one shard at a time."""
     if not context.shared.elementwise:
         kinds = ", ".join(kind.__name__ for kind in ELEMENTWISE)
         takes_any = [n for n, t in known_strategies().items() if t.any_optimizer and n != "single"]

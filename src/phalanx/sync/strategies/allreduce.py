@@ -20,14 +20,14 @@ from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class AllReduce(TeamStrategy):
-    """Two barriers a step: gradients are there; parameters are updated. One more where the
-    optimizer is not element-wise, or where gradients are clipped or may not be finite."""
+    """Takes two barriers a step: gradients are there; parameters are updated. One more is needed if
+    the optimizer is not element-wise, or gradients are clipped or may not be finite."""
 
     def __init__(self, context: StrategyContext, topology: str | None = None) -> None:
         super().__init__(context)
         self._topology = topology
         self._clipped: Masks = []
-        """Which parameters anybody used for the gradient that was clipped before its step."""
+        """Which parameters anybody used for the gradient that was clipped ahead of its step."""
         self.offers = self._reducer = Reducer(context, topology=topology, starts=True)
         if self._shared.elementwise:
             layouts, shard = len(self._replica.layouts), self._host.rank
@@ -70,7 +70,7 @@ class AllReduce(TeamStrategy):
 
     @property
     def steps_agreed(self) -> bool:
-        """A codec makes something else of a gradient on its way: then it has to go it."""
+        """Whether agreed gradients can be stepped with: not if a codec has to code them."""
         return self._context.encoding.codec is None
 
     def step_agreed(self) -> Timing:
@@ -103,7 +103,7 @@ class AllReduce(TeamStrategy):
             optimizer.update(own[0], mask)
 
     def _update_whole(self, used: Masks) -> None:
-        """An optimizer that is not element-wise runs on a host's first worker, for all there."""
+        """Run an optimizer that is not element-wise on a host's first worker, for all there."""
         whole = [gradients[0] for gradients in self._shared.gradients]
         if not self._reducer.apart:
             for flat, layout, own in zip(

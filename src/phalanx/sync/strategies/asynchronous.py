@@ -37,13 +37,13 @@ class Asynchronous(StoreStrategy):
         self._buffers = self._store.make_buffers()
         self._overlaps = overlap == "yes"
         self._thread = BackgroundThread("phalanx-push")
-        # In the stream of the training a copy would wait for the step, with a shard locked.
+        # In the training's own stream a copy would wait for the step, while a shard is locked.
         beside = self._overlaps and self._replica.device.type == "cuda"
         self._stream = torch.cuda.Stream(self._replica.device) if beside else None
         self._last: Callable[[], object] | None = None
         """Makes the last push, or waits until it is made."""
         self._beside = Timing()
-        """Timing of the push beside the next step, which reports it."""
+        """The times of the push that runs beside the next step, which reports them."""
 
     def begin(self) -> None:
         self._buffers.sender.begin(self._shared)
@@ -64,7 +64,7 @@ class Asynchronous(StoreStrategy):
         self._settle()
         began = self._clock.now()
         timing, self._beside = self._beside, Timing()
-        # Waiting for the last push is a part of the time that the push itself took.
+        # Waiting for the last push is already counted in that push's own time.
         carried = timing.wait + timing.reduce + timing.update
         timing.wait += max(0.0, began - ready - carried)
         used = self._buffers.collect()
@@ -83,7 +83,7 @@ class Asynchronous(StoreStrategy):
 
     def _carry(self, push: Callable[[], None]) -> None:
         """Push now, or with ``overlap`` beside the next step, which then computes on parameters
-        without it. In scripted time, which has no threads, that is at the end of that step."""
+        without this push. In scripted time, which has no threads, push at the end of that step."""
         if not self._overlaps:
             push()
         elif self._arena.scripted:
@@ -96,13 +96,13 @@ class Asynchronous(StoreStrategy):
             push()
 
     def _settle(self) -> None:
-        """Waits until the push beside the computation is applied."""
+        """Wait until the push beside the computation is applied."""
         last, self._last = self._last, None
         if last is not None:
             last()
 
     def _push(self, used: Masks | None, timing: Timing) -> None:
-        """``None``: what there is must not count; the newest parameters are taken all the same."""
+        """Push; ``used`` ``None``: no gradient may count, and only parameters are taken."""
         if used is None:
             self.refresh()
             return

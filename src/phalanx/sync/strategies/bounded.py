@@ -15,7 +15,7 @@ from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class Bounded(Asynchronous):
-    """Each worker trains a copy that it takes at the gate: so it knows how old that is."""
+    """Lets each worker train a copy that it takes at the gate, so that its age is known."""
 
     own_copy = True
 
@@ -37,7 +37,7 @@ class Bounded(Asynchronous):
         self._taken: list[int] = []
 
     def arrive(self) -> None:
-        """Announce a worker before it computes, so that a faster one does not take it for resting.
+        """Announce a worker before it computes, so that a faster one does not think that it rests.
 
         What it took before a rest can be of any age.
         """
@@ -45,7 +45,7 @@ class Bounded(Asynchronous):
             self._pull()
 
     def exchange(self, weight: float, clip: float | None = None) -> Timing:
-        if self._gate.enter():  # it rested with a batch in hand: its copy is as old as it is
+        if self._gate.enter():  # it rested with a batch in hand, so its copy may be old
             self._gate.pulled()
         return super().exchange(weight, clip)
 
@@ -60,11 +60,11 @@ class Bounded(Asynchronous):
         self._gate.wait()
         timing.wait += now() - pushed
         if self._overlaps:
-            return  # the model computes on its copy right now: it is renewed between steps
+            return  # the model computes on its copy right now, which is renewed between steps
         self._pull(timing)
 
     def _pull(self, timing: Timing | None = None) -> None:
-        """Pulls for every optimizer: the worker's clock speaks for all that it computes with."""
+        """Pull for every optimizer, because the worker's clock counts for all of them."""
         began = self._clock.now()
         for party in self._gate.parties:
             party.take()
@@ -77,13 +77,13 @@ class Bounded(Asynchronous):
 
     def refresh(self) -> None:
         super().refresh()
-        self._taken = []  # parameters can also change without a push: restored, handed over
+        self._taken = []  # they also change without a push: restored, handed over
 
     def land(self) -> None:
         super()._settle()
 
     def _settle(self) -> None:
-        for party in self._gate.parties:  # one clock counts their pushes: one after the other
+        for party in self._gate.parties:  # in turn, because one clock counts their pushes
             party.land()
         if self._overlaps:
             self._pull()

@@ -18,7 +18,7 @@ from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class Groups(StoreStrategy, TeamStrategy):
-    """The engine forms the groups (``size``, ``by``); ``context.team`` is this worker's."""
+    """All-reduce in a group, which the engine forms (``size``, ``by``): ``context.team``."""
 
     def __init__(
         self,

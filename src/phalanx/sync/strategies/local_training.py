@@ -1,4 +1,4 @@
-"""Training apart: each worker steps by itself, and now and then all come together."""
+"""The base of strategies in which workers train apart, and come together now and then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class Local(SharedStrategy):
-    """The user's own optimizer on a copy of the parameters; the shared ones are the last agreed.
+    """Runs the user's own optimizer on a copy; the shared parameters are the last agreed ones.
 
     At the end of a round each worker shows how far it has moved; the mean of that, weighted by
     samples, moves the shared parameters in the way that a subclass says (``_move``).
@@ -34,7 +34,7 @@ class Local(SharedStrategy):
         self._weight = 0.0
         workers = self._arena.workers
         self._apart = self._arena.region(f"{context.tag}.apart", workers, torch.uint8).numpy()
-        """Whether each worker has stepped since all came together."""
+        """Whether each worker has taken a step since all came together."""
 
     def begin(self) -> None:
         if self._shared.elementwise:
@@ -62,7 +62,7 @@ class Local(SharedStrategy):
         for moved, agreed in zip(self._moved, self._shared.parameters, strict=True):
             moved.sub_(agreed)
         weight, self._weight = self._weight, 0.0
-        # Weighted, because the reducer divides a sum by the sum of weights.
+        # Multiplied by the weight, because the reducer divides by the sum of weights.
         if weight != 1.0:
             torch._foreach_mul_(self._moved, weight)
         self._reducer.offer_flats(self._moved, weight)
@@ -101,7 +101,7 @@ class Local(SharedStrategy):
         """Move this worker's slice of the agreed parameters, given the mean movement."""
 
     def drain(self) -> None:
-        """Brings together what is left: steps since the last round, the optimizers' state."""
+        """Bring together what is left: steps since the last round, and the optimizers' state."""
         self._arena.barrier()
         if self._apart.any():
             self._come_together(self._team.barrier)
@@ -120,7 +120,7 @@ class Local(SharedStrategy):
         super().drain()
 
     def write_optimizer(self) -> None:
-        """Does nothing: the script's own optimizer steps here."""
+        """Do nothing: the script's own optimizer steps here."""
 
     def export_private(self) -> State:
         return self._reducer.sender.export_state() | export_tensors(self._replica)

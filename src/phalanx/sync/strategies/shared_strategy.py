@@ -1,4 +1,4 @@
-"""What strategies that work in shared memory have in common."""
+"""The bases of strategies that work in shared memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SharedStrategy(Strategy):
-    """Parameters lie in the shared state.
+    """A strategy whose parameters lie in the shared state.
 
     A model on a CPU can train right there; one on an accelerator, or under a strategy that wants
     ``own_copy``, trains a copy of them. A subclass adds ``exchange``.
@@ -41,14 +41,14 @@ class SharedStrategy(Strategy):
         self._replica.bind(self._staged or self._shared.parameters)
 
     def refresh(self) -> None:
-        """Fetches the parameters if the model has a copy; else the model reads the shared ones."""
+        """Fetch the parameters if the model has a copy; else it reads the shared ones."""
         if self._staged:
             copies = zip(self._staged, self._shared.parameters, strict=True)
             self._replica.staging.fetch(copies)
 
     def snapshot(self, flats: list[torch.Tensor]) -> None:
         for shard in range(len(self._replica.layouts[0].shards)):
-            with self._host.lock(shard_lock(shard)):  # no shard is read while it is updated
+            with self._host.lock(shard_lock(shard)):  # a shard must not be read while it is updated
                 for flat, values, layout in zip(
                     flats, self._shared.parameters, self._replica.layouts, strict=True
                 ):
@@ -72,7 +72,7 @@ class SharedStrategy(Strategy):
 
 
 class StoreStrategy(SharedStrategy):
-    """Parameters and the state of the optimizer are the store's."""
+    """A strategy whose parameters and optimizer state are in the store."""
 
     _store: SharedStore | RemoteStore
 

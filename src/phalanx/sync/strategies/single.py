@@ -37,7 +37,7 @@ class Single:
         self._without_compiler = StepWithoutCompiler(optimizer)
 
     def exchange(self, scale: float, clip: float | None = None) -> Timing:
-        """Gradients are multiplied by ``scale`` first."""
+        """Step with gradients that are first multiplied by ``scale``."""
         ready, (parameters, gradients) = self._clock.now(), self._gradients()
         finite = are_sound(gradients)
         if scale != 1.0 and finite and gradients:
@@ -56,7 +56,7 @@ class Single:
 
 
 class SingleOnGpu(Single):
-    """Trains on a GPU that skips steps by itself; the host hears of a step some steps later."""
+    """Trains on a GPU that skips steps by itself; the host learns of that some steps later."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, clock: Clock, say: Callable[[str], None]
@@ -98,7 +98,7 @@ class SingleOnGpu(Single):
             self._say(f"{name} runs fused: it rounds differently (as it was: foreach=True)")
 
     def _stop_skipping(self, for_good: bool) -> None:
-        """The script's optimizer has changed: from now on the host asks."""
+        """Let the host judge each step from now on, because the script's optimizer has changed."""
         if for_good and not self._over:
             self._over = True
             if self._ours:
@@ -107,19 +107,19 @@ class SingleOnGpu(Single):
                 take_back(self._optimizer)
 
     def settle(self) -> list[Timing]:
-        """Judges the steps that were not judged yet, in their order."""
+        """Judge the steps that were not judged yet, in their order."""
         skipped = self._skips.settle() if self._skips is not None else []
         return [Timing(refused=(0,) if each else None) for each in skipped]
 
 
 def _drop(parameters: list[Tensor]) -> None:
-    """``zero_grad``, without its wrappers."""
+    """Drop gradients as ``zero_grad`` does, without its wrappers."""
     for parameter in parameters:
         set_grad(parameter, None)
 
 
 def export_alone(replica: Replica, device: torch.device) -> State:
-    """Returns what :meth:`SharedState.export_whole` would give, in memory of ``device``."""
+    """Return what :meth:`SharedState.export_whole` would return, in memory of ``device``."""
     flats = [torch.empty(n.size, dtype=n.dtype, device=device) for n in replica.layouts]
     replica.copy_out(flats)
     state = {f"parameters.{i}": flat for i, flat in enumerate(flats)}

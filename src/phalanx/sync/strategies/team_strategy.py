@@ -1,4 +1,4 @@
-"""What strategies have in common whose workers step as a team."""
+"""The base of strategies whose workers step as a team."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class GradientAgreement:
-    """A reduce-scatter as in a step, then every member copies the whole sum. No codec: what a
-    script reads is what one process would have."""
+    """Gives a script the gradient that one process would have: a reduce-scatter as in a step, then
+    every member copies the whole sum. No codec is used."""
 
     def __init__(self, context: StrategyContext) -> None:
         encoding = dataclasses.replace(context.encoding, codec=None)
@@ -26,11 +26,11 @@ class GradientAgreement:
 
     @torch.no_grad()
     def share(self, weight: float) -> None:
-        """Collective among the team."""
+        """Give every member the agreed gradient. Collective among the team."""
         reducer = self._reducer
         reducer.offer(weight)
         self._team.barrier()
-        masks = reducer.reduce(checked=False)  # a script sees what there is
+        masks = reducer.reduce(checked=False)  # a script sees the gradients as they are
         reducer.take_time()
         if not reducer.apart:
             reducer.show_reduced()
@@ -45,20 +45,20 @@ class GradientAgreement:
                         set_grad(parameter, value.clone().to(parameter.device))
                     else:
                         gradient.copy_(value)
-        self._team.barrier()  # the rows are free again
+        self._team.barrier()  # until the rows are free again
 
 
 class Offers(Protocol):
     """Shows the team this worker's gradient."""
 
     bytes_sent: int
-    """Bytes of the step that have gone to others by now."""
+    """Bytes of the step that were sent to others so far."""
 
     def offer(self, weight: float, clip: float | None = None) -> None: ...
 
 
 class TeamStrategy(SharedStrategy):
-    """A step: offer the gradient, meet the team, follow."""
+    """Takes steps in three parts: offer the gradient, meet the team, follow."""
 
     offers: Offers
 
@@ -69,10 +69,10 @@ class TeamStrategy(SharedStrategy):
 
     @abstractmethod
     def follow(self) -> Timing:
-        """The step that the team has met for, with what was offered."""
+        """Take the step for which the team has met, with what was offered."""
 
     def distrust(self) -> None:
-        """Others write to the rows of gradients before the next step."""
+        """Note that others write to the rows of gradients before the next step."""
 
     def share_gradients(self, weight: float) -> None:
         self.distrust()

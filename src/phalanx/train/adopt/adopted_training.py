@@ -1,4 +1,4 @@
-"""What an adopted script trains, once it has joined: the passes over its data, and the end."""
+"""Trains an adopted script that has joined: the passes over its data, and the end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Drawn = LoaderPass | PlainPass
 
 
 class AdoptedTraining:
-    """Joined: what is trained, and the passes over its data."""
+    """An adopted training that has joined: what is trained, and the passes over its data."""
 
     def __init__(
         self,
@@ -57,18 +57,18 @@ class AdoptedTraining:
         self.models, self.optimizers = parts.trained.models, list(parts.trained.optimizers)
         self._loop, self._left, self._seed = loop, passes, parts.environment.settings.seed
         self._checked = weakref.WeakSet[DataLoader[Any]]()
-        """Loaders whose data are those of all workers; a script may make one in each epoch."""
+        """Loaders whose data were compared between workers; a script may make one in each epoch."""
         self._loader: weakref.ref[DataLoader[Any]] | None = None
         self._pass: weakref.ref[AdoptedPass] | None = None
-        """The script's loop holds it: a ``break`` ends the pass at once."""
+        """The present pass. Only the script's loop holds it, so a ``break`` ends it at once."""
         self.in_eval_mode = weakref.WeakSet[DataLoader[Any]]()
         """Loaders that were trained on although the models were in eval mode."""
         self._orders, self._passes = ComparedOrders(parts.trained.engine), 0
         self._unmet: RemovableHandle | None = None
-        """The hook by which this worker meets the others, who have left a pass early as it has."""
+        """The hook by which this worker meets the others after they have all left a pass early."""
         engine = parts.trained.engine
         self.own = OwnBatches(parts, loop) if engine.workers == 1 else None
-        """Steps outside of any pass, where they can be counted."""
+        """Counts steps outside of any pass, if this worker is alone."""
         self.is_whole = engine.copies > 1
         """Whether every worker sees whole batches."""
         self.order = OrderState(whole=self.is_whole)
@@ -83,7 +83,7 @@ class AdoptedTraining:
             )
 
     def rewind(self) -> None:
-        """The order of a pass that is resumed in its middle is drawn as it was before."""
+        """Draw the order of a resumed pass as it was drawn at first."""
         alone = self.parts.trained.engine.workers == 1
         if alone and self._loop.resumes_inside() and (saved := self._saved_order()):
             torch.set_rng_state(saved["drawn_from"])
@@ -95,7 +95,7 @@ class AdoptedTraining:
 
     @property
     def can_fork(self) -> bool:
-        """Whether a child can be forked: it could not use a GPU."""
+        """Whether a child can be forked; it could not use a GPU."""
         environment = self.parts.environment
         cpu = environment.device.type == "cpu" and not torch.cuda.is_initialized()
         return cpu and not environment.thread
@@ -106,22 +106,22 @@ class AdoptedTraining:
         return [known.get(id(p), "a parameter") for p in parameters_of(self.optimizers)]
 
     def is_checked(self) -> bool:
-        """Whether some of its steps are done by one process as well."""
+        """Whether some steps are also done by one process, to be compared."""
         return self._checks.begin(self.parts, self)
 
     def go_alone(self) -> None:
-        """In a child: the pass in hand is never ended, as far as the workers' team goes."""
+        """Go on alone, in a child: for the team, the present pass never ends."""
         self._kept = self._pass and self._pass()
 
     def alone(self, loader: DataLoader[Any], drawn: Drawn, given: int) -> Iterator[Any]:
-        """The batches of the rest of a pass, in a child."""
+        """Yield the batches of the rest of a pass, in a child."""
         if isinstance(drawn, PlainPass):
             return drawn.rest()
         reader = read_by_number(loader, self._seed, alone=True)
         return alone_pass(reader, drawn, self._passes - 1, given, self._checks, self._streams)
 
     def alone_again(self, loader: DataLoader[Any], drawn: Drawn) -> Iterator[Any]:
-        """The batches of another pass, in a child."""
+        """Yield the batches of another pass, in a child."""
         self._passes += 1
         return self.alone(loader, drawn, 0)
 
@@ -136,7 +136,7 @@ class AdoptedTraining:
 
     @property
     def sees_no_loss(self) -> bool:
-        """Whether nothing has gone backwards in the pass under way."""
+        """Whether no loss has gone backwards in the present pass."""
         begun = self._pass() if self._pass is not None else None
         return begun is not None and begun.untrained
 
@@ -154,7 +154,7 @@ class AdoptedTraining:
         self._passes += 1
         if isinstance(drawn, LoaderPass):
             self._orders.compare(self._passes, drawn)
-            if self._passes in self.order.left:  # before the checkpoint: there are no batches now
+            if self._passes in self.order.left:  # it was before the checkpoint: no batches
                 drawn.own.leave(self.order.left[self._passes])
         engine = self.parts.trained.engine
         counted = engine.workers > 1 and needs_equal_batches(sys._getframe())
@@ -174,16 +174,16 @@ class AdoptedTraining:
         return self.is_whole and self.under_way and known is not loader
 
     def leave_pass(self) -> None:
-        """The script begins another pass: it has left the one before, if there is one."""
+        """Leave the pass before, if the script begins another one in the middle of it."""
         if self._pass is not None and (begun := self._pass()) is not None:
             begun.close()
         if self.own is not None:
             self.own.leave()
 
     def follow(self, drawn: Drawn, *, left: bool = False) -> None:
-        """Generators of the script's own are where they would be alone after the batch in hand."""
+        """Set the script's own generators to where they would be alone after the present batch."""
         given = -(-self._loop.reached // drawn.batch)
-        if left:  # a resumed run draws the whole order at first
+        if left:  # a resumed run draws the whole order first
             self.order.left[self._passes] = given
         if isinstance(drawn, LoaderPass):
             drawn.own.give(given)
@@ -202,7 +202,7 @@ class AdoptedTraining:
             )
         if meant and current is not None and self.parts.steps.refused is None:
             self._meet_those_who_left()
-            self.parts.schedule.position = current.samples  # resumed, it gets no more of them
+            self.parts.schedule.position = current.samples  # when resumed, it gets no more of them
             self.parts.checkpointer.after_pass(current)
 
     def _meet_those_who_left(self) -> None:
@@ -220,15 +220,15 @@ class AdoptedTraining:
 
     @property
     def awaits_step(self) -> bool:
-        """Whether a step may come: inside a pass, and after one whose batches are still without."""
+        """Whether a step may come: inside a pass, or while batches wait for their step."""
         if self.own is not None and self.own.under_way:
             return False
         pending = self.parts.trained.weight.pending
         return (self.under_way or pending > 0) and not self.parts.lifecycle.over
 
     def end_if_done(self, *, waits: bool = True) -> None:
-        """After the last pass: the models get their final weights, to be evaluated and saved.
-        ``waits``: not before accumulated gradients have been stepped with."""
+        """End the training after the last pass: give the models their final weights, for evaluation
+        and saving. ``waits``: not before accumulated gradients were used in a step."""
         waits = waits and self.parts.trained.weight.pending > 0
         if self._left == 0 and not self.under_way and not waits:
             self.end()
@@ -247,7 +247,7 @@ class AdoptedTraining:
             return
         try:
             self.leave_pass()
-            with suppress(PeerLost):  # those it would inform are gone already
+            with suppress(PeerLost):  # those it would inform may be gone already
                 self._meet_those_who_left()
                 self.parts.steps.agree_on_pending()
                 self._checks.end(broken=False)
@@ -267,7 +267,7 @@ class AdoptedTraining:
 
 
 class AdoptedPass(Iterator[Any]):
-    """The batches of one pass, as the script's loop takes them."""
+    """Yields the batches of one pass to the script's loop."""
 
     def __init__(
         self,
@@ -317,18 +317,18 @@ class AdoptedPass(Iterator[Any]):
 
     @property
     def untrained(self) -> bool:
-        """Whether no loss has been seen yet of which this worker has only a part."""
+        """Whether several workers share the batch and no loss has been seen yet."""
         parts = self._training.parts
         return parts.trained.engine.workers > 1 and parts.steps.losses == self._losses
 
     def close(self, *, meant: bool = False, failed: bool = False) -> None:
-        """The script left its loop; one that takes more batches of it goes through two at once.
-        ``meant``: by ``break`` or ``return``; ``failed``: perhaps by an exception, of which the
-        others know nothing yet."""
+        """End the pass, because the script left its loop; another iterator over it would be a
+        second pass. ``meant``: left by ``break`` or ``return``; ``failed``: perhaps by an
+        exception, of which the others know nothing yet."""
         if isinstance(self._drawn, PlainPass):
             self._drawn.left = True
         if not self._over:
-            if self._taken > 1 and self.untrained:  # raised by what comes next
+            if self._taken > 1 and self.untrained:  # the next call raises the error
                 self._training.parts.steps.refused = _untrained()
             # A loop that knows how many batches there are does not ask for one more.
             alike = self._alike and self._taken > 0
@@ -348,13 +348,13 @@ class AdoptedPass(Iterator[Any]):
                 self._training.passed()
 
     def __del__(self) -> None:
-        with suppress(Exception):  # a fault of the team shows again at the next step
+        with suppress(Exception):  # an error of the team shows again at the next step
             if isinstance(self._drawn, PlainPass):
                 self._drawn.forget()
             try:
                 frame = sys._getframe(1)
                 self.close(meant=has_left_a_loop(frame), failed=may_have_failed(frame))
-            except (InputError, RunStopped) as error:  # raised by what comes next
+            except (InputError, RunStopped) as error:  # the next call raises the error
                 self._training.parts.steps.refused = error
 
 
@@ -367,7 +367,7 @@ def _untrained() -> InputError:
 
 
 class CheckedPass(Iterator[Any]):
-    """A pass as the script's loop takes it: at any batch a child may begin to go on alone."""
+    """Yields a pass to the script's loop; at any batch a child may begin to go on alone."""
 
     def __init__(
         self, batches: Iterator[Any], checks: Checks, alone: Callable[[int], Iterator[Any]]

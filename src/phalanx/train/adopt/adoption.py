@@ -68,7 +68,7 @@ class Adoption:
 
     @property
     def _counts_steps(self) -> bool:
-        """Whether a training whose batches come from no loader can be followed."""
+        """Whether steps are counted in a training whose batches come from no loader."""
         return self._view.whole or (self._alone and not self.profiles)
 
     @property
@@ -77,17 +77,17 @@ class Adoption:
         return self._checks if self._checks.is_child else self._view.trial
 
     def joins_itself(self) -> None:
-        """The script calls Phalanx after all."""
+        """Note that the script calls Phalanx itself."""
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
-        """The script has made an optimizer."""
+        """Remember an optimizer that the script has made."""
         if not self._joining:
             look_for_libraries()
             self._made.append(weakref.ref(optimizer))
             self._made_since = True
 
     def before_training(self, _loss: torch.Tensor, _factor: torch.Tensor | None) -> None:
-        """The script calls ``backward`` outside of a training."""
+        """Note that the script calls ``backward`` outside of a training."""
         if self._child is not None:
             return
         if self._counts_steps and not self._optimizers():
@@ -105,7 +105,7 @@ class Adoption:
     # -- steps -------------------------------------------------------------------------------
 
     def passes_on(self, _optimizer: torch.optim.Optimizer) -> bool:
-        """Whether a step of an optimizer is its own now: not the script's, or of one worker."""
+        """Whether a step goes straight to the optimizer: Phalanx takes it, or is joining."""
         training = self._training
         return self._joining or (training is not None and bool(training.parts.steps.ours))
 
@@ -121,7 +121,7 @@ class Adoption:
             return self._child.step(plain, optimizer, closure, **kwargs)
         given = () if closure is None else (closure,)
         known = training is not None and training.knows(optimizer) and training.awaits_step
-        if self._counts_steps and (given or kwargs or not known):  # its gradients are those of all
+        if self._counts_steps and (given or kwargs or not known):  # its gradients are everybody's
             return self._step_alone(optimizer, plain, *given, **kwargs)
         if training is None or not known:
             idle = closure is None and all(get_grad(p) is None for p in parameters_of([optimizer]))
@@ -156,9 +156,9 @@ class Adoption:
     def _step_alone(
         self, optimizer: torch.optim.Optimizer, plain: Callable[..., Any], *given: Any, **kw: Any
     ) -> Any:
-        """Outside of a pass; or made by the script (a closure, an optimizer made later)."""
+        """Let an optimizer step outside of a pass, or for a closure, or if it is a later one."""
         training = self._training or self._train_own_batches()
-        if self._child is not None:  # since now
+        if self._child is not None:  # it is a child by now
             return self.step(optimizer, plain, *given, **kw)
         if training is None or training.own is None or training.parts.lifecycle.over:
             return plain(optimizer, *given, **kw)
@@ -171,12 +171,12 @@ class Adoption:
             training.parts.steps.note(optimizer if knows else None)
         else:
             training.own.step(optimizer, made=made)
-            if len(training.optimizers) == 1:  # else this may be the middle of a batch
+            if len(training.optimizers) == 1:  # with more, this may be the middle of a batch
                 self._checks.fork()
         return found
 
     def _train_own_batches(self) -> AdoptedTraining | None:
-        """Joins a training whose batches come from no loader; ``None`` if there is nothing yet."""
+        """Join a training whose batches come from no loader; ``None`` if there is none yet."""
         optimizers = self._optimizers()
         if not self._counts_steps or not optimizers or self._joining:
             return None
@@ -201,7 +201,7 @@ class Adoption:
     # -- passes ------------------------------------------------------------------------------
 
     def iterate(self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """The iterator that a script's ``iter(loader)`` returns instead of its own."""
+        """Return an iterator in place of the script's own ``iter(loader)``."""
         if is_ours(loader):
             return plain()
         if self._checks.is_child:
@@ -215,7 +215,7 @@ class Adoption:
             return plain()
         if training is not None and self._made_since and not training.is_of(self._optimizers()):
             training.leave_pass()
-            self._end()  # it would keep the optimizers that the script has dropped
+            self._end()  # or it would keep optimizers that the script has dropped
             training, self._settled = None, 0
         self._made_since = False
         optimizers = self._optimizers()
@@ -241,8 +241,8 @@ class Adoption:
         return training.alone_again(loader, self._draws.order_of(loader))
 
     def trains_on(self, loader: DataLoader[Any]) -> bool:
-        """Whether the script is about to train on what it reads, as far as that can be seen: what
-        turns out to be no training is refused at the end of the pass, a stray step at once."""
+        """Whether the script seems about to train on what it reads. If it does not, that is refused
+        at the end of the pass; a step outside of a pass is refused at once."""
         optimizers, frame = self._optimizers(), script_frame()
         if not optimizers or not torch.is_grad_enabled() or is_peek(frame):
             return False
@@ -253,7 +253,7 @@ class Adoption:
             return False
         if any(model.training for model in self._models(optimizers)):
             return True
-        # In eval mode a script may train as well: on data that it shuffles, and then again.
+        # In eval mode a script may train too: on data that it shuffles, and if it does so again.
         if self._training is not None:
             return any(known is loader for known in self._training.in_eval_mode)
         return not isinstance(loader.sampler, SequentialSampler)
@@ -270,7 +270,7 @@ class Adoption:
         return self._training is not None and self._training.in_last_batch
 
     def _whole(self, plain: Callable[[], Iterator[Any]], loader: DataLoader[Any]) -> Iterator[Any]:
-        """All of the data, in the same order on every worker, and with the same noise."""
+        """Yield all of the data, in the same order and with the same noise on every worker."""
         training = self._training
         if training is None:
             return plain()
@@ -279,7 +279,7 @@ class Adoption:
             return self._in_common(plain)
         if self.profiles:
             return iter(training.parts.trained.engine.some_of(plain(), length_hint(loader)))
-        return plain()  # inside a pass of free-running workers they evaluate unequally often
+        return plain()  # free-running workers evaluate unequally often inside a pass
 
     def _in_common(self, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         with self.streams.in_common():
@@ -320,9 +320,9 @@ class Adoption:
         return training.through(loader, drawn)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
-        """Those that can train something, in the order in which they were made. Of two that have a
-        parameter in common the newer one counts. Workers collect their garbage at different times,
-        and one that the script has dropped must be gone on all of them."""
+        """Return the optimizers that can train something, in the order in which they were made. Of
+        two that share a parameter the newer one counts. Garbage is collected first, so that
+        optimizers that the script has dropped are gone on all workers."""
         if len(self._made) > self._settled:
             new = any(ref() is not None for ref in self._made[self._settled :])
             if new and self._made[1:]:
@@ -375,7 +375,7 @@ class Adoption:
             self._joining = False
 
     def _end(self) -> None:
-        """Training is over: the script has ended, or trains something else."""
+        """End the training: the script has ended, or trains something else."""
         if self._training is not None:
             share_calls(None)
             training, self._training = self._training, None
@@ -385,5 +385,5 @@ class Adoption:
         if (training := self._training) is not None:
             try:
                 self._end()
-            except InputError as error:  # of a check, which had not ended before
+            except InputError as error:  # from a check that ends only now
                 training.parts.lifecycle.fail(str(error), error.exit_code)

@@ -36,9 +36,9 @@ from phalanx.train.step.stepper import watch_backward
 
 _SEVERAL = 2
 _MOST_BATCHES = 100
-"""An optimizer that has taken no step by then is one that takes none."""
+"""Batches after which an optimizer without a step counts as one that takes none."""
 _PASS_ON = {"torch", "tqdm", "rich", "alive_progress", "fastprogress", "contextlib", "phalanx"}
-"""Their frames may stand between a call of the script and what it leads to."""
+"""Libraries whose frames may stand between a call of the script and what it leads to."""
 
 
 class Explaining(Adoption):
@@ -128,7 +128,7 @@ class Explaining(Adoption):
         ours = super().passes_on(optimizer)
         training = self._training
         if ours and not self._joining and training is not None and training.knows(optimizer):
-            self._stepped.add(id(optimizer))  # by a GradScaler
+            self._stepped.add(id(optimizer))  # a GradScaler has stepped with it
             self._end_if_all_stepped()
         return ours
 
@@ -143,12 +143,12 @@ class Explaining(Adoption):
         known = training is not None and training.knows(optimizer)
         if training is None or not known or not training.under_way:
             if self._begun and known:
-                self._end_here()  # after a pass that ended before all was seen
+                self._end_here()  # a pass has ended before everything was seen
             return super().step(optimizer, plain, closure, **kwargs)
         self._stepped.add(id(optimizer))
         if closure is None:
             self._end_if_all_stepped()
-        found = super().step(optimizer, plain, closure, **kwargs)  # the loss may be in the closure
+        found = super().step(optimizer, plain, closure, **kwargs)  # the closure may make the loss
         self._end_if_all_stepped()
         return found
 
@@ -159,21 +159,21 @@ class Explaining(Adoption):
     def _end_here(self) -> NoReturn:
         self._found.complete = True
         self._found.write(self._folder)
-        raise SystemExit(0)  # all was seen: the script ends here, and has not failed
+        raise SystemExit(0)  # everything was seen: the script ends here without failing
 
 
 # -- where in the script it is ---------------------------------------------------------------
 
 
 def _own_frames(frame: FrameType) -> list[FrameType]:
-    """The frames that are in the script's own files, the innermost first."""
+    """Return the frames in the script's own files, the innermost first."""
     return [one for one, _ in walk_stack(frame) if kind_of(one.f_code.co_filename) == "script"]
 
 
 def _place_of(frame: FrameType) -> Place:
     code, file = frame.f_code, Path(frame.f_code.co_filename)
     folder = Path(getattr(sys.modules["__main__"], "__file__", "")).parent
-    for known in (folder, folder.resolve()):  # as it was named, and as imports from it are found
+    for known in (folder, folder.resolve()):  # as it was named, and as its imports are found
         if file.is_relative_to(known):
             file = file.relative_to(known)
     function = "" if code.co_name == "<module>" else code.co_name
@@ -181,8 +181,8 @@ def _place_of(frame: FrameType) -> Place:
 
 
 def _library(frame: FrameType) -> str | None:
-    """What stands between ``frame`` and the script's own files, if it does more than pass on
-    what it is given."""
+    """Return the library between ``frame`` and the script's own files, if it does more than pass
+    arguments on."""
     stack = (one for one, _ in walk_stack(frame))
     between = takewhile(lambda one: kind_of(one.f_code.co_filename) != "script", stack)
     names = (str(one.f_globals.get("__name__", "")).partition(".")[0] for one in between)
@@ -190,7 +190,7 @@ def _library(frame: FrameType) -> str | None:
 
 
 def _name_in(frame: FrameType, wanted: Any) -> str | None:
-    """What the code of ``frame`` calls an object: a name, or an attribute of ``self``."""
+    """Return what the code of ``frame`` calls an object: a name, or an attribute of ``self``."""
     owner = frame.f_locals.get("self")
     held = {**getattr(owner, "__dict__", {}), **getattr(owner, "_modules", {})}
     spaces = {**frame.f_globals, **frame.f_locals, **{f"self.{n}": v for n, v in held.items()}}
@@ -217,7 +217,7 @@ def _optimizer(optimizer: torch.optim.Optimizer, place: Place | None) -> FoundOp
 
 
 def _schedulers(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
-    """Names of the schedulers of these optimizers' learning rates."""
+    """Return the names of the schedulers of these optimizers' learning rates."""
     found = (thing for thing in gc.get_objects() if issubclass(type(thing), LRScheduler))
     owners = ((thing, getattr(thing, "optimizer", None)) for thing in found)
     # A library may have wrapped the optimizer.
@@ -230,7 +230,7 @@ def _schedulers(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
 
 def _data(loader: DataLoader[Any], frame: FrameType, own: Sequence[FrameType]) -> FoundData:
     states = torch.get_rng_state()
-    drawn = order_of(loader)  # not for the training: its numbers are put back
+    drawn = order_of(loader)  # only to look at: the random numbers are put back
     torch.set_rng_state(states)
     return FoundData(
         kind=type(loader.dataset).__name__,
@@ -244,7 +244,7 @@ def _data(loader: DataLoader[Any], frame: FrameType, own: Sequence[FrameType]) -
 
 
 def _differences(models: Sequence[nn.Module], loader: DataLoader[Any]) -> list[str]:
-    """What several workers do not do exactly as one."""
+    """Return what several workers do not do exactly as one."""
     modules = [module for model in models for module in model.modules()]
     found = []
     if any(isinstance(module, _BatchNorm) for module in modules):

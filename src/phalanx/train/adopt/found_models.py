@@ -32,7 +32,7 @@ ALONE = "or run the script alone, with python."
 
 
 class Leftover(nn.Module):
-    """Parameters that an optimizer trains and no module owns."""
+    """Holds parameters that an optimizer trains and no module owns."""
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Leftover(nn.Module):
 
 
 def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Module]:
-    """The outermost modules with a parameter of the optimizers, in the optimizers' order."""
+    """Return the outermost modules with a parameter of the optimizers, in the optimizers' order."""
     place = {id(p): number for number, p in reversed(list(enumerate(parameters_of(optimizers))))}
     owners = [
         module
@@ -61,8 +61,8 @@ def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Module]:
 
 
 def stand_in_for(loss: torch.Tensor) -> torch.optim.Optimizer | None:
-    """An optimizer that changes nothing, with the parameters that ``loss`` depends on: of a script
-    that updates them itself."""
+    """Return an optimizer that changes nothing, with the parameters that ``loss`` depends on, for a
+    script that updates them itself."""
     found, seen, left = [], set(), [loss.grad_fn]
     while left:
         node = left.pop()
@@ -94,8 +94,8 @@ def describe(
     whole: bool,
     slower: float | None = None,
 ) -> list[str]:
-    """What was found, for the first lines of a run; ``slower``: view ``parts`` was chosen, because
-    a step would take so many times as long in view ``whole``."""
+    """Describe what was found, for the first lines of a run; ``slower``: view ``parts`` was chosen,
+    because a step would take so many times as long in view ``whole``."""
     sizes = [
         f"{type(m).__name__} ({words.count(sum(p.numel() for p in m.parameters()))} parameters)"
         for m in models
@@ -119,7 +119,7 @@ def describe(
 
 
 def stray_step(optimizer: torch.optim.Optimizer, *, inside: bool) -> InputError:
-    """A step that cannot be shared out; ``inside``: of a loop over a ``DataLoader``."""
+    """Make the error for a step that cannot be shared out; ``inside``: a loader's loop."""
     if inside:
         return InputError(
             f"the script made an optimizer ({type(optimizer).__name__}) inside the loop over its "
@@ -139,38 +139,38 @@ _made = threading.local()
 
 
 def note_what_is_made() -> None:
-    """The script begins; two of a kind differ by the order in which it makes them."""
+    """Note what the script makes from now on; two of a kind differ by the order of their making."""
     _made.things = []
     for kind in _KINDS:
         setattr(kind, "__new__", staticmethod(_new))  # noqa: B010
 
 
 def _new(kind: type, *_args: Any, **_kwargs: Any) -> Any:
-    """Not in ``__init__``: copies are made without it, and a class of the script's may be too."""
+    """Make an object and note it; copies and subclasses may pass ``__init__`` over."""
     made: Any = object.__new__(kind)
     _made.__dict__.setdefault("things", []).append((weakref.ref(made), kind.__name__))
     return made
 
 
 class OrderState:
-    """Torch's numbers at the moment when the order of the pass in hand was drawn, the passes that
-    the script left early, and which view of a batch it has."""
+    """Torch's random numbers at the moment when the order of the present pass was drawn, the passes
+    that the script left early, and which view of a batch it has."""
 
     def __init__(self, *, whole: bool) -> None:
         self._whole = whole
         self.drawn_from = torch.get_rng_state()
         self.left: dict[int, int] = {}
-        """By the number of the pass: after how many batches."""
+        """After how many batches a pass was left, by its number."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"drawn_from": self.drawn_from, "left": self.left, WHOLE: self._whole}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Too late here: it is needed before the order is drawn."""
+        """Do nothing: the state is needed earlier, before the order is drawn."""
 
 
 def advice_on_skipped(error: BaseException) -> str:
-    """What may be said beside an error of a resumed script that has not had a batch yet."""
+    """Advise on an error of a resumed script that has not had a batch yet."""
     if not isinstance(error, NameError):
         return ""
     return (
@@ -182,7 +182,7 @@ def advice_on_skipped(error: BaseException) -> str:
 
 
 def keepers_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Keeper]:
-    """Schedulers of these optimizers, gradient scalers and averaged copies, by name."""
+    """Return schedulers of these optimizers, gradient scalers and averaged copies, by name."""
     found: dict[str, Keeper] = {}
     numbers: Counter[str] = Counter()
     for ref, kind in _made.things:
@@ -191,7 +191,7 @@ def keepers_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Keeper]
         owner = getattr(thing, "optimizer", None)
         others = isinstance(thing, LRScheduler) and all(owner is not one for one in optimizers)
         if thing is not None and not others:
-            with suppress(InputError):  # what a checkpoint cannot hold begins anew
+            with suppress(InputError):  # what a checkpoint cannot hold starts afresh
                 pack(name, thing.state_dict(), {})
                 found[name] = thing
     return found

@@ -1,4 +1,4 @@
-"""Training loops of libraries: what they do to a loader, and where they evaluate.
+"""Adapts to libraries' training loops: how they change a loader, and where they evaluate.
 
 Accelerate reads one batch ahead of the one that is trained on, to know which is the last. The batch
 in hand would be the wrong one, so its loaders go through an adopted pass batch by batch.

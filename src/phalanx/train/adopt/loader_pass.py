@@ -1,4 +1,4 @@
-"""One pass over the script's own ``DataLoader``: its samples in its own order, to be shared out.
+"""Shares out one pass over the script's own ``DataLoader``: its samples in its own order.
 
 Generators of the script's own stand inside a pass where they would stand alone, also where the
 script draws from them as well (evaluates on the same loader).
@@ -31,12 +31,12 @@ from phalanx.train.proof.checks import Checks
 from phalanx.train.start.seed import Streams
 
 _PASSES_APART = 4
-"""Passes that free-running workers may be apart for their orders still to be compared."""
+"""Most passes between free-running workers for which their orders can be compared."""
 
 
 @dataclass(frozen=True)
 class LoaderPass:
-    """Sample numbers of all batches one after another, and how many a batch has."""
+    """The sample numbers of all batches, one after another, and the sizes of the batches."""
 
     order: Tensor
     batch: int
@@ -44,14 +44,14 @@ class LoaderPass:
 
 
 def is_ours(loader: DataLoader[Any]) -> bool:
-    """Whether a reader of Phalanx made it."""
+    """Whether a reader of Phalanx made this loader."""
     return isinstance(loader.dataset, Seeded)
 
 
 def order_of(loader: DataLoader[Any], *, again: bool = False) -> LoaderPass:
-    """Draws as ``iter(loader)`` does alone: a sampler that draws when it is asked to begin, then a
-    seed for loader processes, then a sampler that draws as it goes. ``again``: its processes are
-    there already, so they need no seed."""
+    """Draw as ``iter(loader)`` does alone: a sampler that draws when it begins, then a seed for
+    loader processes, then a sampler that draws as it goes. ``again``: its processes exist already
+    and need no seed."""
     sampler = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset):
         raise InputError(
@@ -65,10 +65,10 @@ def order_of(loader: DataLoader[Any], *, again: bool = False) -> LoaderPass:
         )
     own = OwnGenerators(loader, partial(_begun, loader, sampler, again))
     promised = samples = 0
-    with suppress(Exception):  # not all have a length
+    with suppress(Exception):  # some have no length
         samples = 10 * len(loader.dataset)  # type: ignore[arg-type]
         promised = len(loader)
-    # Beyond the length, which may be wrong, and within it: it may stand for no end, as 10**10.
+    # The length may be wrong, so look beyond it; and it may stand for no end, as 10**10 does.
     most = 100_000 + samples, max(1 << 28, samples)
     numbers, ends = array("q"), [0]
     for batch in own.draw():
@@ -103,8 +103,8 @@ def _begun(loader: DataLoader[Any], sampler: Any, again: bool) -> Iterator[Any]:
 
 
 class LoaderDraws:
-    """What loaders draw when a pass begins, as alone: with ``persistent_workers`` a seed for their
-    processes in the first pass only."""
+    """Draws what loaders draw at the beginning of a pass: with ``persistent_workers``, a seed for
+    their processes in the first pass only."""
 
     def __init__(self) -> None:
         self._begun = weakref.WeakSet[DataLoader[Any]]()
@@ -118,7 +118,7 @@ class LoaderDraws:
     def as_alone(
         self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]
     ) -> Callable[[], Iterator[Any]]:
-        """``plain``, torch's own ``iter(loader)``: it makes processes that alone would be there."""
+        """Return ``plain``, torch's ``iter(loader)``, without its draws for new processes."""
 
         def begin() -> Iterator[Any]:
             own = loader.generator
@@ -132,17 +132,17 @@ class LoaderDraws:
 
 
 class ComparedOrders:
-    """Makes sure that all workers share out the same samples in each pass."""
+    """Checks that all workers share out the same samples in each pass."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, shape = engine, (engine.workers * engine.copies, _PASSES_APART, 2)
         cells = engine.region("orders of passes", math.prod(shape), torch.int64)
         self._orders = cells.view(shape).numpy()
-        """For each worker's last passes: the number, and a checksum of the samples' order."""
+        """The number of each worker's last passes, and a checksum of their samples' order."""
 
     def compare(self, number: int, drawn: LoaderPass) -> None:
         checksum = zlib.crc32(drawn.order.numpy().tobytes(), drawn.batch)
-        with self._engine.lock(Locks.DATA):  # the last one to come sees all others
+        with self._engine.lock(Locks.DATA):  # the last worker to come sees all others
             rows = self._orders[:, number % _PASSES_APART]
             rows[self._engine.rank + self._engine.copy] = (number, checksum)
             others = rows.copy()
@@ -154,7 +154,7 @@ class ComparedOrders:
 
 
 def read_by_number(loader: DataLoader[Any], seed: int, *, alone: bool = False) -> Reader:
-    """Reads the loader's samples by number, as it would put them together; ``alone``: itself."""
+    """Return a reader of the loader's samples by number; ``alone``: without processes."""
     options = options_of(loader)
     options = replace(options, processes=0, persistent=None) if alone else options
     return reader_of(loader.dataset, options, seed=seed)
@@ -163,8 +163,8 @@ def read_by_number(loader: DataLoader[Any], seed: int, *, alone: bool = False) -
 def alone_pass(
     reader: Reader, drawn: LoaderPass, epoch: int, given: int, checks: Checks, streams: Streams
 ) -> Iterator[Any]:
-    """What a child that goes on alone reads: whole batches, in the order that all workers have,
-    after those that were ``given`` to the worker."""
+    """Yield what a child reads that goes on alone: whole batches, in the order that all workers
+    have, after those that were ``given`` to the worker."""
     orders = enumerate(drawn.order[given * drawn.batch :].split(drawn.batch))
     streams.enter_pass()
     try:
@@ -178,8 +178,8 @@ def alone_pass(
 
 
 class OwnGenerators:
-    """torch's common one is not among them: it has streams of its own. ``begin``: what the loader
-    draws when it is asked for an iterator; gives the batches' numbers."""
+    """Follows the script's own generators, except torch's common one, which has streams of its own.
+    ``begin``: what the loader draws when asked for an iterator; returns the batches' numbers."""
 
     def __init__(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> None:
         sampler: Any = loader.batch_sampler
@@ -190,33 +190,33 @@ class OwnGenerators:
         self._generators, self._begin = list(own.values()), begin
         self.any = bool(own)
         self._ahead = loader.num_workers * (loader.prefetch_factor or 0)
-        """Batches that processes are asked for before the script takes the first one."""
+        """Batches that are asked of loader processes before the script takes the first one."""
         self._first = torch.default_generator.get_state(), self._now()
         self._states = list[tuple[int, list[Tensor]]]()
-        """After how many batches there were others, the first before any; and they."""
+        """The states of the generators after so many batches, each time that they changed."""
         self._at = self.checksum = 0
         self._followed = True
 
     def draw(self) -> Iterator[Any]:
-        """The batches of a pass."""
+        """Yield the batches of a pass."""
         batches = self._begin()
         self._states = [(0, self._now())]
         yield from self._noted(batches, 0)
         self._put(0)
 
     def give(self, batches: int) -> None:
-        """The script has taken so many, and may draw before it takes another."""
+        """Note that the script has taken so many batches, and may draw before it takes another."""
         if self._followed and self._due(batches) > self._at:
             if not _same(self._now(), self._states[self._at][1]):
                 self._draw_rest_again()
             self._put(self._due(batches))
 
     def end(self) -> None:
-        """It has found that there are no more."""
+        """Note that the script has found no more batches."""
         self.give(self._states[-1][0])
 
     def leave(self, batches: int) -> None:
-        """It takes no more than so many."""
+        """Note that the script takes no more than so many batches."""
         self.give(batches)
         self._followed = False
 
@@ -230,15 +230,15 @@ class OwnGenerators:
         while (given := given + 1) and (batch := next(batches, None)) is not None:
             self._note(given)
             yield batch
-        self._note(given)  # what a sampler draws when it has no more to give
+        self._note(given)  # what a sampler draws when it has no more batches to give
 
     def _note(self, given: int) -> None:
         if not _same(now := self._now(), self._states[-1][1]):
             self._states.append((given, now))
 
     def _draw_rest_again(self) -> None:
-        """The script has drawn as well, so the rest of the pass draws something else than it did:
-        that may not change its batches, which the workers share out already."""
+        """Let the rest of the pass draw again, because the script has drawn as well. This must not
+        change the batches, which the workers share out already."""
         now, common = self._now(), torch.default_generator.get_state()
         given = self._states[self._at][0]
         torch.default_generator.set_state(self._first[0])

@@ -1,4 +1,4 @@
-"""How often a script will go through its data: read from the loops around the pass in hand.
+"""Finds how often a script will go through its data, from the loops around the present pass.
 
 Only a strategy that switches at a share of the training has to know, and the progress shows it. A
 loop counts if it is over a ``range`` (also in ``tqdm`` or ``enumerate``) whose bounds can be read
@@ -44,14 +44,14 @@ class UnknownError(Exception):
 
 
 def passes_of(frame: FrameType | None) -> int | None:
-    """The product of the loops around ``frame``'s line and around its callers' lines. The innermost
-    loop is the one over the batches themselves, if the line is its own head."""
+    """Multiply the lengths of the loops around ``frame``'s line and around its callers' lines. The
+    innermost loop is the one over the batches, if the line is its own head."""
     total, found = 1, False
     while frame is not None:
         loops = list(loops_around(frame))
         for loop in loops:
             if not found and is_head(loop, frame.f_lineno):
-                continue  # the pass itself
+                continue  # this is the pass itself
             count = _count(loop, frame)
             if count is None:
                 return None
@@ -64,7 +64,7 @@ def passes_of(frame: FrameType | None) -> int | None:
 
 
 def _epochs_of_lightning(frame: FrameType) -> int | None:
-    """Lightning's loops know how often they go round, and begin their first pass before that."""
+    """Return the length of Lightning's loops, which know it before their first pass."""
     loop = frame.f_locals.get("self")
     if frame.f_code.co_name != "run" or type(loop).__name__ != "_FitLoop":
         return None
@@ -79,7 +79,7 @@ def is_head(loop: ast.For | ast.While, line: int) -> bool:
 
 
 def needs_equal_batches(frame: FrameType | None) -> bool:
-    """Whether all workers need as many batches of the pass in hand: its loop may leave it early, or
+    """Whether all workers need as many batches of the present pass: its loop may leave it early, or
     is of a library that takes as many as the loader has."""
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith(COUNTING):
@@ -93,8 +93,8 @@ def needs_equal_batches(frame: FrameType | None) -> bool:
 
 
 def loop_may_train(frame: FrameType | None) -> bool:
-    """Whether the loop over the pass in hand may do more than look at its batches; so it may where
-    it cannot be read."""
+    """Whether the loop over the present pass may do more than look at its batches; true if it
+    cannot be read."""
     stack = [f for f, _ in walk_stack(frame) if kind_of(f.f_code.co_filename) == "script"]
     heads = [loop for one in stack[:1] for loop in loops_around(one) if is_head(loop, one.f_lineno)]
     mains = [one for one in stack if one.f_globals.get("__name__") == "__main__"]
@@ -117,21 +117,21 @@ def _leaves(node: ast.AST, nested: bool = False) -> bool:
 
 
 def has_left_a_loop(frame: FrameType | None) -> bool:
-    """For an iterator that is being deleted: whether a ``break`` or ``return`` drops it, itself or
-    what goes through it (``tqdm``). An exception drops it too, at the instruction that raised."""
+    """Whether a ``break`` or ``return`` drops an iterator that is being deleted, directly or
+    through ``tqdm``. An exception drops it too, at the instruction that raised."""
     return any(one.f_code.co_code[one.f_lasti] in _DROPS for one, _ in walk_stack(frame))
 
 
 def may_have_failed(frame: FrameType | None) -> bool:
-    """For an iterator that is being deleted: whether an exception may drop it. The frame stands at
-    the call that raised; a loop that comes to its end stands elsewhere."""
+    """Whether an exception may drop an iterator that is being deleted. Then the frame stands at the
+    call that raised; a loop that comes to its end stands elsewhere."""
     while frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR:
-        frame = frame.f_back  # of tqdm, for example, which is closed
+        frame = frame.f_back  # the frame of tqdm, for example, which is being closed
     return frame is not None and frame.f_code.co_code[frame.f_lasti] in _CALLS
 
 
 def loops_around(frame: FrameType) -> Iterator[ast.For | ast.While]:
-    """Innermost first."""
+    """Yield the loops around the line of ``frame``, innermost first."""
     inside: list[ast.For | ast.While] = []
     waiting: list[ast.AST] = [*body_of(frame)]
     while waiting:
@@ -147,7 +147,7 @@ def loops_around(frame: FrameType) -> Iterator[ast.For | ast.While]:
 
 
 def body_of(frame: FrameType) -> list[ast.stmt]:
-    """Empty where the source cannot be read."""
+    """Return the statements of ``frame``'s function; none if its source cannot be read."""
     code = frame.f_code
     tree = parse("".join(linecache.getlines(code.co_filename, frame.f_globals)).encode())
     if tree is None or code.co_name == "<module>":
@@ -188,7 +188,7 @@ def _whole(value: Any) -> int:
 
 
 def value_of(node: ast.expr, frame: FrameType) -> Any:
-    """The value of an expression of names, attributes of plain objects, and arithmetic."""
+    """Return the value of an expression of names, attributes of plain objects, and arithmetic."""
     match node:
         case ast.Constant(value=value):
             return value
@@ -197,7 +197,7 @@ def value_of(node: ast.expr, frame: FrameType) -> Any:
                 if name in space:
                     return space[name]
         case ast.Attribute(value=owner, attr=name):
-            # Without calling anything: a property is code of the script.
+            # Call nothing: a property is code of the script.
             found = inspect.getattr_static(value_of(owner, frame), name)
             if hasattr(type(found), "__get__"):
                 raise UnknownError

@@ -1,4 +1,4 @@
-"""What is put around torch before an adopted script begins, and taken away by an explicit join.
+"""Patches torch before an adopted script begins; an explicit join takes the patches away.
 
 Each hook asks who the calling thread is: threads that read data, or belong to no worker, see torch
 as it is.
@@ -44,7 +44,7 @@ _plain_group = getattr(torch.distributed, "init_process_group", None)
 
 
 def adopt_this_worker() -> None:
-    """Called before the script of a worker begins."""
+    """Begin adoption, before the script of a worker begins."""
     inside = context.current()
     variables = inside.environment if inside else os.environ
     chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
@@ -69,7 +69,7 @@ def adopt_this_worker() -> None:
     torch.random.manual_seed = _seed
     torch.set_rng_state = torch.random.set_rng_state = _set_state
     watch_backward(_current.adoption.before_training)
-    watch_clipping(None)  # a script that imports the function by its name gets the watched one
+    watch_clipping(None)  # so that a script that imports the function by name gets the watched one
     note_what_is_made()
     from phalanx.train.keras.adoption import adopt_keras
 
@@ -93,8 +93,7 @@ def end_adoption() -> None:
 
 
 def hand_over() -> None:
-    """The script trains with a library that is taken hold of elsewhere: torch is left alone, and
-    files stay apart."""
+    """Leave torch alone, because another library's adoption takes over; files stay apart."""
     from phalanx.train.step.stepper import watch_backward
 
     if _current.adoption is not None:
@@ -143,7 +142,7 @@ def _refuse_group(*args: Any, **kwargs: Any) -> Any:
 
 @functools.wraps(_plain_zero)
 def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
-    """The same without torch's wrappers, once in every step."""
+    """Zero gradients without torch's wrappers, which would run once in every step."""
     if _current.adoption is None or not set_to_none:
         _plain_zero(self, set_to_none)
         return
@@ -164,7 +163,7 @@ def _seed(seed: Any) -> torch.Generator:
     before = torch.default_generator.get_state()
     generator = _plain_seed(seed)
     if _current.adoption is not None:
-        # Unless a dataset seeds while it makes a sample, and puts everything back.
+        # Except when a dataset seeds to make a sample, and restores everything.
         modules = (f.f_globals.get("__name__", "") for f, _ in walk_stack(sys._getframe(1)))
         if not any(name.startswith(_READING) for name in modules):
             _current.adoption.streams.seeded(before)

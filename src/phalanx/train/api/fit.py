@@ -34,7 +34,7 @@ SPLIT_SEED = 20221  # fixed, so that every worker and every run holds out the sa
 
 @dataclass
 class _Loop:
-    """What one epoch needs."""
+    """Everything that one epoch needs."""
 
     run: Run
     model: nn.Module
@@ -73,7 +73,7 @@ class _Loop:
         values = self.run.measure(self.means, data, wait=wait, forward=self.forward)
         if values is None:
             return {}
-        # Found by number: a worker that only waited for another's figures has seen no outputs.
+        # Found by number, because a worker that only waited for figures has seen no outputs.
         names = ["loss", "accuracy"][: len(values) - len(self.metrics)] + list(self.metrics)
         return {f"{prefix}_{n}": v for n, v in zip(names, values, strict=True)}
 
@@ -188,7 +188,7 @@ def _advance(scheduler: Any, figures: dict[str, float]) -> None:
 
 
 def _hold_out(train: Any, validation: Any) -> tuple[Any, Any]:
-    """``(train, validation)``: ``validation`` is a share of ``train``, or data of its own."""
+    """Return ``(train, validation)``; ``validation`` is a share of ``train``, or data."""
     if not isinstance(validation, float | int) or isinstance(validation, bool):
         return train, validation
     if not 0 < validation < 1:

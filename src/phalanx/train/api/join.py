@@ -57,7 +57,7 @@ def join_with(
     if loss not in LOSSES:
         raise InputError(f"loss='{loss}' is unknown", f"Use {' or '.join(LOSSES)}.")
     if (hooks := sys.modules.get("phalanx.train.adopt.torch_patches")) is not None:
-        hooks.end_adoption()  # the script may join after all
+        hooks.end_adoption()  # the script may join by itself after all
     seeds = CommonSeed.now()
     parts, loop = build_worker(
         detect(), models, optimizers, buffers=buffers, loss=loss, trial=trial, seeds=seeds,

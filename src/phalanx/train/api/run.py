@@ -1,4 +1,4 @@
-"""``Run``: what a training script holds while it trains."""
+"""``Run``: the object by which a training script talks to Phalanx."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Run:
             forward,
         )
         values = self._ask(asked, wait=True)
-        assert values is not None  # it waits for them
+        assert values is not None  # it is not ``None``, because this call waits
         return values[0]
 
     def measure(

@@ -1,4 +1,4 @@
-"""The folder of checkpoints: which is the newest that is whole, which are kept."""
+"""Keeps the folder of checkpoints: finds the newest whole one, and removes old ones."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from phalanx.train.checkpoint.disk import Steps, scratch_of, unwatched, write_du
 
 
 def numbers(folder: Path) -> list[int]:
-    """Numbers of all finished checkpoints, oldest first; some may be damaged since."""
+    """Return the numbers of all finished checkpoints, oldest first; some may be damaged since."""
     found = (number_of(name) for name in _names(folder))
     return sorted(number for number in found if number is not None)
 
 
 def next_number(folder: Path) -> int:
-    """A number that no checkpoint here has or had, not even one that was never finished."""
+    """Return a number that no checkpoint here has or had, not even one that was never finished."""
     names = _names(folder)
     used = [n for name in names for n in (number_of(name), leftover_number(name)) if n is not None]
     best = read_best(folder)
@@ -42,7 +42,7 @@ def next_number(folder: Path) -> int:
 
 
 def newest_valid(folder: Path) -> tuple[Path, CheckpointManifest, list[str]]:
-    """The newest checkpoint that is whole, and a remark about each one that had to be skipped."""
+    """Return the newest checkpoint that is whole, and a remark about each one that was skipped."""
     remarks: list[str] = []
     for number in reversed(numbers(folder)):
         checkpoint = folder / folder_name(number)
@@ -58,7 +58,7 @@ def newest_valid(folder: Path) -> tuple[Path, CheckpointManifest, list[str]]:
 
 
 def verified(checkpoint: Path) -> CheckpointManifest:
-    """The manifest of this very checkpoint, all of whose files are whole."""
+    """Return the manifest of this very checkpoint, all of whose files are whole."""
     try:
         return check(checkpoint)
     except Damaged as damage:
@@ -66,11 +66,11 @@ def verified(checkpoint: Path) -> CheckpointManifest:
 
 
 def check(checkpoint: Path) -> CheckpointManifest:
-    """Read every byte; raises ``Damaged``."""
+    """Read every byte of a checkpoint; raise ``Damaged`` if it cannot be used."""
     manifest = read_manifest(checkpoint)
     for name, record in manifest.files.items():
         try:
-            # Neither a link nor a pipe is opened: one leads elsewhere, the other never ends.
+            # Open neither a link, which leads elsewhere, nor a pipe, which never ends.
             path = checkpoint / name
             about = path.lstat()
             if not stat.S_ISREG(about.st_mode):
@@ -99,8 +99,8 @@ def write_best(folder: Path, best: BestRecord, steps: Steps = unwatched) -> None
 
 
 def prune(folder: Path, keep: int, upto: int, steps: Steps = unwatched) -> None:
-    """Leave the newest ``keep``, the best, and the newest whose weights are finite; see ``sweep``
-    for ``upto``."""
+    """Remove all but the newest ``keep``, the best, and the newest whose weights are finite; see
+    ``sweep`` for ``upto``."""
     steps("prune")
     sweep(folder, upto, steps)
     there = numbers(folder)
@@ -124,7 +124,7 @@ def sweep(folder: Path, upto: int | None = None, steps: Steps = unwatched) -> No
     Another worker may already be writing its part of the next one."""
     scratch_of(folder / BEST).unlink(missing_ok=True)
     found = [(name, n) for name in _names(folder) if (n := leftover_number(name)) is not None]
-    # First those that are in the way of the others' deletion.
+    # Begin with those that block other workers' deletions.
     for name, number in sorted(found, key=lambda item: item[0] != removed_name(item[1])):
         if name == removed_name(number) or upto is None or number <= upto:
             _remove(folder / name, number, steps)

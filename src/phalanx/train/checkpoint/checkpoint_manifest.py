@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself, and what its files are called.
+"""The manifest of a checkpoint, which describes it, and the names of its files.
 
 ``NNNNNN/`` holds ``shared.safetensors`` (what all workers have in common), ``rank-R.safetensors``
 (what is a worker's own) and ``manifest.json``, which is written last and names them all.
@@ -18,7 +18,7 @@ FORMAT = 1
 SHARED = "shared.safetensors"
 MANIFEST = "manifest.json"
 BEST = "best.json"
-LARGEST_MANIFEST = 64 << 20  # bytes: one record per parameter, and room to spare
+LARGEST_MANIFEST = 64 << 20  # bytes; enough for one record per parameter
 LARGEST_NOTE = 1 << 16  # bytes of the small files beside it
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -27,7 +27,7 @@ _LEFTOVER = re.compile(r"\.([0-9]{6,15})\.(partial|removed)")
 
 
 class FileRecord(msgspec.Struct, frozen=True):
-    """How long a file is, and its checksum."""
+    """The length of a file, and its checksum."""
 
     bytes: Count
     sha256: str
@@ -65,7 +65,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     number: Count
     wall: float
-    """When it was taken, in seconds since 1970."""
+    """The time when the checkpoint was taken, in seconds since 1970."""
     strategy: str
     workers: Count
     seed: int
@@ -75,17 +75,17 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Count
     pass_number: Count
     position: Count
-    """How many samples of the pass have been used."""
+    """The number of samples of the pass that have been used."""
     phase: Count
     finite: bool = True
-    """Whether all parameters are: else it is neither resumed from nor pushes out one that is."""
+    """Whether all parameters are finite; otherwise nothing is resumed from it."""
     files: dict[str, FileRecord] = {}
     optimizers: list[OptimizerLayout]
     other: dict[str, Any] = {}
 
 
 class BestRecord(msgspec.Struct, frozen=True):
-    """Which checkpoint is kept whatever its age, and why."""
+    """Says which checkpoint is kept whatever its age, and why."""
 
     number: Count
     name: str
@@ -102,32 +102,32 @@ class _Version(msgspec.Struct):
 
 folder_name = "{:06d}".format
 partial_name = ".{:06d}.partial".format
-"""Where a checkpoint is written."""
+"""The name of a folder in which a checkpoint is being written."""
 removed_name = ".{:06d}.removed".format
-"""Where a checkpoint is deleted: half of one is never seen under a name that counts."""
+"""The name of a folder in deletion, so that half of one is never seen under a name that counts."""
 rank_file = "rank-{}.safetensors".format
 RANK_FILE = re.compile(r"rank-[0-9]{1,9}\.safetensors")
 delivery_note = "rank-{}.json".format
-"""Tells the first worker, while a checkpoint is written, that this one's file is there."""
+"""Tells the first worker, while a checkpoint is written, that this worker's file is there."""
 failure_note = "rank-{}.failed".format
-"""Tells the first worker that this one's file will never be there."""
+"""Tells the first worker that this worker's file will never be there."""
 
 
 def number_of(name: str) -> int | None:
-    """The number of a finished checkpoint, from the name of its folder."""
+    """Return the number of a finished checkpoint, from the name of its folder."""
     if not _NUMBER.fullmatch(name) or folder_name(int(name)) != name:
         return None
     return int(name)
 
 
 def leftover_number(name: str) -> int | None:
-    """The number of a checkpoint that is half written or half deleted."""
+    """Return the number of a checkpoint that is half written or half deleted."""
     found = _LEFTOVER.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def read_manifest(checkpoint: Path) -> CheckpointManifest:
-    """The manifest of ``checkpoint``, checked for sense; raises ``Damaged``."""
+    """Return the manifest of ``checkpoint``, checked for sense; raise ``Damaged`` otherwise."""
     data = _bounded(checkpoint / MANIFEST)
     try:
         version = msgspec.json.decode(data, type=_Version).format
@@ -136,10 +136,10 @@ def read_manifest(checkpoint: Path) -> CheckpointManifest:
         manifest = msgspec.json.decode(data, type=CheckpointManifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{MANIFEST} is damaged ({_one_line(error)})") from error
-    # Exactly the files that belong to so many workers: so no name leads anywhere else.
+    # Only the files that belong to so many workers are allowed, so no name leads elsewhere.
     if folder_name(manifest.number) != checkpoint.name:
         raise Damaged(f"{MANIFEST} is that of checkpoint {manifest.number}")
-    # The number of workers is compared first: it may be anything, and must not be counted up to.
+    # Compare the number of workers first: it may be huge, and must not be counted up to.
     if len(manifest.files) != manifest.workers + 1 or manifest.files.keys() != {
         SHARED,
         *map(rank_file, range(manifest.workers)),

@@ -1,4 +1,4 @@
-"""When a checkpoint is taken, and what it holds."""
+"""Decides when a checkpoint is taken, and collects what it holds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Trained:
     history: History
     """The figures logged so far."""
     training: int
-    """A script may train several times, one after another."""
+    """The number of this training: a script may train several times, one after another."""
     keepers: dict[str, Keeper] = field(default_factory=dict)
 
     def layouts(self) -> list[OptimizerLayout]:
@@ -69,13 +69,13 @@ class Trained:
         ]
 
     def named(self) -> list[tuple[list[str], Tensor]]:
-        """The trained parameters that belong to a model, with their names."""
+        """Return the trained parameters that belong to a model, with their names."""
         names = names_of(self.models)
         members = (p for r in self.engine.model.replicas for space in r.parameters for p in space)
         return [(names[id(p)], p) for p in members if id(p) in names]
 
     def paused(self) -> list[str]:
-        """Parameters that were trained, and are frozen now."""
+        """Return the parameters that were trained, and are frozen now."""
         return [names[0] for names, p in self.named() if not p.requires_grad]
 
     def frozen(self) -> list[tuple[str, Tensor]]:
@@ -85,7 +85,7 @@ class Trained:
 
 
 class Checkpointer:
-    """Takes them; does nothing in a run without a folder, or without being asked to."""
+    """Takes checkpoints; does nothing in a run without a folder, or if none were asked for."""
 
     def __init__(
         self,
@@ -139,13 +139,13 @@ class Checkpointer:
         return young and watched is None and last is not None and current.epoch + 1 < last
 
     def save_skipped(self, collective: bool) -> None:
-        """The training ends, perhaps after an epoch without a checkpoint."""
+        """Save the last epoch, if it was left without a checkpoint, at the end of the training."""
         if self._skipped is not None and collective:
             skipped, self._skipped = self._skipped, None
             self.save(skipped)
 
     def save(self, current: Pass) -> None:
-        """Copy the state now, write it beside the training. Collective."""
+        """Copy the state now, and write it while training goes on. Collective."""
         if self._writer is None:
             return
         self._hand_over(current, self._writer)
@@ -210,7 +210,7 @@ class Checkpointer:
         )
 
     def mark_best(self, name: str, value: float) -> None:
-        """The model is the best so far: so is its checkpoint, if one was taken after this epoch."""
+        """Note that the model is the best so far, and so its checkpoint, if this epoch has one."""
         if self._writer is not None and self._after_epoch == self._stopwatch.epoch:
             self._writer.mark_best(self._last, name, value)
 
@@ -221,8 +221,8 @@ class Checkpointer:
             self._writer.close()
 
     def _tell(self) -> None:
-        """A checkpoint that cannot be written is no reason to end a training; silence would be.
-        Reported ever more rarely: the 1st, the 2nd, the 4th, the 8th."""
+        """Report a checkpoint that could not be written, without ending the training. Reported ever
+        more rarely: the 1st, the 2nd, the 4th, the 8th."""
         assert self._writer is not None
         problem = self._writer.problem
         if problem is None or problem == self._told:

@@ -1,4 +1,4 @@
-"""Files that survive a crash: on the disk before they have their name."""
+"""Writes files that survive a crash: they get their names once they are whole on the disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 Steps = Callable[[str], None]
-"""Given the name of every step before it is taken, so that a test can fail at each of them."""
+"""Called with the name of every step before it is taken, so that a test can fail at each."""
 
 
 def unwatched(_step: str) -> None:
@@ -18,14 +18,14 @@ def unwatched(_step: str) -> None:
 
 
 def scratch_of(path: Path) -> Path:
-    """The temporary name of ``path`` while it is written."""
+    """Return the temporary name of ``path`` while it is written."""
     return path.with_name(f".{path.name}.part")
 
 
 @contextmanager
 def durable(path: Path, steps: Steps = unwatched) -> Iterator[BinaryIO]:
-    """A new file that appears as ``path`` once it is whole and on the disk. A link in its place is
-    replaced, never followed."""
+    """Open a new file that appears as ``path`` once it is whole and on the disk. A link in its
+    place is replaced, never followed."""
     scratch = scratch_of(path)
     steps(f"write {path.name}")
     scratch.unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def write_durably(path: Path, content: bytes, steps: Steps = unwatched) -> None:
 
 
 def fsync_folder(folder: Path, steps: Steps = unwatched) -> None:
-    """Make the names in ``folder`` last."""
+    """Make the names in ``folder`` survive a crash."""
     steps(f"fsync {folder.name}")
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,4 +1,4 @@
-"""What a script asks to be saved with its run, and what random generators hold: as plain values.
+"""Turns what a script asks to be saved with its run, and random generators, into plain values.
 
 ``state_dict()`` of a scheduler is numbers, texts, lists and dictionaries, sometimes tensors. The
 tensors go where tensors go, the rest into the manifest; anything else is refused by name.
@@ -18,7 +18,7 @@ from phalanx.core.errors import InputError
 
 TENSOR, PAIRS = "__tensor__", "__pairs__"
 ORDER, WHOLE = "order", "whole"
-"""What is kept of an unchanged script's loop, and in it: whether workers saw whole batches."""
+"""Keys of an unchanged script's loop, and in it of whether workers saw whole batches."""
 
 
 class Keeper(Protocol):
@@ -28,7 +28,7 @@ class Keeper(Protocol):
 
 
 def pack(name: str, value: Any, tensors: dict[str, Tensor]) -> Any:
-    """``value`` as JSON can hold it; its tensors are put into ``tensors``."""
+    """Return ``value`` in a form that JSON can hold; its tensors are put into ``tensors``."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
@@ -68,7 +68,7 @@ IMPLEMENTATION = ("foreach", "fused")
 
 
 def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The options of each parameter group, which schedulers change."""
+    """Return the options of each parameter group, which schedulers change."""
     return [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
 
 
@@ -84,7 +84,7 @@ def restore_groups(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]
 
 
 def random_state() -> dict[str, Tensor]:
-    """Python's, NumPy's and torch's generators."""
+    """Return the states of Python's, NumPy's and torch's generators."""
     version, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state()
     found = {

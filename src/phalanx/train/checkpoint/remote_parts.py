@@ -1,5 +1,5 @@
-"""Parts of a checkpoint that come from other machines: sent to the first worker, which keeps all.
-A second machine may get the whole from it, so that it is not lost with the first.
+"""Sends each worker's part of a checkpoint to the first worker, which stores the whole checkpoint.
+That one may send the whole to a second machine, so that it is not lost with the first.
 
 A parcel is one message: which checkpoint it belongs to and its checksum, then the bytes of the
 file. A worker that cannot make its part sends one without a checksum.
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class NoParcel(Exception):  # noqa: N818  (what happened, not what went wrong here)
-    """A worker's part did not come; the text says why."""
+    """The part of a worker did not arrive; the text says why."""
 
 
 class Label(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     number: int
     sha256: str
-    """Empty: the part could not be made."""
+    """The checksum of the file; empty if the part could not be made."""
     file: str = ""
     """The file's name in a checkpoint that is sent whole."""
 
@@ -43,7 +43,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def send(channel: Channel, number: int, tensors: Mapping[str, Tensor]) -> None:
-    """The file that ``write_tensors`` would write."""
+    """Send the tensors as the file that ``write_tensors`` would write."""
     parts, digest = file_parts(tensors), hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -55,12 +55,12 @@ def send_failure(channel: Channel, number: int) -> None:
 
 
 def send_whole(channel: Channel, number: int, checkpoint: Path) -> None:
-    """All of its files, the manifest last."""
+    """Send all files of a checkpoint, the manifest last."""
     for path in sorted(checkpoint.iterdir(), key=lambda path: path.name == MANIFEST):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             label = _encode(Label(number, digest, path.name))
-            # Never closed here: of a send that failed, its traceback still holds a part of it.
+            # Not closed here: if a send fails, its traceback still refers to the mapped bytes.
             content = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
             channel.send(label, memoryview(content))
 
@@ -68,7 +68,7 @@ def send_whole(channel: Channel, number: int, checkpoint: Path) -> None:
 def receive_whole(
     channel: Channel, number: int, partial: Path, end: float, steps: Steps = unwatched
 ) -> None:
-    """Wait for the files of checkpoint ``number``, which lie in ``partial`` then."""
+    """Wait for the files of checkpoint ``number``, and write them into ``partial``."""
     file = ""
     while file != MANIFEST:
         label, size = _await(channel, number, end)
@@ -85,7 +85,7 @@ def receive(
     channel: Channel, number: int, path: Path, end: float, steps: Steps = unwatched
 ) -> FileRecord:
     """Wait for the part of checkpoint ``number``, at most until ``end``, and write it. Parts of
-    checkpoints before, which came to nothing, are thrown away."""
+    earlier checkpoints, which were given up, are thrown away."""
     label, size = _await(channel, number, end)
     if not label.sha256:
         raise NoParcel("could not create its part")
@@ -93,7 +93,7 @@ def receive(
 
 
 def _await(channel: Channel, number: int, end: float) -> tuple[Label, int]:
-    """The label of the next parcel of ``number``, and how many bytes follow it."""
+    """Wait for the next parcel of ``number``; return its label and how many bytes follow it."""
     try:
         while channel.poll(max(0.0, end - time.monotonic())):
             header, size = channel.receive()
@@ -128,7 +128,7 @@ def _write(channel: Channel, label: Label, size: int, path: Path, steps: Steps) 
     except PeerLost as lost:
         raise _unreachable(lost) from None
     except OSError:
-        channel.skip(left)  # the next message begins after this one, whatever our disk does
+        channel.skip(left)  # although our disk failed: the next message begins after this one
         raise
     if digest.hexdigest() != label.sha256:
         raise NoParcel("sent a damaged part")

@@ -1,4 +1,4 @@
-"""How a run goes on from a checkpoint."""
+"""Resumes a run from a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from phalanx.train.samples.schedule import ResumePoint
 
 
 class Resumed:
-    """A checkpoint to go on from, as far as this worker needs it."""
+    """A checkpoint to continue from, as far as this worker needs it."""
 
     def __init__(self, path: Path, rank: int, workers: int, strategy: str) -> None:
         self._path = path
@@ -37,37 +37,37 @@ class Resumed:
         self.same_spec = self.manifest.strategy == strategy and known
         own = self.same_spec and self.manifest.workers == workers
         self.private: State | None = (load(path, self.manifest, rank) or None) if own else None
-        """What this worker itself left; unknown to another strategy or number of workers."""
+        """This worker's own part; ``None`` under another strategy or another number of workers."""
 
     @property
     def training(self) -> int:
-        """Which of the script's trainings it is of; those before it are done again."""
+        """The number of the script's training that it was taken in; earlier ones are done again."""
         return _count(self.manifest.other.get("training"), 0)
 
     @property
     def start(self) -> ResumePoint:
         saved = self.manifest
         first_pass = _count(saved.other.get("first_pass"), saved.pass_number)
-        phase = saved.phase if self.same_spec else 0  # another spec's phases are others
+        phase = saved.phase if self.same_spec else 0  # another spec has other phases
         lanes = msgspec.convert(saved.other.get("lanes"), LaneState | None)
         at = saved.epoch, saved.pass_number, saved.position
         return ResumePoint(*at, phase, first_pass, lanes if saved.position else None)
 
     @property
     def best(self) -> BestSoFar | None:
-        """``None`` also for what cannot be compared with, such as an infinite loss."""
+        """The best so far; ``None`` if it cannot be compared with, such as an infinite loss."""
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(self.manifest.other.get("best"), BestSoFar)
         return None
 
     @property
     def best_weights(self) -> Path | None:
-        """The best of the run before, unless it found them only after this checkpoint."""
+        """The best weights of the run before, unless they were found only after this checkpoint."""
         path = RunPaths(self._path.absolute().parent.parent).best
         if path.is_symlink() or not path.is_file():
             return None
         if not RunPaths(path.parent).events.is_dir():
-            return path  # a copy for this machine: it holds what belongs together
+            return path  # a copy for this machine, which holds what belongs together
         return path if path.stat().st_mtime <= self.manifest.wall else None
 
     @property
@@ -87,7 +87,7 @@ class Resumed:
                     parameter.requires_grad_(True)
 
     def restore(self, trained: Trained) -> None:
-        """Parameters, optimizer state and buffers. Collective."""
+        """Restore parameters, optimizer state and buffers. Collective."""
         if _shapes(trained.layouts()) != _shapes(self.manifest.optimizers):
             raise InputError(
                 "the checkpoint does not match the model or optimizer that this script builds",
@@ -107,7 +107,7 @@ class Resumed:
         trained.engine.note_weights()
 
     def restore_kept(self, trained: Trained) -> None:
-        """Learning rates, and what the script gave to be kept."""
+        """Restore learning rates, and what the script gave to be kept."""
         with self._whole():
             other = self.manifest.other
             for optimizer, saved in zip(trained.optimizers, other.get("groups", []), strict=False):
@@ -117,13 +117,13 @@ class Resumed:
                     keeper.load_state_dict(unpack(other["state"][name], self.shared))
 
     def restore_random(self) -> None:
-        """Last of all, when the next batch is about to be read."""
+        """Restore random states, last of all, when the next batch is about to be read."""
         with self._whole():
             restore_random(self.private or {})
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """Checksums tell an accident; what somebody has written on purpose shows only here."""
+        """Report errors inside as a damaged checkpoint: checksums do not show intent."""
         try:
             yield
         except (LookupError, ValueError, TypeError, RuntimeError) as error:

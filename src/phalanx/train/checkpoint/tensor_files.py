@@ -1,5 +1,5 @@
-"""The tensors of one checkpoint: safetensors files, hashed while they are written; as a plain
-state_dict by the parameters' names when they are read."""
+"""Reads and writes the tensors of a checkpoint: safetensors files that are hashed while they are
+written, and are read as a plain state_dict by the parameters' names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from phalanx.train.checkpoint.checkpoint_manifest import (
 )
 from phalanx.train.checkpoint.disk import Steps, durable, unwatched
 
-CHUNK = 1 << 20  # bytes: both the hash and the write let go of the interpreter's lock meanwhile
+CHUNK = 1 << 20  # bytes: both the hash and the write release the interpreter's lock meanwhile
 
 _DTYPES = {dtype: name for name, dtype in _TYPES.items()}
 
@@ -49,7 +49,7 @@ def write_tensors(
 
 
 def file_parts(tensors: Mapping[str, Tensor]) -> list[memoryview]:
-    """What such a file consists of, without a copy of the tensors."""
+    """Return the parts of such a file, without copying the tensors."""
     tensors = as_pairs(tensors)
     # Widest first, so that every tensor begins at a multiple of its element's size.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
@@ -77,14 +77,14 @@ def _raw(tensor: Tensor) -> memoryview:
 
 
 def load(checkpoint: Path, manifest: CheckpointManifest, rank: int | None) -> dict[str, Tensor]:
-    """What all workers have in common (``None``), or what is the own of ``rank``. A worker that was
-    not there when the checkpoint was written has nothing of its own."""
+    """Load what all workers have in common (``rank`` ``None``), or what is only that rank's. A
+    worker that was not there when the checkpoint was written has nothing of its own."""
     name = SHARED if rank is None else rank_file(rank)
     if name not in manifest.files:
         return {}
     try:
         with safe_open(checkpoint / name, framework="pt") as file:
-            # Copies: what is mapped would end the process if the file were cut short.
+            # Make copies: mapped memory would end the process if the file were cut short.
             return from_pairs({key: file.get_tensor(key).clone() for key in file.keys()})  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         cause = f"{checkpoint.name}/{name} cannot be read ({error})"
@@ -94,11 +94,11 @@ def load(checkpoint: Path, manifest: CheckpointManifest, rank: int | None) -> di
 REMEDY = "Use another checkpoint."
 MOST_UNTIED = 1 << 30
 MOST_TIMES = 64
-"""Bytes that tied tensors may come to when each has memory of its own, and times what is held."""
+"""Most bytes that tied tensors may take, each with its own memory, or times the bytes held."""
 
 
 def describe(layout: Layout, names: Sequence[Sequence[str]]) -> FlatLayout:
-    """``layout`` as it stands in a manifest; ``names`` has those of each parameter, in order."""
+    """Describe ``layout`` for a manifest; ``names`` has those of each parameter, in order."""
     places = [
         PlaceRecord(list(own), p.start, p.end, p.group, list(p.shape), list(p.stride))
         for own, p in zip(names, layout.places, strict=True)
@@ -107,7 +107,7 @@ def describe(layout: Layout, names: Sequence[Sequence[str]]) -> FlatLayout:
 
 
 def state_dict(checkpoint: Path, manifest: CheckpointManifest) -> dict[str, Tensor]:
-    """Every tensor of the models by name, each in memory of its own, tied ones as well."""
+    """Return every tensor of the models by name, each in memory of its own, tied ones as well."""
     shared = load(checkpoint, manifest, None)
     named = named_parameters(manifest, shared)
     # A tensor gets memory once for each of its names, and the manifest may give it any number.
@@ -132,7 +132,7 @@ def state_dict(checkpoint: Path, manifest: CheckpointManifest) -> dict[str, Tens
 def named_parameters(
     manifest: CheckpointManifest, shared: Mapping[str, Tensor]
 ) -> list[tuple[str, Tensor]]:
-    """Every trained parameter as a view of its flat buffer, once per name."""
+    """Return every trained parameter as a view of its flat buffer, once per name."""
     found: list[tuple[str, Tensor]] = []
     for i, optimizer in enumerate(manifest.optimizers):
         for j, layout in enumerate(optimizer.layouts):
@@ -154,7 +154,7 @@ def _flat(layout: FlatLayout, key: str, shared: Mapping[str, Tensor]) -> Tensor:
 
 
 def _view(record: PlaceRecord, flat: Tensor) -> Tensor:
-    """A place that leads out of its own part, or claims more than that holds, is refused."""
+    """Return a view of a place; refuse one that leads out of its part, or claims more."""
     length = record.end - record.start
     reach = sum((n - 1) * step for n, step in zip(record.shape, record.stride, strict=False)) + 1
     if (

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from phalanx.sync.connect.channel import Channel
 
 
-PATIENCE = 60.0  # seconds that the first worker waits for the others' parts
+PATIENCE = 60.0  # seconds that the first worker waits for the parts of the others
 POLL = 0.01
 
 
@@ -58,12 +58,12 @@ class _Job:
     private: Mapping[str, Tensor]
     shared: Mapping[str, Tensor]
     manifest: CheckpointManifest | None
-    captured: torch.cuda.Event | None  # when a GPU's tensors are what they should be
+    captured: torch.cuda.Event | None  # recorded when a GPU's tensors have their values
 
 
 class Writer:
-    """One per worker. All are made before any of them writes: the first one tidies up. ``problem``
-    is the last failure, in words; a failure never reaches the training thread."""
+    """Writes checkpoints, one writer per worker. All are made before any writes, as the first one
+    tidies up. ``problem`` is the last failure, in words; none reaches the training thread."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class Writer:
     ) -> None:
         self.problem: str | None = None
         self._lost = lost
-        """Workers that are gone, and without whom the others go on."""
+        """Workers that were lost, and without whom the others go on."""
         self._far = far or {}
-        """Channels to workers without access to this folder; on such a worker, to the first."""
+        """Channels to workers without access to this folder; on such a worker, to the first one."""
         self._second = second
         """The worker on another machine that keeps each checkpoint too, if there is one."""
         self._folder, self._rank, self._workers, self._keep = folder, rank, workers, keep
@@ -96,7 +96,7 @@ class Writer:
             self._tidy(lambda: shelf.sweep(folder))
 
     def begin(self, number: int) -> bool:
-        """Wait for the last write, whose tensors may be used again then; ``False``: in vain."""
+        """Wait for the last write, whose tensors can then be used again; ``False``: too long."""
         if number <= self._last:
             raise ValueError(f"checkpoint {number} cannot come after {self._last}")
         if self.finish(2 * self._patience):
@@ -123,13 +123,13 @@ class Writer:
         self._under_way = [self._thread.submit(self._run, job)]
 
     def finish(self, timeout: float) -> bool:
-        """Wait until nothing is being written; ``False`` if that takes longer."""
+        """Wait until nothing is being written; return ``False`` if that takes longer."""
         return not futures.wait(self._under_way, timeout).not_done
 
     def mark_best(self, number: int, name: str, value: float) -> None:
-        """Keep checkpoint ``number``, there or under way, until another one is marked. If it is
-        never there, the one that was marked before it stays. To be called before the next one is
-        written, which may be the end of this one."""
+        """Keep checkpoint ``number``, finished or not, until another one is marked. If it never
+        gets finished, the one marked before it stays. Call this before the next one is written,
+        which may be the end of this one."""
         best = BestRecord(number, name, value)
         self._under_way = [self._thread.submit(self._mark, best)]
 
@@ -137,7 +137,7 @@ class Writer:
         try:
             private, shared = self._copies.bring(job.captured, job.private, job.shared)
             self._save(replace(job, private=private, shared=shared))
-        except Exception as error:  # whatever it is, it must not end the training
+        except Exception as error:  # no error here may end the training
             self.problem = f"checkpoint {job.number} was not written: {_why(error)}"
             self._give_up(job.number)
 
@@ -170,14 +170,14 @@ class Writer:
         except parcels.NoParcel as problem:
             shelf.sweep(self._folder, number, self._steps)
             raise NotWritten(f"there is no copy here: the first worker {problem}") from None
-        if (self._folder / folder_name(number)).is_dir():  # a disk that both machines share
+        if (self._folder / folder_name(number)).is_dir():  # both machines share this disk
             shelf.sweep(self._folder, number, self._steps)
             return
         self._name(partial, number)
         self._tidy(lambda: shelf.prune(self._folder, self._keep, number, self._steps))
 
     def _send_copy(self, number: int) -> bool:
-        """Whether the second machine has it, if there is one, and it is not lost for good."""
+        """Send the checkpoint to the second machine; return whether it is there, if it can be."""
         if self._second is None:
             return True
         try:
@@ -219,7 +219,7 @@ class Writer:
         return write_tensors(partial / rank_file(self._rank), job.private, self._steps)
 
     def _delivered(self, partial: Path, rank: int, end: float) -> FileRecord:
-        """Wait for the part of ``rank``. Its note goes: it is no part of the checkpoint."""
+        """Wait for the part of ``rank``; remove its note, which is not of the checkpoint."""
         note, failure = partial / delivery_note(rank), partial / failure_note(rank)
         while not note.exists():
             if failure.exists():
@@ -236,7 +236,7 @@ class Writer:
         self._name(partial, manifest.number)
         self._tidy(lambda: self._take_note(manifest.number))
         self._tidy(self._settle_best)
-        # Older ones stay until this one could not be lost with its machine.
+        # Keep older ones until this one would survive the loss of its machine.
         if self._send_copy(manifest.number):
             self._tidy(lambda: shelf.prune(self._folder, self._keep, manifest.number, self._steps))
 
@@ -277,7 +277,7 @@ class Writer:
             self.problem = f"old checkpoints could not be removed: {_why(error)}"
 
     def _give_up(self, number: int) -> None:
-        """The first worker removes what there is; any other tells it not to wait."""
+        """Give up a checkpoint: the first worker removes it, another tells it not to wait."""
         with contextlib.suppress(Exception):
             if self._is_far:
                 parcels.send_failure(self._far[0], number)
@@ -298,7 +298,7 @@ def _why(error: Exception) -> str:
 
 
 def mark(tensors: Iterable[Tensor]) -> torch.cuda.Event | None:
-    """An event behind what this thread has asked the GPU of ``tensors`` to do, if they have one."""
+    """Record an event after what this thread has asked of the tensors' GPU, if any."""
     device = next((t.device for t in tensors if t.is_cuda), None)
     if device is None:
         return None
@@ -317,7 +317,7 @@ class HostCopies:
     def bring(
         self, behind: torch.cuda.Event | None, *states: Mapping[str, Tensor]
     ) -> list[dict[str, Tensor]]:
-        """``states`` in memory of the host, as they were at the event. Waits for them."""
+        """Return ``states`` in memory of the host, as they were at the event; wait for it."""
         found = [{name: t if t.is_cuda else t.cpu() for name, t in s.items()} for s in states]
         if behind is None:
             return found

@@ -1,4 +1,4 @@
-"""A phase of the strategy, made real: who steps with whom, and a strategy per optimizer."""
+"""A phase of the strategy in use: who steps with whom, and a strategy per optimizer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ActivePhase:
     phase: Phase
     team: Team
     rendezvous: Rendezvous
-    """Where the team's workers meet."""
+    """The place where the team's workers meet."""
     strategies: list[Strategy]
 
     @cached_property
@@ -46,13 +46,13 @@ class ActivePhase:
 
     @cached_property
     def every(self) -> int:
-        """Batches of a round of training apart; 0 where there are none."""
+        """Batches that workers train apart between rounds; 0: they do not."""
         return self.strategies[0].every if self.phase.traits.local else 0
 
 
 class PhaseSet:
-    """The phase under way, and those made before: training may come back to them. All are of the
-    same memory: that of the parameters and the optimizers' state."""
+    """The present phase, and those made before, to which training may return. All use the same
+    memory for the parameters and the optimizers' state."""
 
     current: ActivePhase
 
@@ -64,8 +64,8 @@ class PhaseSet:
         toll: Toll,
         shards: int | None,
     ) -> None:
-        """``rendezvous``: of all workers; ``shards``: that the parameters are cut into, one for
-        each worker of this host where it is ``None``."""
+        """``rendezvous`` is that of all workers. ``shards`` is how many parts the parameters are
+        cut into; ``None``: one for each worker of this host."""
         assert environment.arena is not None
         self._environment, self._arena = environment, environment.arena
         self._rendezvous, self._optimizers, self._toll = rendezvous, optimizers, toll
@@ -77,7 +77,7 @@ class PhaseSet:
         self.lay_out()
 
     def lay_out(self) -> None:
-        """Memory for what the optimizers train now. Collective."""
+        """Lay out memory for what the optimizers train now. Collective."""
         self._laid_out += 1
         # With private weights each worker trains a copy of them.
         private = self._environment.settings.private_weights
@@ -88,7 +88,7 @@ class PhaseSet:
         ]
 
     def of(self, phase: Phase, speeds: Sequence[float], *, regroup: bool) -> ActivePhase:
-        """``phase``, made when it is needed first. Collective then."""
+        """Return ``phase``, which is made when it is first needed. Collective then."""
         by_speed = tuple(speeds) if phase.options.get("by") == "speed" else ()
         key = (phase.label, by_speed if regroup else ())
         if key not in self._known:
@@ -96,7 +96,7 @@ class PhaseSet:
         return self._known[key]
 
     def lay_out_again(self) -> None:
-        """The optimizers train other parameters: the phase under way is made anew. Collective."""
+        """Make the present phase anew, as the optimizers train other parameters. Collective."""
         key = next(k for k, active in self._known.items() if active is self.current)
         scales = [replica.scale.value for replica in self.replicas]
         self.lay_out()
@@ -126,7 +126,7 @@ class PhaseSet:
 
     def _make(self, phase: Phase, speeds: Sequence[float]) -> ActivePhase:
         arena, chosen = self._arena, self._environment.settings
-        number, self._made = self._made, self._made + 1  # tells their memory apart
+        number, self._made = self._made, self._made + 1  # part of the names of their memory
         team, rendezvous = self._team(phase, speeds)
         sources = team.teams if phase.traits.grouped else arena.workers
         divisor = float(sources) if phase.traits.divides_rate and chosen.divide_rate else 1.0

@@ -1,4 +1,4 @@
-"""Batch shares that follow the measured speeds, and policies that watch them."""
+"""Adapts batch shares to measured speeds, and asks the policies that watch them."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from phalanx.policies.straggler_policy import StragglerPolicy
 from phalanx.train.control.directives import Directive, Kind
 from phalanx.train.control.rendezvous import BUSY, SAMPLES, STEPS, WHOLE
 
-LOOK_EVERY = 4  # steps, at least, between observations of the policies
+LOOK_EVERY = 4  # least steps between two observations of the policies
 LOOK_SECONDS = 0.1
-KNOWN_AFTER = 8  # steps of the slowest worker that by=speed waits for
-WINDOW = 20  # steps that a speed is the median of
+KNOWN_AFTER = 8  # steps of the slowest worker for which by=speed waits
+WINDOW = 20  # steps whose median is a worker's speed
 TICK_SECONDS = 0.02
-"""Shorter steps are looked at together: their noise is no reason to change anybody's share."""
+"""Shorter steps are observed together, because noise in them is no reason to change a share."""
 FREE_SETTLING = 3
-"""Ticks until new shares show where workers may be some steps apart."""
+"""Ticks until new shares have an effect, when workers may be some steps apart."""
 
 
 class SpeedWatch:
-    """What one worker makes of everybody's speeds. All see the same, so all decide the same."""
+    """One worker's view of all speeds. All workers see the same, so all decide the same."""
 
     def __init__(self, workers: int, *, balance: bool) -> None:
         self.rates: deque[float] = deque(maxlen=WINDOW)
-        """Samples a second of this worker's last steps."""
+        """Samples per second of this worker's last steps."""
         self.shares = [1.0 / workers] * workers
         self.decided: list[ShareChange] = []
-        """Changes of shares that were decided and not announced yet."""
+        """Changes of shares that were decided but not announced yet."""
         self._workers, self._wanted = workers, balance
         self._balancer = Balancer(workers)
         self.balances = self.regroups = False
-        """Whether shares follow speeds now; whether groups are to be made by speed."""
+        """Whether shares follow speeds now, and whether groups are to be formed by speed."""
         self.policy: StragglerPolicy | None = None
         self._spec = ""
         self._since: Any = None
         self.next_tick = -math.inf
-        """The value of the first worker's ``WHOLE`` from which on shares are looked at. It is no
-        clock's time, so that all workers agree on when that is."""
+        """The value of the first worker's ``WHOLE`` at which shares are next looked at. It is no
+        clock's time, so all workers agree on it."""
         self._steps, self._next_look, self._looked, self._every = 0, LOOK_EVERY, 0.0, 1
 
     def enter(self, phase: Phase, spec: Spec, grouped_by_speed: bool, every: int = 1) -> None:
-        """A phase begins, in which all meet after every so many steps."""
+        """Begin a phase in which all meet after every so many steps."""
         self._every = max(1, every)
         self._mind_stragglers(phase, spec)
         self._share_anew(phase)
@@ -55,7 +55,7 @@ class SpeedWatch:
         self._steps, self._next_look = 0, LOOK_EVERY
 
     def follow(self, phase: Phase, spec: Spec) -> None:
-        """The phase goes on, perhaps under another spec."""
+        """Continue the phase, perhaps under another spec."""
         another = spec.text != self._spec
         self._mind_stragglers(phase, spec)
         if another:
@@ -67,11 +67,11 @@ class SpeedWatch:
             self.policy = None
         elif self.policy is None:
             self.policy = StragglerPolicy(self._workers)
-        if self.policy is not None:  # its last verdict may have been lost to another directive
+        if self.policy is not None:  # its last verdict may have been replaced by another directive
             self.policy.away = phase.label != spec.phases[0].label
 
     def _share_anew(self, phase: Phase) -> None:
-        """A straggler that a policy avoids is not balanced away as well."""
+        """Decide the shares anew: a straggler that a policy avoids is not also balanced away."""
         self.balances = self._wanted and phase.traits.balanced and self.policy is None
         if not self.balances:
             self.shares = [1.0 / self._workers] * self._workers
@@ -81,16 +81,16 @@ class SpeedWatch:
 
     @property
     def speed(self) -> float:
-        """Samples a second: the median of the last steps, which ignores a hiccup; 0 is unknown."""
+        """Samples per second: the median of the last steps, which ignores a hiccup; 0: unknown."""
         return statistics.median(self.rates) if self.rates else 0.0
 
     def new_shares(self, figures: Any, lost: Collection[int] = ()) -> bool:
-        """Whether the shares have changed, from the figures of all workers, a row each."""
+        """Update shares by the figures of all workers, a row each; return whether they changed."""
         since = self._since
         if since is None:
             self._start_tick(figures.copy())
             return False
-        now = figures.copy()  # free-running workers go on writing theirs
+        now = figures.copy()  # because free-running workers go on writing theirs
         passed = now - since
         if any(passed[r, STEPS] <= 0.0 for r in range(self._workers) if r not in lost):
             return False
@@ -107,7 +107,7 @@ class SpeedWatch:
         self._since, self.next_tick = now, float(now[0, WHOLE]) + TICK_SECONDS
 
     def verdict(self, speeds: Iterable[float], now: float) -> Directive | None:
-        """What the policies want, asked once a step."""
+        """Return what the policies want; to be called once in every step."""
         self._steps += 1
         if self._steps < self._next_look or now - self._looked < LOOK_SECONDS:
             return None

@@ -1,4 +1,4 @@
-"""Figures, shares and directives: what all workers of a training have to decide alike.
+"""Keeps the figures, shares and directives on which all workers of a training have to agree.
 
 In lockstep all see the same at each rendezvous and draw the same conclusions. Where workers run
 freely the first one decides for all: it writes shares into the cells, and cuts the counter of
@@ -38,8 +38,8 @@ from phalanx.train.samples.shared_leases import SharedLeases
 
 
 class Control(DirectiveTaker):
-    """``tell`` is called, on every worker, with what was found out about shares; ``rest`` is called
-    before free-running workers meet."""
+    """Lets workers agree. ``tell`` is called, on every worker, with changes of shares; ``rest`` is
+    called before free-running workers meet."""
 
     source: CommandPoller
 
@@ -59,20 +59,20 @@ class Control(DirectiveTaker):
         self._first = arena.rank == 0
         everyone = range(arena.workers)
         self.rendezvous = Rendezvous(arena, arena.subset_barrier(everyone), everyone, self.attended)
-        """Where all workers meet."""
+        """The place where all workers meet."""
         self._digest = OptimizerDigest(optimizers)
         self.watch = SpeedWatch(arena.workers, balance=balance)
         self._cells = CommandCells(arena)
         self._taken = self._seen = 0
-        """Numbers of the last directive carried out, and of the newest seen at a rendezvous."""
+        """The numbers of the last directive carried out, and of the newest seen at a rendezvous."""
         self._rebalanced = False
         self.fixed = False
-        """The pass under way keeps its shares."""
+        """Whether the present pass keeps its shares."""
         self._lockstep = True
 
     @property
     def speeds(self) -> list[float]:
-        """Speeds of all workers; 0 is unknown, and also stands for a lost worker."""
+        """The speeds of all workers; 0: unknown, or the worker is lost."""
         lost = self._arena.lost
         written = self._cells.figures[:, SPEED]
         return [0.0 if r in lost else float(speed) for r, speed in enumerate(written)]
@@ -90,10 +90,10 @@ class Control(DirectiveTaker):
         self.rendezvous.meet(intent)
 
     def announce(self, intent: int, active: ActivePhase, batch_end: int) -> None:
-        """Tell ``intent`` to those who step together. In lockstep their optimizers need the same
-        settings, and they need parts of one batch, which ends at ``batch_end`` of the pass."""
+        """Announce ``intent`` to those who step together. In lockstep their optimizers need equal
+        settings, and their parts are of the batch that ends at ``batch_end`` of the pass."""
         if active.lockstep:
-            # The settings are a whole number of 32 bits, so that a fraction of 16 can be added.
+            # Settings are a whole number of 32 bits, to which a fraction of 16 bits can be added.
             batch = batch_end * 40_503 % 65_536 / 65_536
             active.rendezvous.options = self._digest.digest() + batch
         active.rendezvous.announce(intent)
@@ -107,13 +107,13 @@ class Control(DirectiveTaker):
         self._share_out()
 
     def follow(self, active: ActivePhase, spec: Spec) -> None:
-        """The same phase under another spec: it may be watched otherwise."""
+        """Continue the phase under another spec, by which it may be watched differently."""
         self.watch.follow(active.phase, spec)
         self._share_out()
 
     def leave(self) -> None:
-        """A phase is over, and all workers stand still."""
-        if not self._lockstep:  # only the first worker has watched the speeds until now
+        """End a phase, while all workers stand still."""
+        if not self._lockstep:  # only the first worker has watched the speeds so far
             self.watch.shares = self.free_shares
 
     # -- speeds ------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Control(DirectiveTaker):
         if samples > 0 and seconds > 0.0:
             self.watch.rates.append(samples / seconds)
         figures = self.rendezvous.figures
-        if samples:  # a second optimizer's step over the same ones is part of it
+        if samples:  # a step without samples is a second optimizer's, part of the same work
             figures[STEPS] += 1
         figures[SAMPLES] += samples
         figures[BUSY] += seconds
@@ -135,7 +135,7 @@ class Control(DirectiveTaker):
             self._cells.figures[self._arena.rank] = figures
 
     def use_shares(self) -> list[float]:
-        """The shares of the segment that begins in lockstep."""
+        """Return the shares of the segment that begins in lockstep."""
         self._tell_decided()
         self._rebalanced = False
         return self.watch.shares
@@ -152,7 +152,7 @@ class Control(DirectiveTaker):
     # -- directives --------------------------------------------------------------------------
 
     def attended(self, figures: Any, directive: int) -> None:
-        """Look at all figures at a rendezvous: workers see the same, so they decide the same."""
+        """Look at all figures at a rendezvous; as workers see the same, they decide the same."""
         self._seen = directive
         if not self._lockstep:
             return
@@ -162,10 +162,10 @@ class Control(DirectiveTaker):
             self._post(self.watch.verdict(figures[:, SPEED], self._arena.pace.now()))
 
     def look(self) -> None:
-        """The first worker looks for them, and after those who do not meet."""
+        """Look for directives on the first worker, which also looks after those who do not meet."""
         if self._first and self._cells.cells[0] > self._taken:
             if not self._lockstep:
-                self._claims.cut()  # again: there was nothing left to cut the last time
+                self._claims.cut()  # cut again, because there was nothing left to cut the last time
             return
         if (found := self.source.look()) is not None:
             if found.kind is Kind.STOP:
@@ -210,5 +210,5 @@ class Control(DirectiveTaker):
             self.rendezvous.meet(CUT)
             position = self._claims.position
         directive, self._taken = self._cells.read(), self._cells.cells[0]
-        self._arena.barrier()  # the next is posted only when all have read this one
+        self._arena.barrier()  # the next one is posted only when all have read this one
         return position, directive

@@ -1,4 +1,4 @@
-"""What all workers do at the same place in the data, as values, and where that comes from.
+"""Defines directives, which all workers carry out at the same place in the data.
 
 A directive changes how all workers train (another strategy, a checkpoint), so all have to take it
 at the same place in the data. The first worker posts it; in lockstep the others see its number at
@@ -24,13 +24,13 @@ from phalanx.train.control.rendezvous import FIGURES
 from phalanx.train.start.environment import Environment
 from phalanx.train.start.lifecycle import Lifecycle
 
-TEXT = 512  # bytes of a spec that fit
+TEXT = 512  # most bytes of a spec
 LOOK_SECONDS = 0.25
 MOST_BYTES = 1 << 16
 
 _taken: dict[Path, int] = {}
-"""The newest request that was taken, by its file: a script may train several times, and what was
-asked for while it still started counts."""
+"""The newest request taken from each file: a script may train several times, and requests made
+during its start count."""
 
 
 class Kind(IntEnum):
@@ -57,7 +57,7 @@ class _Request(msgspec.Struct):
 
 
 class CheckpointTimer:
-    """Says when a checkpoint is due by the minutes."""
+    """Says when a checkpoint is due by time."""
 
     def __init__(self, minutes: float | None) -> None:
         self._seconds = None if minutes is None else 60.0 * minutes
@@ -68,7 +68,7 @@ class CheckpointTimer:
 
     @property
     def age(self) -> float:
-        """Seconds since the last one, or since the training began."""
+        """Seconds since the last checkpoint, or since the training began."""
         return time.monotonic() - self._saved_at
 
     def saved(self) -> None:
@@ -92,7 +92,7 @@ class CommandPoller:
         return self._lifecycle.stopped
 
     def look(self) -> Directive | None:
-        """The next directive, asked for at every step; a worker but the first can only stop."""
+        """Return the next directive, in every step; other workers than the first can only stop."""
         if self._lifecycle.stopped:
             return Directive(Kind.STOP)
         if self._rank:
@@ -110,10 +110,10 @@ class CommandPoller:
             return None
         _taken[self._path] = request.number
         try:
-            parse_spec(request.spec)  # what the training itself cannot follow, all find out alike
+            parse_spec(request.spec)  # what training cannot follow, all workers find out alike
             if len(request.spec.encode()) >= TEXT:
                 raise InputError("the strategy is too long", "Use fewer phases.")
-        except InputError as error:  # the command line checks it: this file is not from there
+        except InputError as error:  # this file is not from the command line, which checks it
             say_refused(error)
             return None
         return Directive(Kind.SWITCH, request.spec)
@@ -122,7 +122,7 @@ class CommandPoller:
         if self._path is None:
             return None
         try:
-            if not self._path.is_file():  # a pipe in its place would stop the training
+            if not self._path.is_file():  # it may be a pipe, which would stop the training
                 return None
             with self._path.open("rb") as file:
                 text = file.read(MOST_BYTES)
@@ -138,44 +138,44 @@ def say_refused(error: InputError) -> None:
 
 
 class DirectiveTaker:
-    """Takes directives between two batches: of a worker alone, as soon as there are any."""
+    """Takes directives of a single worker between two batches, as soon as there are any."""
 
     def __init__(self, source: CommandPoller | None) -> None:
         self.source = source
         self._directive: Directive | None = None
 
     def look(self) -> None:
-        """Look for directives, at every step."""
+        """Look for directives; called in every step."""
         source = self.source
         if source is not None and (self._directive is None or source.must_stop):
             self._directive = source.look()
 
     @property
     def cut(self) -> bool:
-        """In lockstep: the segment under way ends with the batch in hand, or with its round."""
+        """In lockstep, end the present segment with the present batch, or with its round."""
         return self._directive is not None
 
     def after_segment(self, ticket: int, position: int) -> tuple[int, Directive | None]:
-        """How far the data have been used, which is to ``position`` in lockstep, and the directive
-        to carry out there, if any."""
+        """Return how far the data have been used, which is to ``position`` in lockstep, and the
+        directive to carry out there, if any."""
         directive, self._directive = self._directive, None
         return position, directive
 
 
 class CommandCells:
-    """What workers share outside rendezvous: figures, shares of a batch, and directives."""
+    """The memory that workers share outside rendezvous: figures, shares, and directives."""
 
     def __init__(self, arena: Arena) -> None:
         figures = arena.region("control.figures", arena.workers * len(FIGURES), torch.float64)
         self.figures = figures.view(arena.workers, -1).numpy()
         self.shares = arena.region("control.shares", arena.workers, torch.float64).numpy()
-        # Looked at in every step, where NumPy would be slow.
+        # They are read in every step, where NumPy would be slow.
         self.cells = arena.region("directive", 2, torch.int64).numpy().data
         """The number of the newest directive, counted from 1, and its kind."""
         self._text = arena.region("directive.text", TEXT, torch.uint8).numpy()
         stopping = arena.region("directive.stopping", arena.workers, torch.uint8)
         self.stopping = stopping.numpy().data
-        """Whether each worker has to stop, for the first one to look at."""
+        """Whether each worker has to stop, which the first one looks at."""
 
     def post(self, directive: Directive) -> None:
         self._text[:] = list(directive.spec.encode()[:TEXT].ljust(TEXT, b"\0"))

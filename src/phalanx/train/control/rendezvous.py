@@ -1,4 +1,4 @@
-"""Where workers meet: a barrier at which all of them have to intend the same.
+"""Lets workers meet: a barrier at which all of them have to intend the same.
 
 Without it a script that takes another path on one worker would make barriers of different kinds
 pair up, and mix gradients with evaluations or wait for ever. What all have to decide alike travels
@@ -17,17 +17,17 @@ import torch
 from phalanx.core.errors import InputError
 from phalanx.sync.arena.arena import Arena, SubsetBarrier
 
-# What a worker is about to do with the others; numbers from 0 are steps of that optimizer.
+# What a worker is about to do with the others. Numbers from 0 are steps of that optimizer.
 EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -8, -1)
 UNFREEZE, LOAD, GATHER, WRITE, DECIDE, BEGIN_PASS, END_PASS = range(-8, -15, -1)
 READ = -100
-"""And below: reads gradients of the optimizer ``READ - intent``."""
+"""From here down: it reads gradients of the optimizer ``READ - intent``."""
 CLIP = -5_000
-"""And below: clips gradients of the optimizer ``CLIP - intent``."""
+"""From here down: it clips gradients of the optimizer ``CLIP - intent``."""
 LEFT = -10_000
-"""And below: has left its pass over the data after ``LEFT - intent`` samples."""
+"""From here down: it has left its pass over the data after ``LEFT - intent`` samples."""
 AGREED = 1 << 16
-"""And above: steps of the optimizer ``intent - AGREED``, whose gradient all have."""
+"""From here up: it steps with the optimizer ``intent - AGREED``, whose gradient all have."""
 _WORDS = {
     EVALUATE: "evaluates",
     EPOCH_DONE: "ends its epoch",
@@ -46,8 +46,8 @@ _WORDS = {
 }
 
 SPEED, STEPS, SAMPLES, BUSY, WHOLE = FIGURES = range(5)
-"""Figures of a worker: samples a second of its own work; then sums since it began: steps, their
-samples, the seconds of its own work, and those with the exchange and all waiting."""
+"""Indices of a worker's figures: samples a second of its own work, then sums since it began: steps,
+their samples, the seconds of its own work, and those with the exchange and all waiting."""
 
 
 Attended = Callable[[Any, int], None]
@@ -56,7 +56,7 @@ next rendezvous but one), and the number of their newest directive."""
 
 
 class Rendezvous:
-    """One per team of a training; its memory is new each time."""
+    """The meeting of one team in a training; it has new memory each time."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Rendezvous:
         self._arena, self._barrier, self._members = arena, barrier, list(members)
         self._attended = attended
         self._count = 0
-        # Two rows in turn: a worker can be one rendezvous ahead of another, but never two.
+        # Two rows in turn, because a worker can be one rendezvous ahead of another, but never two.
         columns = 3 + len(FIGURES)  # the intent, the directive, the options
         told = arena.region("rendezvous", 2 * arena.workers * columns, torch.float64)
         self._told = told.view(2, arena.workers, columns).numpy()
@@ -80,8 +80,8 @@ class Rendezvous:
         self.directive = 0
         """The number of the newest directive that this worker knows."""
         self.options = 0.0
-        """A digest of this worker's learning rates and other settings of its optimizers, and, as a
-        fraction, of the batch that it has a part of."""
+        """A digest of the settings of this worker's optimizers (learning rates and others), with
+        the batch that it has a part of as a fraction."""
 
     def announce(self, intent: int) -> None:
         self._count += 1
@@ -89,7 +89,7 @@ class Rendezvous:
         self._told[self._count % 2, self._arena.rank] = row
 
     def wait(self) -> int:
-        """The barrier for what was announced; returns what the others mean to do."""
+        """Wait for all, with what was announced; return what the others intend."""
         self._barrier(self.someone_left)
         row, lost = self._told[self._count % 2], self._arena.lost
         present = [m for m in self._members if m not in lost] if lost else self._members
@@ -123,9 +123,9 @@ class Rendezvous:
         self.wait()
 
     def leave(self) -> None:
-        """This worker comes to no further rendezvous; those that wait for it find out."""
+        """Come to no further rendezvous; those that wait for this worker find out."""
         self._left[self._arena.rank] = 1
-        self._arena.wake()  # between machines it would not be seen otherwise
+        self._arena.wake()  # otherwise other machines would not see it
 
     def someone_left(self) -> bool:
         """Whether a member comes to no further rendezvous."""
@@ -153,7 +153,7 @@ def _word(intent: int) -> str:
 
 
 class OptimizerDigest:
-    """A number that differs where learning rates, momentum and the like do."""
+    """Computes a number that differs if learning rates, momentum and the like do."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers
@@ -165,7 +165,7 @@ class OptimizerDigest:
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 values += group.values()
-        # The very objects of the last time: nothing was set since, unless it is a tensor.
+        # These are the same objects as last time, so nothing was set since, unless it is a tensor.
         if len(values) != len(self._known) or not all(map(operator.is_, values, self._known)):
             self._digest = float(zlib.crc32(repr([_number(v) for v in values]).encode()))
             changeable = any(isinstance(value, torch.Tensor) for value in values)
@@ -174,7 +174,7 @@ class OptimizerDigest:
 
 
 def _number(value: object) -> object:
-    """A setting as a plain number if it is a tensor on the CPU; no accelerator is waited for."""
+    """Return a setting as a plain number if it is a tensor on the CPU: no device is waited for."""
     if isinstance(value, int | float | tuple):
         return value
     if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1:

@@ -1,4 +1,4 @@
-"""The best model so far, and when to stop waiting for a better one. The same for all workers."""
+"""Keeps the best model so far, and decides when to stop. The same for all workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BestSoFar(msgspec.Struct, frozen=True):
 
 
 class Best:
-    """What is watched, its best value and that value's epoch, in memory that all workers see."""
+    """The watched figure, its best value and that value's epoch, in memory that all workers see."""
 
     def __init__(self, engine: Engine, before: BestSoFar | None = None) -> None:
         self.name: str | None = None
@@ -29,16 +29,16 @@ class Best:
         self.before = before
         """The best before the run was resumed; it counts if the same figure is watched."""
         self._engine = engine
-        # [is there one, its value, its epoch]
+        # [whether there is one, its value, its epoch]
         self._cells = engine.region("best", 3, torch.float64).numpy()
 
     def improves(self, value: float, epoch: int) -> bool:
-        """Whether ``value`` is the best so far; if so it is from now on."""
+        """Whether ``value`` is the best so far; if it is, it is kept as such."""
         assert self.name is not None
         if math.isnan(value):
             return False
         with self._engine.lock(Locks.BEST):
-            # Only now: until here the script may still say what is watched.
+            # Only now, because the script may decide until here what is watched.
             before = self.before
             if before is not None and before.name == self.name and not self._cells[0]:
                 self._cells[:] = (1.0, before.value, before.epoch)

@@ -1,4 +1,4 @@
-"""Slower workers and wires without root: time that passes on purpose.
+"""Emulates slower workers and wires without root: time passes on purpose.
 
 Under real time a worker of speed 0.25 sleeps three times as long as it computed. In scripted time
 (threads) nothing real counts: a step takes as long as its samples say, with a little noise from
@@ -24,14 +24,14 @@ SCRIPTED_NOISE = 0.1
 
 @dataclass
 class SpeedEmulation:
-    """Slows this worker down to ``speed``, a share of its own."""
+    """Slows this worker down to ``speed``, a fraction of its own."""
 
     speed: float
     arena: Arena | None
     noise: random.Random
 
     def work(self, samples: int, seconds: float, *, lockstep: bool = True) -> float:
-        """This worker computed for ``seconds``; returns how long it shall have taken."""
+        """Slow down the computing that took ``seconds``; return how long it is to have taken."""
         if self.arena is not None and self.arena.scripted:
             return self._script(samples)
         longer = seconds / self.speed - seconds
@@ -49,7 +49,7 @@ class SpeedEmulation:
 def emulation_of(
     chosen: RunSettings, rank: int, arena: Arena | None, virtual: ThreadArena | None = None
 ) -> SpeedEmulation | None:
-    """``None``: this worker is as fast as it is."""
+    """Make the emulation of this worker; ``None`` if it runs at its own speed."""
     speeds = chosen.slow or []
     speed = speeds[rank] if rank < len(speeds) else 1.0
     if virtual is not None and chosen.virtual is not None:

@@ -1,4 +1,4 @@
-"""What a worker trains with: its strategies, and what it shares with the others, if anything."""
+"""The base of engines, with which a worker trains: its strategies, and what it shares."""
 
 from __future__ import annotations
 
@@ -49,27 +49,26 @@ class Script:
 
 
 class Engine:
-    """A worker alone: the user's optimizer, nothing shared, no other worker to wait for.
-    ``SharedEngine`` is the same for several workers; the loop knows only this. ``leases`` gives out
-    samples, ``exchange`` steps, ``directives`` says what to do between two batches, ``optimizers``
-    keeps those of the script true, ``model`` reads and restores the model's state."""
+    """Trains a worker alone: the user's optimizer, nothing shared, nobody to wait for.
+    ``SharedEngine`` is its form for several workers; the loop knows only this one. ``leases`` gives
+    out samples, ``exchange`` takes steps, ``directives`` says what to do between two batches,
+    ``optimizers`` watches the script's own, ``model`` reads and restores the model's state."""
 
     rank = 0
     workers = 1
     copies, copy = 1, 0
-    """Workers that run the script on the very same batches; which of them this one is."""
+    """How many workers run the script on the very same batches, and which of them this one is."""
     lockstep = True
     background = True
     """Whether other threads may read ahead for this worker."""
     parties = 1
-    """Workers whose gradients one step adds up."""
+    """The number of workers whose gradients one step sums."""
     apart = False
     """Whether workers train apart, in rounds."""
     timed = False
     """Whether a step waits for the device, so that computing can be told from updating."""
     goes_ahead = False
-    """Whether gradients may be on their way before the step: then
-    ``exchange.begin_batch`` is called."""
+    """Whether gradients may be sent before the step; then ``exchange.begin_batch`` is called."""
     leads = True
     """Whether this worker speaks for those that step together."""
     holds_optimizers = True
@@ -100,28 +99,28 @@ class Engine:
     # -- memory and turns --------------------------------------------------------------------
 
     def region(self, name: str, count: int, dtype: torch.dtype) -> Tensor:
-        """Memory that all workers of this training see, zero at first. Collective."""
+        """Return memory that all workers of this training share, zero at first. Collective."""
         return torch.zeros(count, dtype=dtype)
 
     def lock(self, index: int) -> AbstractContextManager[object]:
         return nullcontext()
 
     def meet(self, intent: int) -> None:
-        """A barrier at which all workers have to intend the same."""
+        """Meet all workers, which have to intend the same."""
 
     def barrier(self) -> None:
         pass
 
     def first_decides(self, mine: bool) -> bool:
-        """What the first worker decides, for all. Collective, between steps."""
+        """Return what the first worker decides, for all. Collective, between steps."""
         return mine
 
     def gather(self, mine: bytes | None) -> list[bytes]:
-        """What each worker gives, by rank, without those who give ``None``. Collective."""
+        """Return what each worker gives, by rank, without those who give ``None``. Collective."""
         return [] if mine is None else [mine]
 
     def pause(self) -> None:
-        """Give way for a moment inside a polling loop."""
+        """Let others run for a moment, inside a polling loop."""
 
     @property
     def resting(self) -> bool:
@@ -129,48 +128,48 @@ class Engine:
         return False
 
     def rest(self) -> None:
-        """This worker takes no part for a while; no other is to wait for it."""
+        """Take no part for a while, so that no other worker waits for this one."""
 
     def arrive(self) -> None:
-        """This worker takes part again."""
+        """Take part again."""
 
     @property
     def lost(self) -> Collection[int]:
-        """Workers that are gone, and without whom the others go on."""
+        """Workers that were lost, and without whom the others go on."""
         return ()
 
     # -- steps -------------------------------------------------------------------------------
 
     def come_to_rest(self) -> None:
-        """Return when no worker has anything under way: all then see the same. Collective."""
+        """Wait until no worker has anything under way, so that all see the same. Collective."""
 
     # -- the way through the data ------------------------------------------------------------
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterable[T]:
-        """The batches of an evaluation to evaluate, of ``count``: all, except when profiling."""
+        """Return the batches of an evaluation to evaluate: all, except when profiling."""
         return batches
 
     def end_pass(self, *, adopted: bool = False) -> None:
-        """A pass over the training data is over, for all workers that step together. ``adopted``:
-        what the script does until ``begin_pass``, it has to do alike on all."""
+        """End a pass over the training data, for all workers that step together. ``adopted``: what
+        the script does until ``begin_pass``, it has to do alike on all workers."""
 
     def leave_pass(self, reached: int) -> None:
-        """``end_pass`` of an adopted script that has left its loop after ``reached`` samples."""
+        """End a pass of an adopted script that has left its loop after ``reached`` samples."""
 
     def begin_pass(self, *, adopted: bool) -> None:
         """Wait, in an adopted script, until all workers have come to this pass."""
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
-        """Be in ``phase``; when that is a switch, returns when the last worker came to it. By then
-        its last update is applied, and what it evaluated before the switch is done."""
+        """Enter ``phase``; if that is a switch, return when the last worker arrived. By then its
+        last update is applied, and what it evaluated before is done."""
         return None
 
     def capture(self) -> Captured:
-        """The state now, in memory of its own. Collective."""
+        """Copy the present state into memory of its own. Collective."""
         return self.model.capture()
 
     def note_weights(self) -> None:
-        """The weights are as they should be: it was not the script that has changed them."""
+        """Note that Phalanx, not the script, has changed the weights."""
 
     # -- a child that goes on alone ----------------------------------------------------------
 
@@ -180,18 +179,18 @@ class Engine:
     # -- the end -----------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> bool:
-        """Whether ``epoch`` is to be trained; all workers train the same ones."""
+        """Whether ``epoch`` is to be trained; the answer is the same for all workers."""
         if self._stop[0] < epoch:
             return False
         self._stop[1] = max(self._stop[1], epoch)
         return True
 
     def request_stop(self, epoch: int) -> None:
-        """End after ``epoch``, or after the newest one that any worker has begun."""
+        """Let training end after ``epoch``, or after the newest one that any worker has begun."""
         self._stop[0] = min(self._stop[0], max(self._stop[1], epoch))
 
     def leave(self) -> None:
-        """End in the middle, all together. Collective."""
+        """End in the middle of the training, all together. Collective."""
 
     def channels_with_first(self) -> dict[int, Channel]:
         """Channels from the first worker to those that cannot write where it does. Collective."""

@@ -1,4 +1,4 @@
-"""A step: gradients are exchanged with the workers that step together, parameters updated."""
+"""Takes steps: gradients are exchanged with the workers that step together, then applied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from phalanx.train.engine.script_optimizers import WrittenWeights
 
 
 class Exchange:
-    """The exchange of a worker alone: its optimizers simply step."""
+    """The exchange of a worker alone, whose optimizers simply step."""
 
     def __init__(
         self,
@@ -36,21 +36,21 @@ class Exchange:
         self._on_gpu: SingleOnGpu | None = None
 
     def skip_on_device(self, optimizer: torch.optim.Optimizer, say: Callable[[str], None]) -> None:
-        """The one ``optimizer`` may learn later that a step was skipped."""
+        """Let this one ``optimizer`` skip steps on the device, of which the host learns later."""
         self._on_gpu = SingleOnGpu(optimizer, self._clock, say)
 
     def received(self, lease: Lease, batch: Any) -> int:
-        """``batch`` is about to go through the model; returns how many of its samples this worker
-        computes."""
+        """Receive ``batch``, which is about to go through the model; return how many of its samples
+        this worker computes."""
         return lease.samples
 
     def worked(self, samples: int, seconds: float) -> None:
-        """The gradient of ``samples`` took ``seconds`` of input and computing."""
+        """Note that the gradient of ``samples`` took ``seconds`` to read and compute."""
         if self._emulation is not None:
             self._emulation.work(samples, seconds)
 
     def begin_batch(self, scales: Sequence[float]) -> None:
-        """What the gradients of each optimizer are multiplied by when they are exchanged."""
+        """Begin a batch, with the factors by which each optimizer's gradients are exchanged."""
 
     def step(
         self, index: int, scale: float, weight: float, clip: float | None, *,
@@ -63,23 +63,23 @@ class Exchange:
         return alone.exchange(scale, clip)
 
     def note(self) -> Timing:
-        """The script has made a step itself."""
+        """Note that the script has taken a step itself."""
         return Timing()
 
     def settle(self) -> list[Timing]:
-        """Timings of the steps that were not judged yet."""
+        """Return the timings of the steps that were not judged yet."""
         return [] if self._on_gpu is None else self._on_gpu.settle()
 
     def share_gradients(self, index: int, scale: float, weight: float) -> None:
-        """Every worker that steps together gets the agreed gradient. Collective."""
+        """Give every worker that steps together the agreed gradient. Collective."""
 
     def clip_gradients(self, index: int, scale: float, weight: float, clip: float) -> float | None:
-        """Clip the agreed gradient where it is summed; its norm. ``None``: not under this strategy.
-        Collective."""
+        """Clip the agreed gradient where it is summed, and return its norm; ``None`` if the
+        strategy cannot. Collective."""
         return None
 
     def end_round(self) -> list[Timing]:
-        """A round of training apart is over: agree on each optimizer's parameters. Collective."""
+        """End a round of training apart: agree on each optimizer's parameters. Collective."""
         return []
 
 
@@ -145,7 +145,7 @@ class SharedExchange(Exchange):
         if not active.lockstep and self._buffers.any:
             self._buffers.publish()
         self._written.note(index)
-        # Schedulers warn when the optimizer they know has not stepped itself.
+        # Schedulers warn if the optimizer's own ``step`` was not called.
         setattr(replica.optimizer, "_opt_called", True)  # noqa: B010
         return timing
 

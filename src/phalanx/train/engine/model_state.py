@@ -1,4 +1,4 @@
-"""The model as it is in one moment: to be evaluated, to be saved, and back."""
+"""Copies and restores the state of models, to evaluate and to save it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOST = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Weights and buffers of one moment, in memory of this worker's own."""
+    """Weights and buffers of one moment, in this worker's own memory."""
 
     flats: list[list[Tensor]]
     averages: Tensor
@@ -32,14 +32,14 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Captured:
-    """What all have in common (the first worker has it), and what is this worker's own."""
+    """A state: what all have in common (on the first worker), and what is only this worker's."""
 
     shared: State
     private: State
 
 
 class ModelState:
-    """The state of a worker's models, for a worker alone."""
+    """The state of the models of a worker alone."""
 
     def __init__(
         self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
@@ -48,14 +48,14 @@ class ModelState:
 
     @property
     def replicas(self) -> list[Replica]:
-        """How the parameters of each optimizer lie in a checkpoint."""
+        """The layouts in which the parameters of each optimizer are saved."""
         return [Replica(o, 1) for o in self._optimizers]
 
     def share_buffers(self) -> None:
-        """Every worker takes the average of the workers' buffers. Collective."""
+        """Give every worker the average of the workers' buffers. Collective."""
 
     def take_snapshot(self) -> Snapshot | None:
-        """Today's weights, whatever others do to them; ``None`` where no other worker can."""
+        """Copy the present weights, which others may change; ``None`` if no other worker can."""
         return None
 
     @contextmanager
@@ -64,8 +64,8 @@ class ModelState:
         yield
 
     def capture(self) -> Captured:
-        """The state now, in memory of its own: a GPU's on that GPU, where there is room for it. All
-        workers stand still meanwhile."""
+        """Copy the present state into memory of its own, on a GPU if there is room. All workers
+        stand still meanwhile."""
         _refresh(self._models)
         replicas = self.replicas
         try:
@@ -81,7 +81,7 @@ class ModelState:
         return Captured(shared | named_buffers(self._models, device), {})
 
     def restore(self, shared: State, private: State | None) -> None:
-        """Go on from what was captured; ``private`` only if it is this worker's own. Collective."""
+        """Restore what was captured; ``private`` only if it is this worker's own. Collective."""
         for i, replica in enumerate(self.replicas):
             import_alone(replica, _part_of(shared, f"o{i}."))
         load_buffers(self._models, shared)
@@ -110,7 +110,7 @@ class SharedModelState(ModelState):
             self._arena.barrier()
             self.buffers.load(*found)
             self.buffers.forget_counts()
-            self.buffers.publish()  # whatever is read next is what all have now
+            self.buffers.publish()  # so that whatever is read next is what all have now
             self._arena.barrier()
 
     def take_snapshot(self) -> Snapshot | None:
@@ -177,7 +177,7 @@ class SharedModelState(ModelState):
 
 
 def _refresh(models: Sequence[nn.Module]) -> None:
-    """A mirror of another library's model reads the buffers that it does not share memory with."""
+    """Update the buffers of mirrors of another library's model that do not share its memory."""
     for model in models:
         if isinstance(model, Mirror):
             model.refresh()
@@ -188,13 +188,13 @@ def _part_of(state: State, prefix: str) -> State:
 
 
 def _untrained(models: Sequence[nn.Module], replicas: Sequence[Replica]) -> list[Tensor]:
-    """Parameters outside every optimizer, or frozen: no strategy moves them."""
+    """Return parameters outside every optimizer, or frozen, which no strategy moves."""
     trained = {id(p) for replica in replicas for space in replica.parameters for p in space}
     return [p for model in models for p in model.parameters() if id(p) not in trained]
 
 
 def prefixed(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """With several models each has its number before its names, as in the saved weights."""
+    """Yield models with a prefix for their names: with several models, each one's number."""
     for i, model in enumerate(models):
         yield (f"{i}." if len(models) > 1 else ""), model
 
@@ -208,7 +208,7 @@ def buffers_by_name(models: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]
 
 
 def named_buffers(models: Sequence[nn.Module], device: torch.device) -> State:
-    """Copies of them on ``device``."""
+    """Copy the models' buffers to ``device``, by name."""
     return copies({f"buffer.{n}": b.detach() for n, b in buffers_by_name(models)}, device)
 
 
@@ -220,7 +220,7 @@ def load_buffers(models: Sequence[nn.Module], state: State) -> None:
 
 
 def names_of(models: Sequence[nn.Module]) -> dict[int, list[str]]:
-    """The names of each parameter, by its id; several when it is tied."""
+    """Return the names of each parameter, by its id; several if it is tied."""
     found: dict[int, list[str]] = {}
     for prefix, model in prefixed(models):
         for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -229,7 +229,7 @@ def names_of(models: Sequence[nn.Module]) -> dict[int, list[str]]:
 
 
 def frozen(models: Sequence[nn.Module], trained: set[int]) -> list[tuple[str, Tensor]]:
-    """Parameters that no optimizer trains."""
+    """Return the parameters that no optimizer trains."""
     return [
         (prefix + name, parameter)
         for prefix, model in prefixed(models)

@@ -1,4 +1,4 @@
-"""Which samples this worker reads: its part of each batch in lockstep, else what it can claim."""
+"""Decides which samples this worker reads: its part of each batch in lockstep, else its claims."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class EngineListener:
-    """What an engine tells about the workers that train together; this one does nothing with it."""
+    """Is told about the workers that train together. This one does nothing with it."""
 
     def shares_changed(self, change: ShareChange) -> None:
-        """New shares of a batch have been kept or refused; the first worker hears it."""
+        """Note that new shares of a batch were kept or refused; called on the first worker."""
 
     def worker_lost(self, lost: LostWorker) -> None:
-        """A worker is gone, and the others go on."""
+        """Note that a worker was lost, and the others go on."""
 
     def samples_settled(self, settled: SettledSamples) -> None:
-        """A lost worker's samples were settled; one worker hears what became of them."""
+        """Note what became of a lost worker's samples; called on one worker."""
 
 
 class SampleLeases:
@@ -38,24 +38,24 @@ class SampleLeases:
     def of(
         self, ticket: int, segment: Segment, batch: int, *, fixed: bool, counted: bool
     ) -> Iterator[Lease]:
-        """What this worker reads of ``segment``: its shares, or what it can claim. ``fixed``:
+        """Yield what this worker reads of ``segment``: its shares, or what it can claim. ``fixed``:
         always the same columns of each global batch. ``counted``: an equal part of each, also where
         workers run freely."""
         return lockstep(segment, batch, 0, [1.0])
 
     def use_lanes(self, lanes: PassLanes | None) -> None:
-        """The next leases are of a pass whose data come in blocks, or are not."""
+        """Set the lanes of the next pass, whose data come in blocks; ``None`` if they do not."""
 
     def end_lanes(self, ticket: int) -> None:
         """Publish, at the end of a segment, which rows were claimed."""
 
     def complete(self, ticket: int) -> bool:
-        """After all leases of a segment, whether it is over: no worker has any of it in hand. If
-        not, there are samples of a worker that was lost meanwhile: ask for leases again."""
+        """Return whether a segment is over, after all its leases: no worker has any of it in hand.
+        If not, a worker was lost meanwhile and left samples: ask for leases again."""
         return True
 
     def let_go(self) -> None:
-        """The script has left the segment before its end."""
+        """Give up the present segment, which the script has left before its end."""
 
     def waits(self, rank: int) -> bool:
         """Whether that worker waits at the end of a segment until no other has any of it."""
@@ -76,9 +76,9 @@ class SharedSampleLeases(SampleLeases):
         self._arena, self._claims, self._control = arena, claims, control
         self._phases, self._listener = phases, listener
         self.had = self.stepped = 0
-        """Samples that this worker has had in this training, and those it has stepped with."""
+        """Samples that this worker was given in this training, and those it stepped with."""
         self.batch_end = 0
-        """Where the current batch ends, in samples of the pass."""
+        """The end of the current batch, in samples of the pass."""
         self._segment = Segment(0, 0, 0)
 
     def begin_phase(self) -> None:
@@ -136,7 +136,7 @@ class SharedSampleLeases(SampleLeases):
                 yield _emphasised(lease, lease.whole, batch, teams)
 
     def _counted(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        """Each worker has a part of each batch, and so as many batches as there are."""
+        """Yield a part of each batch, so that each worker has as many batches as there are."""
         active, arena, least = self._phases.current, self._arena, self._claims.least
         members = list(active.team.members) if active.grouped else [arena.rank]
         teams = active.team.teams if active.grouped else arena.workers
@@ -150,7 +150,7 @@ class SharedSampleLeases(SampleLeases):
             start = part.batch_end
             self._phases.arrive()
             whole = sum(part.ends[member + 1] - part.ends[member] for member in members)
-            if whole:  # of a last batch there may be nothing for all
+            if whole:  # a last batch may be too small for a part for each
                 share, full = part.samples / want, whole / want
                 mine = replace(part, share=share, whole=whole, full=full)
                 yield _emphasised(mine, want, batch, teams)
@@ -158,7 +158,7 @@ class SharedSampleLeases(SampleLeases):
     def complete(self, ticket: int) -> bool:
         given, active = self._claims.given, self._phases.current
         if not active.lockstep and self._claims.others_have_more(ticket, self._segment):
-            self._phases.rest()  # no other waits for this worker's steps meanwhile
+            self._phases.rest()  # so that no other waits for this worker's steps meanwhile
             self._claims.wait_for_others(ticket, self._segment)
         if given is None or active.lockstep or active.grouped:
             return True
@@ -175,7 +175,7 @@ class SharedSampleLeases(SampleLeases):
                 self._listener.samples_settled(settled)
 
     def _fence(self, rank: int) -> Applied | None:
-        """Steps of a lost worker that arrived, by the optimizer that has come farthest."""
+        """Return a lost worker's steps that arrived, for the optimizer that has come farthest."""
         found = [strategy.fence(rank) for strategy in self._phases.current.strategies]
         return max((one for one in found if one), key=lambda one: one.whole, default=None)
 
@@ -188,16 +188,16 @@ class SharedSampleLeases(SampleLeases):
 
 
 def _emphasised(lease: Lease, size: int, batch: int, teams: int) -> Lease:
-    """Chunks of another ``size`` than an equal share of ``batch`` count by their samples. Where
-    claimed chunks end depends on speeds, on what was lost, and on where a run was resumed: were the
-    mean of a short one a whole step, its samples would count several times."""
-    if size == round(batch / teams):  # which may not divide evenly
+    """Weigh a chunk of another ``size`` than an equal share of ``batch`` by its samples. Where
+    claimed chunks end depends on speeds, on lost workers, and on where a run was resumed: if the
+    mean of a short one were a whole step, its samples would count several times."""
+    if size == round(batch / teams):  # it may not divide evenly
         return lease
     return replace(lease, emphasis=lease.whole * teams / batch)
 
 
 def least_samples(models: Sequence[nn.Module]) -> int:
-    """Batch normalisation cannot train on a single sample, for want of a variance."""
+    """Return 2 if there is batch normalisation, which needs a variance; else 1."""
     kind = nn.modules.batchnorm._BatchNorm
     normalise = any(isinstance(module, kind) for model in models for module in model.modules())
     return 2 if normalise else 1

@@ -1,4 +1,4 @@
-"""The script's own optimizers and weights: both may change, and their state is asked for."""
+"""Follows the script's own optimizers and weights, which may change and whose state may be read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from phalanx.train.engine.sample_leases import SharedSampleLeases
 from phalanx.train.samples.shared_leases import SharedLeases
 
 _Values = list[Any]
-"""Per layout, a tensor, or a list of numbers."""
+"""A tensor or a list of numbers, per layout."""
 _Seen = tuple[Replica, int, _Values]
-"""How often torch has seen a write to the replica's parameters, and some values of them."""
+"""How often torch has counted a write to the replica's parameters, and some of their values."""
 
 
 class Inside:
-    """Whether a block of code is being executed: ``with inside:``, also one in another. Cheaper
-    than a generator, once in every step."""
+    """Says whether a block of code is being executed: ``with inside:``, also nested. It is cheaper
+    than a generator, and used in every step."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -42,22 +42,22 @@ class Inside:
 
 
 class ScriptOptimizers:
-    """The script's optimizers on a worker alone, which train by themselves."""
+    """The script's optimizers on a worker alone, where they train by themselves."""
 
     def outgrown(self) -> bool:
-        """Whether they train parameters that they did not before."""
+        """Whether they train parameters that they did not train before."""
         return False
 
     def follow_parameters(self) -> bool:
-        """Train what they train now: parameters may have been unfrozen or added. Collective where
-        there are any; returns whether there were."""
+        """Follow the optimizers to the parameters that they train now: some may have been unfrozen
+        or added. Return whether there were any; if so, this is collective."""
         return False
 
     def write(self, index: int) -> None:
         """Give the script's optimizer its state as it is now."""
 
     def read(self, index: int) -> None:
-        """The script has loaded another state into its optimizer: go on from that. Collective."""
+        """Take over a state that the script has loaded into its optimizer. Collective."""
 
 
 class SharedOptimizers(ScriptOptimizers):
@@ -91,7 +91,7 @@ class SharedOptimizers(ScriptOptimizers):
             given.met()
         self._phases.drain()
         self.give_back()
-        self._arena.barrier()  # nothing of the old memory is read any more
+        self._arena.barrier()  # so that nothing of the old memory is read any more
         self._phases.lay_out_again()
         self._written.note_all()
         if not resting:
@@ -99,7 +99,7 @@ class SharedOptimizers(ScriptOptimizers):
         return True
 
     def give_back(self) -> None:
-        """Parameters and the optimizers' state become ordinary tensors of this worker."""
+        """Turn the parameters and the optimizers' state into ordinary tensors of this worker."""
         for replica, shared in zip(self._phases.replicas, self._phases.shared, strict=True):
             replica.stop_listening()
             flats = replica.private_flats()
@@ -154,7 +154,7 @@ class WrittenWeights:
     ) -> None:
         self._arena, self._control, self._phases = arena, control, phases
         self._copies = copies
-        # An embedding with max_norm writes to its own weights, in every forward pass.
+        # An embedding with max_norm writes to its own weights in every forward pass.
         self._apart = {
             id(part.weight)
             for model in models
@@ -174,7 +174,7 @@ class WrittenWeights:
                 self.follow(index)
 
     def note(self, index: int) -> None:
-        """The weights of optimizer ``index`` are as they should be now."""
+        """Note that the weights of optimizer ``index`` are now as they should be."""
         active, replica = self._phases.current, self._phases.replicas[index]
         # Workers that train apart write into weights of their own until they come together.
         watches = active.every == 0 and (active.lockstep or replica.private)
@@ -201,8 +201,8 @@ class WrittenWeights:
         active.strategies[index].refresh()
 
     def _take_back(self, strays: Strays, *, allowed: bool) -> bool:
-        """Parameters that the script has moved (``p.data = …``) return to their places, with their
-        values. Whether these are new."""
+        """Bring parameters that the script has moved (``p.data = …``) back to their places, with
+        their values. Return whether the values are new."""
         if any((p.dtype, p.shape) != (place.dtype, place.shape) for p, place in strays):
             raise InputError(
                 "the script has given a parameter another type or shape during the training",
@@ -226,7 +226,7 @@ class WrittenWeights:
         )
 
     def _look(self, replica: Replica, *, copies: bool = True) -> _Seen:
-        """``copies``: to be kept, while the weights change."""
+        """Return what is compared later; ``copies``: make copies, as the weights will change."""
         values: _Values = []
         # A free-running worker's copy changes whenever it fetches the newest weights.
         if not self._apart and self._phases.current.lockstep:
@@ -246,7 +246,7 @@ def _same(before: _Seen, now: _Seen) -> bool:
 
 
 class StepGuard:
-    """Refuses steps that are not ours, and keeps ``state_dict`` true."""
+    """Refuses steps that do not go through Phalanx, and keeps ``state_dict`` up to date."""
 
     def __init__(
         self, optimizers: Sequence[torch.optim.Optimizer], shared: ScriptOptimizers, ours: Inside

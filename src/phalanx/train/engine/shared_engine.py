@@ -1,4 +1,4 @@
-"""Several workers: strategies over an arena, buffers, claims, directives, the switch."""
+"""Several workers' engine: strategies over an arena, buffers, claims, directives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SharedEngine(ArenaEngine):
     def __init__(
         self, script: Script, first: int, source: CommandPoller, listener: EngineListener
     ) -> None:
-        """``first``: the phase to begin with."""
+        """Make the engine; ``first`` is the phase to begin with."""
         environment, spec = script.environment, script.spec
         models, optimizers = script.models, script.optimizers
         arena, clock, chosen = environment.arena, environment.clock, environment.settings
@@ -126,7 +126,7 @@ class SharedEngine(ArenaEngine):
         return self._arena.lost
 
     def _survives(self, lost: LostWorker) -> bool:
-        """Where workers do not wait for each other they go on, unless they share its memory."""
+        """Whether this worker goes on: not in lockstep, nor if it shared the other's memory."""
         hosts, active = self._arena.hosts, self._phases.current
         beside = not self._arena.scripted if hosts is None else lost.rank in hosts.here
         if active.lockstep or active.grouped or beside:
@@ -154,7 +154,7 @@ class SharedEngine(ArenaEngine):
             self._settle_pass(intents.LEFT - reached)
 
     def _settle_pass(self, intent: int) -> None:
-        """Free-running workers stand still, and all have the same weights. Collective."""
+        """Let free-running workers stand still, all with the same weights. Collective."""
         self.rest()
         self.meet(intent)
         self._phases.drain()
@@ -174,7 +174,7 @@ class SharedEngine(ArenaEngine):
         self.meet(intents.SAVE)
         self._phases.drain()
         captured = self.model.capture()
-        self.barrier()  # from here on the state may change again
+        self.barrier()  # the state may change again from here on
         return captured
 
     # -- a child that goes on alone ----------------------------------------------------------

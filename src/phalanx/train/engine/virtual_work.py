@@ -1,4 +1,4 @@
-"""A worker of a cluster that is not there: its work takes as long as its curve says.
+"""Simulates a worker of a cluster that is not there: its work takes as long as its curve says.
 
 All workers live in one process, and have to fit into its memory.
 """
@@ -21,18 +21,18 @@ from phalanx.sync.arena.simulated_network import SimulatedNetwork
 from phalanx.train.engine.emulation import SpeedEmulation
 
 STORED = ("async", "bsp", "ssp", "dssp")
-"""Strategies of which each update goes through the servers, shard by shard."""
+"""Strategies whose updates all go through the servers, shard by shard."""
 
 MOST_SHARDS = 8
-"""Each is a visit in every update; more servers than that are several to a shard."""
+"""Most shards, each of which is visited in every update; with more servers, several share one."""
 
 COPIES = 5
-"""Copies of the parameters that a worker needs at most: its own, its gradient, what it shows or
-pushes, the sum, and what it pulls. Activations are of one worker: only one computes at a time."""
+"""Most copies of the parameters that a worker needs: its own, its gradient, what it shows or
+pushes, the sum, and what it pulls. Activations exist once: only one worker computes at a time."""
 
 
 class VirtualWork(SpeedEmulation):
-    """Time is charged where workers step together, and slept through where order matters."""
+    """Charges time where workers step together, and sleeps where their order matters."""
 
     def __init__(
         self, arena: ThreadArena, cluster: VirtualCluster, speed: float, seed: int, *, alone: bool
@@ -54,7 +54,7 @@ class VirtualWork(SpeedEmulation):
                 "of another strategy goes on from its last checkpoint.",
             )
         taken = self._me.fixed + self._me.each * samples
-        if self._spread:  # of mean 1
+        if self._spread:  # with a mean of 1
             taken *= self.noise.lognormvariate(-(self._spread**2) / 2, self._spread)
         taken /= self.speed
         (self._time.charge if lockstep else self._time.sleep)(taken + self._extra)
@@ -64,15 +64,15 @@ class VirtualWork(SpeedEmulation):
 def toll_of(
     cluster: VirtualCluster, arena: ThreadArena, phases: Sequence[Phase]
 ) -> tuple[SimulatedNetwork, int | None]:
-    """What exchanges take, and the number of shards: one for each server where all strategies
-    have servers, since each update is one visit to each shard."""
+    """Return what exchanges take, and the number of shards: one for each server if all strategies
+    use servers, because each update is one visit to each shard."""
     stored = all(phase.name in STORED for phase in phases)
     shards = min(len(cluster.servers), MOST_SHARDS) if stored else None
     return SimulatedNetwork(arena, cluster, shards or arena.workers), shards
 
 
 def replicas_memory(models: Sequence[nn.Module], workers: int) -> str:
-    """What ``workers`` take, at most, refused if this machine does not have it."""
+    """Describe the most memory that ``workers`` take; refuse them if this machine has less."""
     values = [value for m in models for value in (*m.parameters(), *m.buffers())]
     one, free = COPIES * sum(value.nbytes for value in values), available()
     if one * workers > free:
@@ -85,5 +85,5 @@ def replicas_memory(models: Sequence[nn.Module], workers: int) -> str:
 
 
 def available() -> int:
-    """Bytes that this machine could give now."""
+    """Return how many bytes this machine could give now."""
     return psutil.virtual_memory().available

@@ -1,4 +1,4 @@
-"""Figures of each epoch: what is logged and printed, and the best of them."""
+"""Logs and prints the figures of each epoch, and keeps the best of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Figures:
         self.epoch = 0
         self.epochs: int | None = None
         self.evaluated = False
-        """Whether anything was, in this epoch."""
+        """Whether anything was evaluated in this epoch."""
         self._environment, self._models, self._lifecycle = environment, trained.models, lifecycle
         self._stopwatch, self._events = stopwatch, events
         self._evaluator, self._checkpointer = evaluator, checkpointer
@@ -58,7 +58,7 @@ class Figures:
         self._events.begin_epoch(epoch)
 
     def plan(self, current: Pass) -> None:
-        """Reported once: how long the training is."""
+        """Report, once, how long the training is."""
         if not self._planned:
             self._planned = True
             self._events.emit(
@@ -67,7 +67,7 @@ class Figures:
             )  # fmt: skip
 
     def ask(self, asked: Question, *, wait: bool) -> list[float] | None:
-        """Averages over data; ``None`` if another worker makes them and this need not wait."""
+        """Return averages over data; ``None`` if another worker makes them, without ``wait``."""
         clock, began = self._stopwatch.clock, self._stopwatch.clock.now()
         self.evaluated = True
         if self._lifecycle.over:
@@ -94,7 +94,7 @@ class Figures:
             self._stopwatch.sums.judge(logits_of(outputs), targets)
 
     def of_training(self) -> dict[str, float]:
-        """What this worker saw of the epoch so far."""
+        """Return what this worker saw of the epoch so far."""
         sums = self._stopwatch.sums
         found = {"train_loss": sums.mean_loss(), "train_accuracy": sums.accuracy()}
         return {name: value for name, value in found.items() if value is not None}
@@ -121,9 +121,9 @@ class Figures:
         print(f"epoch {self.epoch + 1}{of}  {words}", file=sys.stderr, flush=True)
 
     def watch(self, name: str, patience: int | None) -> None:
-        """Keep the best weights by ``name``; those from before a run was resumed come along."""
+        """Keep the best weights by ``name``, also those from before a run was resumed."""
         if self._environment.settings.profile is not None:
-            return  # which saves nothing
+            return  # the run saves nothing
         self.best.name, self.best.patience = name, patience
         paths, before = self._environment.paths, self.best.before
         if paths is None or self._environment.rank != 0 or before is None or before.name != name:
@@ -131,7 +131,7 @@ class Figures:
         old = self._best_before
         if old is not None and not paths.best.exists():
             scratch = paths.best.with_suffix(".part")
-            with contextlib.suppress(OSError):  # the run before still has them
+            with contextlib.suppress(OSError):  # the run before may still have them
                 shutil.copy2(old, scratch)  # with its time, by which the next run judges it
                 scratch.replace(paths.best)
 

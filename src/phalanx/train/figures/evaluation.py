@@ -1,4 +1,4 @@
-"""Evaluation of the shared weights: everyone's share in lockstep, one worker's job otherwise.
+"""Evaluates the shared weights: everyone a share in lockstep, one worker all of it otherwise.
 
 When workers run freely, the first to end an epoch evaluates it, on a snapshot, while the others
 go on; all evaluations of one epoch see the same snapshot.
@@ -27,8 +27,8 @@ from phalanx.train.figures.model_calls import Forward, Metric, call_model, one_n
 from phalanx.train.samples.epoch_batches import formatted
 
 MOST_METRICS = 32
-RING = 32  # figures that are kept for those who come late
-PER_EPOCH = 1 << 20  # evaluations that one epoch may have
+RING = 32  # most figures that are kept for those who come late
+PER_EPOCH = 1 << 20  # most evaluations of one epoch
 BATCH = 500
 
 Means = Callable[[Any, Any], Sequence[Tensor | float]]
@@ -36,7 +36,7 @@ Means = Callable[[Any, Any], Sequence[Tensor | float]]
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be known of ``model`` over the data of ``reader``."""
+    """What is to be found of ``model`` over the data of ``reader``."""
 
     model: nn.Module
     reader: Reader
@@ -48,7 +48,7 @@ class Question:
 
 
 class Evaluator:
-    """Runs a model over data and averages what is asked for of each batch, or asks once for all."""
+    """Runs a model over data, and averages its figures, or asks once for all outputs."""
 
     def __init__(self, engine: Engine, device: torch.device, channels_last: bool) -> None:
         self.engine = engine
@@ -60,7 +60,7 @@ class Evaluator:
         self._sums = engine.region("evaluation.sums", workers * width, torch.float64).view(
             workers, width
         )
-        # Which worker reports on each of the last epochs: [epoch + 1, rank].
+        # The worker that reports on each of the last epochs: [epoch + 1, rank].
         owners = engine.region("evaluation.owner", 2 * RING, torch.int64)
         self._owners = owners.view(RING, 2).numpy()
         self._ended = engine.region("evaluation.ended", workers, torch.int64).numpy()
@@ -69,7 +69,7 @@ class Evaluator:
 
     def mine(self, epoch: int) -> bool:
         """Whether this worker reports on ``epoch``: in a free run, if it came first. Of several
-        machines the first: what is the best so far is kept there."""
+        machines it is the first, which keeps what is the best so far."""
         if self.engine.lockstep:
             return self.engine.rank == 0
         return self._owns(epoch, claims=self.engine.near_first)
@@ -82,7 +82,7 @@ class Evaluator:
             return bool(cell[0] == epoch + 1 and cell[1] == self.engine.rank)
 
     def run(self, epoch: int, asked: Question, *, wait: bool = True) -> list[float] | None:
-        """The averages; ``None`` when another worker makes them and this one need not wait."""
+        """Return the averages; ``None`` if another worker makes them and this one need not wait."""
         if epoch != self._numbered:  # workers may have evaluated unequally often before
             self._numbered, self._done = epoch, epoch * PER_EPOCH
         number, self._done = self._done, self._done + 1
@@ -95,7 +95,7 @@ class Evaluator:
                 self.engine.arrive()
             if found is not None or not wait:
                 return found
-            self._owns(epoch, claims=True)  # nobody else does
+            self._owns(epoch, claims=True)  # nobody else can claim it
         averages = self._on_snapshot(epoch, asked)
         with self.engine.lock(Locks.EVALUATION):
             cell = self._cell(number)
@@ -124,14 +124,14 @@ class Evaluator:
         return _averages(total[:width])
 
     def _gathered(self, asked: Question, ends: Sequence[int]) -> Tensor:
-        """The first worker asks for all: others might come to another last digit."""
+        """Return figures that the first worker makes, so that all have the same last digit."""
         engine, own = self.engine, self._outputs(asked, *ends[self.engine.rank :][:2])
         everyone = gather(own, engine.gather)
         found = [share for share in everyone if share is not None]
         return _asked_once(asked, found) if engine.rank == 0 else torch.zeros(1)
 
     def _cell(self, number: int) -> Any:
-        """Epochs take four cells each, so that a few of them are there at once."""
+        """Return the cells of a number; each epoch has four, so that a few are there at once."""
         epoch, count = divmod(number, PER_EPOCH)
         return self._ring[(4 * epoch + count) % RING]
 
@@ -140,21 +140,21 @@ class Evaluator:
         self._ended[self.engine.rank] = epoch + 1
 
     def _made_by_another(self, epoch: int, number: int, wait: bool) -> list[float] | None:
-        """``None`` also when this worker is so late that the figures are gone, or so early that
-        the worker that evaluates this epoch has ended it without them."""
+        """Return figures that another worker makes. ``None`` also if this worker is so late that
+        they are gone, or so early that the other has ended the epoch without them."""
         cell, owned = self._cell(number), self._owners[epoch % RING]
         while True:
             owner = int(owned[1]) if owned[0] == epoch + 1 else 0
-            # Asked first: what it made is there then.
+            # Asked first, so that what it made is there if it has ended.
             ended = bool(self._ended[owner] > epoch) or owner in self.engine.lost
-            ended = ended or self.engine.leases.waits(owner)  # perhaps for this worker
+            ended = ended or self.engine.leases.waits(owner)  # it may wait for this worker
             with self.engine.lock(Locks.EVALUATION):
                 made, count = int(cell[0]), int(cell[1])
                 if made == number + 1:
                     return [float(value) for value in cell[2 : 2 + count]]
             if made > number + 1 or not wait or ended:
                 return None
-            self.engine.rest()  # whoever makes them may be waiting for this worker's next step
+            self.engine.rest()  # whoever makes them may wait for this worker's next step
             self.engine.pause()
 
     def _on_snapshot(self, epoch: int, asked: Question) -> list[float]:
@@ -164,14 +164,14 @@ class Evaluator:
             return self.alone(asked)
 
     def alone(self, asked: Question) -> list[float]:
-        """The figures of this worker's own model, after training, when workers do not meet."""
+        """Return figures of this worker's own model, after training, when workers do not meet."""
         if asked.whole is None:
             return _averages(self._sweep(asked, 0, len(asked.reader)))
         return _averages(_asked_once(asked, [self._outputs(asked, 0, len(asked.reader))]))
 
     def _sweep(self, asked: Question, start: int, end: int) -> Tensor:
-        """Sums over samples ``start … end``: [samples, average × samples, …]."""
-        sums: Tensor | None = None  # on the device: reading each batch would wait for it
+        """Return sums over samples ``start … end``: [samples, average × samples, …]."""
+        sums: Tensor | None = None  # on the device, because reading each batch would wait for it
         for samples, outputs, targets in self._through(asked, start, end):
             values = asked.means(outputs, targets)
             if len(values) > MOST_METRICS:
@@ -181,7 +181,7 @@ class Evaluator:
         return torch.zeros(1, dtype=torch.float64) if sums is None else sums.cpu()
 
     def _outputs(self, asked: Question, start: int, end: int) -> Any:
-        """[outputs, targets] of samples ``start … end``, in memory of the host."""
+        """Return [outputs, targets] of samples ``start … end``, in memory of the host."""
         host, found = torch.device("cpu"), []
         for _, outputs, targets in self._through(asked, start, end):
             found.append(plain(move([outputs, targets], host)))

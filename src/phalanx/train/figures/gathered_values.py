@@ -1,4 +1,4 @@
-"""Values of the script's own that all workers bring together: as bytes, and back."""
+"""Brings together values of the script's own from all workers: as bytes, and back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reduce(value: Any, how: str, exchange: Gather) -> Any:
 
 
 def bring_together(engine: Engine, mine: bytes, inside: bool, over: bool) -> list[bytes]:
-    """A meeting of all workers. ``inside``: a pass over the data is under way."""
+    """Meet all workers, and exchange bytes. ``inside``: a pass over the data is under way."""
     if over:
         raise InputError(
             "run.gather was called after the training had ended",
@@ -46,7 +46,7 @@ def bring_together(engine: Engine, mine: bytes, inside: bool, over: bool) -> lis
             "Call it after the loop over run.batches.",
         )
     resting = engine.resting
-    engine.rest()  # where workers run freely nobody else is to wait for this one's next step
+    engine.rest()  # so that no free-running worker waits for this one's next step
     engine.meet(GATHER)
     found = engine.gather(mine)
     if not resting:

@@ -1,4 +1,4 @@
-"""How a batch goes through a model (which parts are inputs, which is the target?), and metrics."""
+"""Calls a model with a batch (which parts are inputs, which is the target?), and has metrics."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from phalanx.core.errors import InputError
 from phalanx.data.structure import map_tensors
 
 Forward = Callable[[nn.Module, Any], tuple[Any, Any]]
-"""From a model and a batch to (outputs, targets)."""
+"""A function from a model and a batch to (outputs, targets)."""
 TARGETS = ("labels", "label", "targets", "target", "y")
 REMEDY = "Specify it: forward=lambda model, batch: (model(batch['image']), batch['label'])"
 
 
 def call_model(model: nn.Module, batch: Any) -> tuple[Any, Any]:
-    """Outputs and targets of ``batch`` as scripts usually mean it. The last of several parts is the
-    target, and so is an entry of one of the usual names. A batch without a target is its own."""
+    """Return outputs and targets of ``batch`` as scripts usually mean it. The target is the last of
+    several parts, or an entry of one of the usual names. A batch without a target is its own."""
     if dataclasses.is_dataclass(batch) and not isinstance(batch, Mapping):
         batch = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
     if isinstance(batch, Mapping):
@@ -62,7 +62,7 @@ def _check(model: nn.Module, inputs: int) -> None:
 
 
 def own_loss(outputs: Any, _targets: Any) -> Tensor:
-    """The loss that a model computes itself, as those of Hugging Face do."""
+    """Return the loss that a model computes itself, as those of Hugging Face do."""
     found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
     if found is None and isinstance(outputs, list | tuple) and isinstance(outputs[0], Tensor):
         found = outputs[0] if outputs[0].ndim == 0 else None
@@ -75,13 +75,13 @@ Metric = Callable[[Any, Any], Tensor | float]
 
 
 def accuracy(outputs: Any, targets: Tensor) -> Tensor:
-    """The share of samples whose largest output is the target class."""
+    """Return the share of samples whose largest output is the target class."""
     scores: Tensor = logits_of(outputs)
     return (scores.argmax(dim=1) == targets).float().mean()
 
 
 def logits_of(outputs: Any) -> Any:
-    """The scores among a model's outputs, where they are at one of the usual places."""
+    """Return the scores among a model's outputs, if they are at one of the usual places."""
     for name in ("logits", "out"):
         if isinstance(outputs, Mapping) and name in outputs:
             return outputs[name]
@@ -99,7 +99,7 @@ def is_classification(outputs: Any, targets: Any) -> bool:
 
 
 def whole_set(metric: Any) -> Metric:
-    """A metric of all outputs and targets at once; one with ``compute`` becomes such a function."""
+    """Return a metric of all outputs and targets at once, also for one with ``compute``."""
     if not callable(getattr(metric, "compute", None)):
         return metric  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""Events of a training, written for the report: what happened, when, in which epoch."""
+"""Writes the events of a training for the report: what happened, when, in which epoch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TrainingEvents(EngineListener):
         )
 
     def switched(self, point: float, before: str, after: str, asked: float, pause: float) -> None:
-        """``point`` in epochs; reported by the first worker."""
+        """Report a switch; ``point`` is in epochs. The first worker reports it."""
         at = self._before + point
         self.emit(
             events.Switched,
@@ -67,7 +67,7 @@ class TrainingEvents(EngineListener):
             back=settled.back,
             lost=settled.lost,
         )
-        self._stopwatch.writer.flush()  # at once: what it says is known to this worker alone
+        self._stopwatch.writer.flush()  # at once, because only this worker knows what it says
 
     def shares_changed(self, change: ShareChange) -> None:
         self.emit(
@@ -80,7 +80,7 @@ class TrainingEvents(EngineListener):
         )
 
     def emit(self, kind: Any, **fields: Any) -> None:
-        """``time``: now, unless it is among the ``fields``."""
+        """Write an event; ``time`` is now, unless it is among the ``fields``."""
         stopwatch = self._stopwatch
         fields = {"time": stopwatch.clock.now(), **fields}
         stopwatch.writer.emit(kind(rank=self._rank, **fields))

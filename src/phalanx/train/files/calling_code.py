@@ -1,4 +1,4 @@
-"""Whose call this is: the script's, a library's, or our own.
+"""Finds out who calls: the script, a library, or Phalanx.
 
 The newest frame decides that does not merely work for its caller: the standard library, and
 libraries that write where they are asked to, count as the code that called them.
@@ -44,10 +44,10 @@ def caller_of(frame: FrameType) -> Caller:
 
 @functools.cache
 def kind_of(file: str) -> Caller | None:
-    """``None``: it works for its caller."""
+    """Return who owns the code of a file; ``None`` if it merely works for its caller."""
     if file.startswith(OURS):
         return "ours"
-    if file.startswith("<"):  # importing is nothing that the script does to its files
+    if file.startswith("<"):  # importing does nothing to the script's files
         return "library" if file.startswith("<frozen importlib") else None
     for folder in _INSTALLED:
         if folder in file:
@@ -59,13 +59,13 @@ _PEEK = re.compile(r"\bnext\s*\(\s*iter\s*\(")
 
 
 def script_frame() -> FrameType | None:
-    """The newest frame that is not of Phalanx."""
+    """Return the newest frame that is not of Phalanx."""
     stack = (frame for frame, _ in walk_stack(sys._getframe(1)))
     return next((f for f in stack if not f.f_code.co_filename.startswith(OURS)), None)
 
 
 def is_peek(frame: FrameType | None) -> bool:
-    """Whether it only looks at a first batch, to see what there is: ``next(iter(loader))``."""
+    """Whether the call only looks at a first batch: ``next(iter(loader))``."""
     if frame is None:
         return False
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)

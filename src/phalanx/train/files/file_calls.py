@@ -1,4 +1,4 @@
-"""What becomes of a call that reads, writes or changes files, on a worker that keeps its own."""
+"""Redirects calls that read, write or change files, in workers that have a folder of their own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Call(Generic[F]):
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
     def with_argument(self, position: int, name: str, value: Any) -> Any:
-        """Make it, with another value there."""
+        """Make the call with another value for this argument."""
         if len(self.args) > position:
             changed = [*self.args]
             changed[position] = value
@@ -63,15 +63,15 @@ class Act:
 
     carry_out: Callable[[Private], Any]
     makes: Callable[[Call[Any]], Any] | None = None
-    """The path that the call may make, for the first worker to announce."""
+    """Returns the path that the call may make, for the first worker to announce."""
     takes: tuple[int, str] | None = None
-    """Position and name of the argument that it may remove."""
+    """Position and name of the argument whose file the call may remove."""
     always: bool = False
-    """Also if a library calls it, for what the script trains."""
+    """Whether a call from a library counts as the script's: it saves what the script trains."""
 
 
 def announce(act: Act, call: Call[FirstFiles]) -> None:
-    """In the first worker, before it makes a file that is not there, or removes one."""
+    """Tell the other workers that the first one is about to make a new file, or to remove one."""
     if act.takes is not None:
         name = call.files.name_of(path := call.argument(*act.takes))
         if name is not None and exists(name) and call.is_of_script(path):
@@ -99,14 +99,14 @@ def _kept(call: Private, *paths: Any, always: bool = False) -> bool:
 
 
 def reads(position: int, name: str, looks: bool = False) -> Act:
-    """A call that reads a file; ``looks``: it only looks whether the file is there."""
+    """Describe a call that reads a file, or with ``looks`` only asks about it."""
 
     def act(call: Private) -> Any:
         given = call.argument(position, name)
         found = call.files.read(given)
         if found is not given:
             return call.with_argument(position, name, found)
-        seen = call.as_it_is()  # first: it may have been made, and announced, just now
+        seen = call.as_it_is()  # before the next line: the first worker may be making it just now
         nowhere = call.files.made_by_first(given) if looks else None
         return seen if nowhere is None else call.with_argument(position, name, nowhere)
 
@@ -124,7 +124,7 @@ def writes(position: int, name: str, always: bool = False, keep: bool = False) -
 
 
 def opens(position: int, name: str) -> Act:
-    """Reads or writes: the next argument is the mode, or the flags of ``os.open``."""
+    """Describe a call that reads or writes, as its next argument says: a mode, or flags."""
     read, write = reads(position, name), writes(position, name)
     acts = {"read": read, "write": write, "change": writes(position, name, keep=True)}
 
@@ -132,7 +132,7 @@ def opens(position: int, name: str) -> Act:
         flags = call.argument(position + 1, "flags")
         if isinstance(flags, int):
             if flags & os.O_DIRECTORY or not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-                return "read"  # a file without a name, O_TMPFILE, needs a folder only
+                return "read"  # also O_TMPFILE, whose file has no name
             return "write" if flags & (os.O_TRUNC | os.O_EXCL) else "change"
         mode = str(call.argument(position + 1, "mode", "r"))
         if "w" in mode or "x" in mode:
@@ -154,12 +154,12 @@ def _makes_folder(call: Private) -> Any:
 
 
 def _changes(call: Private, removes: bool = False) -> Any:
-    """Properties of the script's own, or whether it is there; real ones stay as they are."""
+    """Change or remove this worker's copy, if it has one; the real file stays as it is."""
     path = call.argument(0, "path")
     if not _kept(call, path):
         return call.as_it_is()
     if (nowhere := call.files.nowhere(path)) is not None:
-        return call.with_argument(0, "path", nowhere)  # an error, where the script would get one
+        return call.with_argument(0, "path", nowhere)  # fails as it would for the script alone
     copy = call.files.existing_copy(path)
     if removes:
         call.files.removed(path)
@@ -187,7 +187,7 @@ def _renames(call: Private) -> Any:
 
 
 def _into(call: Private, source: Any, target: Any) -> Any:
-    """Functions of ``shutil`` that are given a folder write into it."""
+    """Return the file that ``shutil`` would write: inside ``target``, if that is a folder."""
     if call.plain.__name__ in ("move", "copy", "copy2") and call.files.is_folder(target):
         return os.path.join(target, os.path.basename(source))  # noqa: PTH118, PTH119
     return target
@@ -203,17 +203,17 @@ def _copies(call: Private) -> Any:
 
 
 def _links(call: Private) -> Any:
-    """A copy: what is written to another name of a real file would change that."""
+    """Copy the file instead of linking it: writing through the link would change the real file."""
     target = call.argument(1, "dst")
     if not _kept(call, target):
         return call.as_it_is()
-    if os.path.lexists(target):  # as the script sees it
+    if os.path.lexists(target):  # through the redirected lstat: as the script sees it
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
     return _copies(replace(call, plain=shutil.copyfile))
 
 
 def _leaves_alone(call: Private) -> Any:
-    """A temporary file has a name that no other worker uses."""
+    """Make a temporary file as it is: no other worker uses its name."""
     folder = call.kwargs.get("dir")
     kwargs = call.kwargs if folder is None else {**call.kwargs, "dir": call.files.read(folder)}
     made = call.plain(*call.args, **kwargs)
@@ -249,7 +249,7 @@ def _scans(call: Private) -> Any:
 def _both(
     call: Private, path: Any, look: Callable[[Private, str], dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """The real ones and ours, by name; ``None`` where it is the real ones, and all of them."""
+    """Find a folder's real files and this worker's own; ``None`` if there are only real ones."""
     files, name = call.files, call.files.name_of(path)
     if name is None:
         return None
@@ -257,7 +257,6 @@ def _both(
     ours = real_hidden or files.has(name)
     if not ours and not hidden:
         return None
-    # An error, where the script would get one.
     own = look(call, files.copy_of(name)) if ours else {}
     real: dict[str, Any] = {}
     if not real_hidden:
@@ -289,7 +288,7 @@ class _Entry:
 
 
 class _Scan(Iterator[_Entry]):
-    """An iterator like that of ``os.scandir``."""
+    """An iterator that can be used like that of ``os.scandir``."""
 
     def __init__(self, found: Iterable[_Entry]) -> None:
         self._found = iter(found)

@@ -1,4 +1,4 @@
-"""Which files are the script's, and which of them the first worker has made in this run.
+"""Knows which files are the script's, and which of them the first worker has made in this run.
 
 To another worker on the same machine those are not there: it may execute the same lines a little
 later, and a script that finds its output may refuse to begin, or take it up.
@@ -16,7 +16,7 @@ from typing import Any
 
 from phalanx.core.run_folder.run_paths import RunPaths
 
-lstat = os.lstat  # as it is: what is put in its place asks us
+lstat = os.lstat  # the original: its replacement asks us
 _NO_FILES = ("/dev/", "/proc/", "/sys/")
 
 
@@ -26,14 +26,14 @@ class ScriptFiles:
     def __init__(self) -> None:
         self._own: set[str] = set()
         self.folders: set[str] = set()
-        """That the script has made."""
+        """Folders that the script has made."""
 
     def leave_alone(self, path: str) -> None:
         """Leave a temporary file or folder alone: no other worker has one of this name."""
         self._own.add(os.path.abspath(path))  # noqa: PTH100
 
     def name_of(self, path: Any) -> str | None:
-        """The absolute name of a path; ``None`` if it is no file, or one of this worker's own."""
+        """Return the absolute name of a path; ``None`` if it is no file, or this worker's own."""
         if not isinstance(path, str | PurePath) or not str(path):
             return None
         name = os.path.abspath(path)  # noqa: PTH100
@@ -42,7 +42,7 @@ class ScriptFiles:
         return name
 
     def belongs(self, name: str) -> bool:
-        """Whether it is in a folder that the script has made: the script's, whatever writes it."""
+        """Whether the file is in a folder that the script has made, whatever writes it."""
         return is_below(name, self.folders)
 
 
@@ -65,8 +65,8 @@ class FirstFiles(ScriptFiles):
 
 
 class MadeFiles:
-    """What the first worker has made so far, as another one of the same machine reads it; and what
-    it has ``removed`` that it had not made."""
+    """What the first worker has made so far, as another worker on its machine reads it, and what it
+    has ``removed`` that it had not made."""
 
     def __init__(self, paths: RunPaths) -> None:
         self._list, self._read = str(paths.made_files), 0
@@ -99,22 +99,22 @@ def is_below(name: str, names: set[str]) -> bool:
     return False
 
 
-_stat = os.stat  # as it is: what is put in its place asks us
+_stat = os.stat  # the original: its replacement asks us
 
 
 class PrivateFiles(ScriptFiles):
     def __init__(self, root: str, paths: RunPaths, one_machine: bool) -> None:
         super().__init__()
         self._one_machine = one_machine
-        """Whether the first worker is on this one, and says what it makes and removes."""
+        """Whether the first worker is on this machine, and says what it makes and removes."""
         self.root = os.path.realpath(root)
         self.noted = False
-        """Whether the user was told that this folder exists."""
+        """Whether the user was told that this worker has a folder of its own."""
         self._moved_in = False
-        """Whether the script has gone into a folder of its own, where names are relative to it."""
+        """Whether the script is in its private folder, where names are relative to it."""
         self._made = MadeFiles(paths)
         self._gone: set[str] = set()
-        """Real files that the script has removed, or so it believes."""
+        """Real files that the script has removed, as far as it knows."""
 
     # -- names -------------------------------------------------------------------------------
 
@@ -138,12 +138,12 @@ class PrivateFiles(ScriptFiles):
         return _like(path, self.copy_of(name)) if name is not None and self.has(name) else None
 
     def nowhere(self, path: Any) -> Any:
-        """Where ``path`` would be if this worker had it, where the script has nothing to change;
-        ``None`` where it has, or would have but for the first worker."""
+        """Return where ``path`` would be in this worker's folder, if the script has no such file to
+        change; ``None`` if it has, or would have without the first worker."""
         name = self.name_of(path)
         if name is None or self.has(name):
             return None
-        real = exists(name)  # first: it may have been removed, and announced, just now
+        real = exists(name)  # first, because it may be removed, and announced, just now
         theirs = not self._one_machine or is_below(name, self._made.names() | self._made.removed)
         known = (real or theirs) and not is_below(name, self._gone)
         return None if known else _like(path, self.copy_of(name))
@@ -152,25 +152,25 @@ class PrivateFiles(ScriptFiles):
         return self.has(name) or super().belongs(name)
 
     def is_hidden(self, name: str) -> bool:
-        """Whether the script, alone in the world, would not find the real one."""
+        """Whether the script, if it ran alone, would not find the real file."""
         return is_below(name, self._gone) or self._made.has(name)
 
     def made_by_first(self, path: Any) -> str | None:
-        """Where this worker's copy of a file of the first worker's would be, if it is one."""
+        """Return where this worker's copy would be of a file that the first worker made."""
         if not self._made.names() or (name := self.name_of(path)) is None:
             return None
         return self.copy_of(name) if self._made.has(name) else None
 
     def hidden_in(self, folder: str) -> set[str]:
-        """Names of real files of this folder."""
+        """Return the names of real files in this folder that the script must not see."""
         names = self._gone | self._made.names()
         return {os.path.basename(name) for name in names if os.path.dirname(name) == folder}  # noqa: PTH119, PTH120
 
     # -- reading -----------------------------------------------------------------------------
 
     def read(self, path: Any) -> Any:
-        """What to read in place of ``path``: our own, or what is really there. Also what the first
-        worker has made: losses may differ, and so may what is worth saving."""
+        """Return what to read in place of ``path``: our own copy, or the real one. That includes
+        what the first worker has made: losses may differ, and so may what is worth saving."""
         name = self.name_of(path)
         if name is None:
             return path
@@ -179,7 +179,7 @@ class PrivateFiles(ScriptFiles):
             return _like(path, name) if self._moved_in else path
         ours, real = stat.S_ISDIR(mode or 0), not self.is_hidden(name)
         if ours and real and stat.S_ISDIR(_mode(name) or 0):
-            return _like(path, name)  # ours has a part of it
+            return _like(path, name)  # our folder has only a part of it
         return _like(path, self.copy_of(name))
 
     def is_folder(self, path: Any) -> bool:
@@ -188,13 +188,13 @@ class PrivateFiles(ScriptFiles):
     # -- changing ----------------------------------------------------------------------------
 
     def written(self, path: Any, keep: bool = False) -> Any:
-        """What to write in place of ``path``, which begins as it is with ``keep``."""
+        """Return what to write in place of ``path``; with ``keep`` it begins as a copy of it."""
         name = self.name_of(path)
         if name is None:
             return path
         mode = _mode(name)
         if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            return path  # a pipe, a socket, a device
+            return path  # it is a pipe, a socket or a device
         copy = self.copy_of(name)
         os.makedirs(os.path.dirname(copy), exist_ok=True)  # noqa: PTH103, PTH120
         if keep and not self.has(name) and mode is not None and not self.is_hidden(name):

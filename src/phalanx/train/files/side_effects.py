@@ -1,4 +1,4 @@
-"""The files of every worker but the first are kept apart from the real ones.
+"""Keeps the files of every worker but the first apart from the real ones.
 
 Each worker executes the whole script, which also saves, logs and makes folders. Those of the first
 worker are real. What another one writes goes to a folder of its own, which is removed at the end;
@@ -43,7 +43,7 @@ _HOOKS: list[tuple[str, str, Act]] = [
     ("os", "symlink", writes(1, "dst")),
     ("os", "link", how.links),
     ("os", "chmod chown lchown utime truncate", how.changes),
-    # pathlib's, which keeps those of os since Python 3.13
+    # pathlib, which keeps its own references to os since Python 3.13
     ("glob", "_StringGlobber.lstat", reads(0, "path", looks=True)),
     ("glob", "_StringGlobber.scandir", scans),
     ("pathlib", "Path.touch", writes(0, "self", keep=True)),
@@ -51,7 +51,7 @@ _HOOKS: list[tuple[str, str, Act]] = [
     ("shutil", "move", how.renames),
     ("shutil", "copy copy2 copyfile copytree", how.copies),
     ("tempfile", "mkdtemp mkstemp NamedTemporaryFile TemporaryFile", how.leaves_alone),
-    ("numpy.lib._datasource", "DataSource.open", opens(1, "path")),  # keeps an io.open of its own
+    ("numpy.lib._datasource", "DataSource.open", opens(1, "path")),  # which keeps its own io.open
     (_TORCH, "save RecursiveScriptModule.save", writes(1, "f", always=True)),
     (_TORCH, "load", reads(0, "f")),
     ("torch.onnx", "export", writes(2, "f", always=True)),
@@ -68,21 +68,21 @@ _HOOKS: list[tuple[str, str, Act]] = [
 ]
 _TRACKERS = {"WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": "file://{root}/mlruns"}
 _BY_NUMBER = frozenset({"dir_fd", "src_dir_fd", "dst_dir_fd", "opener"})
-"""Arguments with which a name is relative to something that is open already."""
+"""Arguments that make a name relative to something that is open already."""
 
 
 class _Here(threading.local):
     files: ScriptFiles | None = None
 
 
-_here = _Here()  # of the threads that are workers
-_process: list[ScriptFiles] = []  # of a process that is one, with all its threads
+_here = _Here()  # for threads that are workers
+_process: list[ScriptFiles] = []  # for a process that is a worker, with all its threads
 _installed: set[str] = set()
 _hooks: dict[Any, Any] = {}
 
 
 def keep_files_apart(rank: int, paths: RunPaths) -> None:
-    """The calling worker is one of several."""
+    """Keep the calling worker's files apart, because it is one of several."""
     _keep_apart(FirstFiles(paths) if rank == 0 else _private(paths))
 
 
@@ -95,13 +95,13 @@ def keep_all_apart() -> None:
 
 
 def files_of_child() -> str | None:
-    """A folder for what a child of this worker has from it, and writes."""
+    """Make a folder in which a child of this worker gets copies of its files, and writes."""
     files = _process[0] if _process else None
     return tempfile.mkdtemp(prefix=f"{files.root}-") if isinstance(files, PrivateFiles) else None
 
 
 def keep_files_of_child_apart(folder: str | None) -> None:
-    """The calling process is a child of a worker, which must not see what it writes."""
+    """Keep files apart in the calling process, a child whose files its worker must not see."""
     (files,) = _process
     if isinstance(files, PrivateFiles) and folder is not None:
         shutil.copytree(files.root, folder, symlinks=True, dirs_exist_ok=True)
@@ -129,7 +129,7 @@ def _private(paths: RunPaths) -> PrivateFiles:
 
 
 def stop_keeping() -> None:
-    """The script knows that it is one of several workers, and does as it likes."""
+    """Stop: the script knows that it is one of several workers, and decides by itself."""
     _here.files = None
     _process.clear()
 
@@ -154,7 +154,7 @@ def _put_hooks(module: Any) -> None:
 
 
 def _hook(plain: Any, act: Act) -> Any:
-    if plain in _hooks:  # under another name: it stays one function, as pickle demands
+    if plain in _hooks:  # under another name, so that it stays one function, as pickle demands
         return _hooks[plain]
 
     @functools.wraps(plain)
@@ -169,7 +169,7 @@ def _hook(plain: Any, act: Act) -> Any:
         return plain(*args, **kwargs)
 
     for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-        if plain in able:  # shutil asks
+        if plain in able:  # shutil asks for this
             able.add(hook)
     _hooks[plain] = hook
     return hook

@@ -24,7 +24,7 @@ from phalanx.core.settings import RunSettings
 
 
 def adopt_keras(hand_over: Callable[[], None]) -> None:
-    """Called before the script of a worker begins; ``hand_over`` when it calls ``fit``."""
+    """Begin adoption before a worker's script; ``hand_over`` is called when it calls ``fit``."""
     tell_cluster()
     HOOKS.add("keras", functools.partial(adopt_fit, hand_over))
     HOOKS.add("tensorflow", prepare_tensorflow)
@@ -69,7 +69,7 @@ def seed_tensorflow(tensorflow: Any) -> None:
 
 
 def join(model: Any) -> None:
-    """``phalanx.keras.join``: ``model.fit`` then trains on all the workers of the run; alone, it
+    """Let ``model.fit`` train on all the workers of the run (``phalanx.keras.join``). Alone, it
     trains here as ever."""
     from phalanx.train.keras.fitting import shared_fit
     from phalanx.train.start.environment import detect
@@ -78,7 +78,7 @@ def join(model: Any) -> None:
         hooks.end_adoption()
     environment = detect()
     if not environment.launched and environment.workers == 1:
-        return  # plain Python
+        return  # it is plain Python
     if (tensorflow := sys.modules.get("tensorflow")) is not None:
         seed_tensorflow(tensorflow)
     plain = type(model).fit.__get__(model)
@@ -95,7 +95,7 @@ _EXPERIMENTAL = (
 
 
 class Resolver:
-    """A cluster of one kind of task: this worker."""
+    """Describes a cluster with one kind of task, which is this worker."""
 
     task_type = "worker"
 
@@ -139,8 +139,8 @@ def tell_cluster() -> None:
 
 
 def stand_in(tensorflow: Any) -> None:
-    """Called when the script has imported TensorFlow."""
-    os.environ["TF_USE_LEGACY_KERAS"] = "0"  # tf.keras is Keras 3
+    """Replace parts of TensorFlow, which the script has just imported."""
+    os.environ["TF_USE_LEGACY_KERAS"] = "0"  # because tf.keras is Keras 3
     distribute = tensorflow.distribute
     for owner, names in ((distribute, _NAMES), (distribute.experimental, _EXPERIMENTAL)):
         for name in names:

@@ -1,5 +1,5 @@
-"""What ``fit`` is given: arrays, read by number in the order that Keras itself would draw, or data
-that come in batches (``tf.data``, ``PyDataset``, ``DataLoader``, generators).
+"""Reads the data that ``fit`` is given: arrays, by number in the order that Keras itself would
+draw, or data that come in batches (``tf.data``, ``PyDataset``, ``DataLoader``, generators).
 
 Samples of the latter have no numbers. Every worker reads every global batch, in the order that
 the seed makes the same for all, and takes its rows; a checksum of each epoch shows whether it was.
@@ -59,8 +59,8 @@ class ArrayReader(Reader):
 
 
 class ArraySource:
-    """In each epoch all samples, in an order that Keras' own iterator draws, over numbers. It takes
-    the same random numbers at the same times as that of the data would."""
+    """Gives all samples in each epoch, in an order that Keras' own iterator draws over numbers. It
+    takes the same random numbers at the same times as that of the data would."""
 
     weighs = False
 
@@ -81,16 +81,16 @@ class ArraySource:
         self.words = f"arrays of {len(reader):,} samples"
         self.steps: int = self._epochs.num_batches
         self.drawn = self.steps
-        """Batches of the epoch in hand: of ``steps_per_epoch`` the last one may have fewer."""
+        """Batches of the present epoch: of ``steps_per_epoch`` the last one may have fewer."""
 
         build_as_keras(model, self._epochs, lambda found: reader.fetch(_numbers(found), 0))
         spread = torch.linspace(0, len(reader) - 1, min(self.batch, len(reader))).long()
         self.samples = [reader.fetch(torch.arange(len(spread)), 0), reader.fetch(spread, 0)]
-        """Two batches of samples: the first ones, and some spread over all."""
+        """Two batches of samples: the first ones, and some from all over the data."""
         model._symbolic_build(data_batch=self.samples[0])
 
     def begin(self, meeting: EpochSync) -> Tensor:
-        """The order of an epoch: the first worker's."""
+        """Begin an epoch, and return its order, which is the first worker's."""
         self._opened = batches_of(self._epochs)
         found = [_numbers(batch) for batch in islice(self._opened, self.steps)]
         self.drawn, mine = len(found), torch.cat(found)
@@ -113,7 +113,7 @@ def _numbers(batch: Any) -> Tensor:
 
 InCommon = Callable[[], AbstractContextManager[None]]
 KEPT = 8
-"""Global batches that are kept for a share that is read again."""
+"""Global batches that are kept, for a share that is read again."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ class BatchPart:
 
 
 class StreamReader(Reader):
-    """A :class:`~phalanx.data.reader.Reader` whose numbers are columns of global batches. Number
-    ``i`` is column ``i % batch`` of batch ``i // batch``. A batch that is shorter than the first
-    one is divided in the same proportions."""
+    """A :class:`~phalanx.data.reader.Reader` whose numbers are columns of global batches: ``i`` is
+    column ``i % batch`` of batch ``i // batch``. A batch that is shorter than the first one is
+    divided in the same proportions."""
 
     background, shuffle, drop_last = False, False, False
 
@@ -148,7 +148,7 @@ class StreamReader(Reader):
         self._kept: deque[tuple[int, Any]] = deque(maxlen=KEPT)
         self._read, self.checksum = 0, 0
         self.again: Callable[[], Iterator[Any]] | None = None
-        """Opens the data anew; only where steps are measured, and an epoch has no end."""
+        """Opens the data anew; set only where steps are measured, when an epoch has no end."""
 
     def __len__(self) -> int:
         return self._batches * self.batch
@@ -160,15 +160,15 @@ class StreamReader(Reader):
         self._source = source
 
     def end(self) -> int:
-        """Read what other workers had the last shares of; the checksum of the epoch."""
+        """Read what other workers had the last shares of; return the epoch's checksum."""
         while self._read < self._batches:
             self._next()
         with self._in_common():
-            next(self._source, None)  # Keras prepares the next epoch
+            next(self._source, None)  # Keras prepares the next epoch here
         return self.checksum
 
     def fetch(self, indices: Tensor, epoch: int) -> BatchPart:
-        """A free-running worker's numbers may be of two batches."""
+        """Read rows by number; those of a free-running worker may be of two batches."""
         first, last = int(indices[0]), int(indices[-1]) + 1
         parts: list[Any] = []
         rows = 0
@@ -182,7 +182,7 @@ class StreamReader(Reader):
         return BatchPart(joined, rows)
 
     def _columns(self, number: int, first: int, last: int) -> tuple[Any, int]:
-        """This worker's rows of a batch, and how many count; with none, one row that does not."""
+        """Return this worker's rows of a batch and how many count; if none, one that does not."""
         whole = self._global_batch(number)
         count = len(next(leaf for leaf in self._tree.flatten(whole) if leaf is not None))
         start, end = (place * count // self.batch for place in (first, last))
@@ -196,7 +196,7 @@ class StreamReader(Reader):
         return self._convert(leaves[0] if len(leaves) == 1 else np.concatenate(leaves))
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
-        return iter(())  # they are compared as they are read
+        return iter(())  # rows are compared as they are read
 
     def _global_batch(self, number: int) -> Any:
         if number < self._read - KEPT and self.again is not None:
@@ -231,14 +231,14 @@ class StreamReader(Reader):
 
 
 def _bytes_of(leaf: Any) -> Any:
-    if leaf.dtype.kind == "O":  # strings of TensorFlow
+    if leaf.dtype.kind == "O":  # TensorFlow's strings
         return b"\0".join(str(value).encode() for value in leaf.reshape(-1))
     return np.ascontiguousarray(leaf).data
 
 
 class StreamSource:
     weighs = True
-    """A batch may be shorter than the assignment of samples says."""
+    """Whether batches may be shorter than the assignment of samples says."""
 
     def __init__(
         self,
@@ -316,7 +316,7 @@ class FitArguments:
 
     @staticmethod
     def of(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> FitArguments:
-        """As ``plain``, Keras' own, would understand them."""
+        """Bind arguments as ``plain``, Keras' own ``fit``, would understand them."""
         given = inspect.signature(plain).bind(*args, **kwargs)
         given.apply_defaults()
         asked = FitArguments(
@@ -343,7 +343,7 @@ _ITERATORS = {
 
 
 def epochs_of(model: Any, asked: FitArguments) -> Any:
-    """Keras' own iterator of the epochs, as its backend has it."""
+    """Return Keras' own iterator of the epochs, as its backend has it."""
     from keras import backend
 
     name = backend.backend()
@@ -357,7 +357,7 @@ def epochs_of(model: Any, asked: FitArguments) -> Any:
 
 
 def batches_of(epochs: Any) -> Iterator[Any]:
-    """Those of one epoch."""
+    """Yield the batches of one epoch."""
     with epochs.catch_stop_iteration():
         for _, _, found in epochs:
             yield found[0] if isinstance(found, list) else next(found)

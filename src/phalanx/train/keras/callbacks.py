@@ -15,13 +15,13 @@ from phalanx.core.errors import InputError
 _INSIDE = {"on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end"}
 _WRITE_LOGS = {"LearningRateScheduler", "ReduceLROnPlateau"}
 SAVE = {"ModelCheckpoint", "SwapEMAWeights"}
-"""Of Keras: they may use the optimizer after an epoch."""
+"""Callbacks of Keras that may use the optimizer after an epoch."""
 
 
 def callbacks_of(
     model: Any, given: Any, *, first: bool, launched: bool, verbose: Any, epochs: int, steps: int
 ) -> Any:
-    """Keras' own list of them, for this worker."""
+    """Return Keras' own list of callbacks for this worker."""
     from keras import callbacks as keras_callbacks
 
     chosen = given_callbacks(given)
@@ -34,7 +34,7 @@ def callbacks_of(
     if not first:
         chosen = [each for each in chosen if is_own(each) or type(each).__name__ in _WRITE_LOGS]
     if verbose == "auto" and launched:
-        verbose = 2  # one line an epoch: a bar is for terminals
+        verbose = 2  # one line an epoch, because a bar is for terminals
     return keras_callbacks.CallbackList(
         chosen,
         add_history=True,
@@ -47,23 +47,23 @@ def callbacks_of(
 
 
 def given_callbacks(given: Any) -> list[Any]:
-    """What ``fit`` was given, as a list."""
+    """Return the callbacks that ``fit`` was given, as a list."""
     given = getattr(given, "callbacks", given)
     return list(given) if isinstance(given, Iterable) else [given] if given else []
 
 
 def sees_batches(callback: Any) -> bool:
-    """Whether it may look at the model between two batches."""
+    """Whether a callback may look at the model between two batches."""
     return acts_inside(callback) or getattr(callback, "save_freq", "epoch") != "epoch"
 
 
 def is_own(callback: Any) -> bool:
-    """Whether it does what the script says, in a method or a function."""
+    """Whether a callback does what the script says, in a method or a function."""
     return bool(_own_methods(callback))
 
 
 def acts_inside(callback: Any) -> bool:
-    """Keras' own only show and save, but for a ``LambdaCallback``."""
+    """Whether a callback may act between batches; most of Keras' own do not."""
     return not _INSIDE.isdisjoint(_own_methods(callback))
 
 

@@ -1,4 +1,4 @@
-"""What workers agree on between two epochs: figures, and what callbacks have decided."""
+"""Lets workers agree between two epochs: on figures, and on what callbacks have decided."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phalanx.train.loop.segments import WorkerParts
 
 
 class EpochSync:
-    """The meeting of all workers after an epoch, whatever the strategy."""
+    """The meeting of all workers after an epoch, under any strategy."""
 
     def __init__(self, parts: WorkerParts, mirror: KerasModel) -> None:
         self._parts, self._mirror, self._model = parts, mirror, mirror.model
@@ -34,7 +34,7 @@ class EpochSync:
         )
 
     def from_first(self, value: Any, *, as_numpy: bool = False) -> Any:
-        """What the first worker gives; tensors travel as those of torch."""
+        """Return the first worker's value; tensors travel as those of torch."""
         from keras import tree
 
         found = self.gather(value if self.is_first else None)[0]
@@ -44,8 +44,8 @@ class EpochSync:
 
     @contextmanager
     def in_common(self, rule: torch.optim.Optimizer | None = None) -> Iterator[None]:
-        """Inside, Keras' model has what all workers have come to, and may be given other weights.
-        ``rule``: its optimizer too, with the state of that one, for callbacks that save."""
+        """Lend Keras' model the weights that all workers have reached; they may be changed inside.
+        ``rule``: its optimizer, too, has that one's state, for callbacks that save."""
         engine, mirror = self._engine, self._mirror
         engine.come_to_rest()
         mirror.read_buffers()
@@ -59,7 +59,7 @@ class EpochSync:
             shown = [copy_of(v) for v in mirror.all_variables] if self.is_first else []
             yield
             chosen = self._weights_of_first(shown)
-        engine.note_weights()  # what was written was a copy
+        engine.note_weights()  # only a copy was written
         if chosen is not None:
             trained = len(mirror.variables)
             self._take_over(chosen[:trained])
@@ -67,7 +67,7 @@ class EpochSync:
         mirror.load()
 
     def add_metrics(self) -> None:
-        """Metrics that were counted in parts become those of the whole."""
+        """Combine metrics that workers counted in parts into those of the whole."""
         variables = self._model.metrics_variables
         if self.workers == 1 or not variables:
             return
@@ -81,7 +81,7 @@ class EpochSync:
             variable.assign(torch.stack(values).sum(0).numpy())
 
     def check_metrics(self) -> None:
-        """They have been reset: what does not begin with 0 is no sum."""
+        """Check metrics after a reset: one that does not begin with 0 cannot be summed."""
         for variable in self._model.metrics_variables if self.workers > 1 else ():
             if bool(copy_of(variable).any()):
                 raise InputError(
@@ -91,13 +91,13 @@ class EpochSync:
                 )
 
     def mean_logs(self, logs: dict[str, Any]) -> dict[str, float]:
-        """What a ``train_step`` of the script's own tells of its last batch, of all workers."""
+        """Average over workers what the script's own ``train_step`` says of its last batch."""
         mine = {name: float(value) for name, value in logs.items()}
         found = self.gather(mine)
         return {name: sum(each[name] for each in found) / len(found) for name in mine}
 
     def follow_first(self) -> None:
-        """What callbacks on the first worker did to the rate and to ``stop_training``."""
+        """Take over what callbacks on the first worker did to the rate and to ``stop_training``."""
         optimizer = self._model.optimizer
         fixed = not callable(optimizer._learning_rate)
         rate = float(optimizer.learning_rate) if fixed else 0.0
@@ -109,14 +109,14 @@ class EpochSync:
     # -- weights that a callback has set --------------------------------------------------------
 
     def _weights_of_first(self, shown: list[Tensor]) -> list[Tensor] | None:
-        """If callbacks have set other weights than were shown: those, on every worker."""
+        """Return the weights that callbacks have set, if others than shown, on every worker."""
         now = [copy_of(variable) for variable in self._mirror.all_variables] if shown else []
         changed = not all(map(torch.equal, now, shown))
         found: list[Tensor] | None = self.from_first(now if changed else None)
         return found
 
     def _take_over(self, values: list[Tensor]) -> None:
-        """Collective. Training goes on from ``values``; the optimizer keeps what it has learnt."""
+        """Continue training from ``values``; the optimizer keeps what it has learnt. Collective."""
         engine = self._engine
         shared = self.from_first(engine.capture().shared)
         by_parameter = dict(zip(map(id, self._mirror.parameters), values, strict=True))
@@ -130,7 +130,7 @@ class EpochSync:
 
 
 class KeptRate:
-    """The learning rate that callbacks have set, as it is saved with the run."""
+    """The learning rate that callbacks have set, in a form that is saved with the run."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer

@@ -1,4 +1,4 @@
-"""``phalanx run --explain`` of a Keras script: what ``fit`` was given, and what two workers refuse.
+"""``phalanx run --explain`` for Keras: says what ``fit`` was given, and what two workers refuse.
 
 The script ends at its first ``fit``, before anything is trained.
 """
@@ -50,7 +50,7 @@ def explain_fit(model: Any, plain: Callable[..., Any], *args: Any, **kwargs: Any
 def _look(
     found: Explanation, model: Any, asked: FitArguments, environment: Environment
 ) -> Iterator[str]:
-    """What two workers do differently; raises what they refuse."""
+    """Yield what two workers do differently; raise what they refuse."""
     setup.check_options(environment, model)
     backend = setup.backend_of()
     source = setup.source_of(model, asked, environment, backend, KerasSeeds(model))

@@ -72,19 +72,19 @@ class SharedFit:
         self._seen = 0.0, 0
         """The epoch's sum of losses times samples, and its samples."""
         self._stops = False
-        """Whether a callback asked for it inside an epoch, which all workers end first."""
+        """Whether a callback asked to stop inside an epoch, which all workers end first."""
         given = given_callbacks(asked.callbacks)
         self._watched = any(map(sees_batches, given))
         notes = {note: True, setup.RESUMED: self._parts.resumed is not None}
         notes[setup.SEES_A_PART] = environment.workers > 1 and any(map(acts_inside, given))
         for words in filter(None, (words for words, said in notes.items() if said)):
             self._parts.figures.say_once(words)
-        # Callbacks of the script's own may save, and change weights before an epoch.
+        # Callbacks of the script may save, and change weights before an epoch.
         self._own_callbacks = any(map(is_own, given))
         saves = self._own_callbacks or any(type(each).__name__ in SAVE for each in given)
         self._saves = self._rule if saves else None
         self._counted = -1
-        """Steps that the optimizer was told of."""
+        """How many steps the optimizer was told of."""
         self._logs: dict[str, Any] = {}
         """Keras' logs of the last batch."""
 
@@ -95,7 +95,7 @@ class SharedFit:
         )  # fmt: skip
         loop.adopt(max(self._epochs - self._asked.initial_epoch, 0))
         parts.steps.keeps_gradients = False
-        self._mirror.begin_epoch()  # what it has read so far was before seeds were set apart
+        self._mirror.begin_epoch()  # what it has read so far was drawn before seeds were set apart
         self._mirror.show_frozen()
         self._mirror.load()
         self._mirror.show()
@@ -138,7 +138,7 @@ class SharedFit:
         return model.history
 
     def _train_epoch(self, callbacks: Any) -> None:
-        """``None``: an epoch before the checkpoint that is resumed has no batches any more."""
+        """Train an epoch; one before the checkpoint that is resumed has no batches any more."""
         source = self._source
         order = source.begin(self._meeting)
         batches = self._loop.through_adopted(self._reader, order, source.batch)
@@ -146,7 +146,7 @@ class SharedFit:
             if not number and self._parts.resumed is not None:
                 self._show_restored()
             self._seeds.enter_pass()
-            step = self._done + (self._loop.reached - 1) // source.batch  # that all have come to
+            step = self._done + (self._loop.reached - 1) // source.batch  # which all have reached
             with self._watching(step):
                 callbacks.on_train_batch_begin(number)
             logs = self._step(*source.unpack(batch, self._parts.stopwatch.batch_samples), step)
@@ -159,7 +159,7 @@ class SharedFit:
                 if self._meeting.workers == 1:
                     batches.close()  # type: ignore[attr-defined]
                     break
-        self._seeds.leave_pass()  # what follows is drawn by all alike
+        self._seeds.leave_pass()  # what follows is drawn by all workers alike
         if not self._stops or self._meeting.workers > 1:
             source.end(self._meeting)
         self._done += -(-self._loop.reached // source.batch) if self._stops else source.drawn
@@ -178,7 +178,7 @@ class SharedFit:
             self._parts.stopwatch.loss_samples = samples
         counted = None if samples else mirror.save_metrics()
         checks = mirror.own_step and not self._logs and self._meeting.workers > 1
-        # Keras reads each gradient as a script does that clips: which it does not.
+        # Keras reads each gradient as a script does that clips; do not take that for clipping.
         with nullcontext() if mirror.own_step else self._parts.steps.ours:
             logs = (mirror.checked_gradients if checks else mirror.gradients)(batch)
         self._logs = logs
@@ -194,7 +194,7 @@ class SharedFit:
         return logs
 
     def _weight(self, samples: int) -> float | None:
-        """``None``: as the assignment of samples says, which knows nothing of a short batch."""
+        """Return the weight of a batch, if the assignment of samples does not know it."""
         parties = self._parts.trained.engine.parties
         if not self._source.weighs or (samples and parties == 1):
             return None
@@ -202,9 +202,9 @@ class SharedFit:
 
     @contextmanager
     def _watching(self, steps: int) -> Iterator[None]:
-        """Callbacks that act between two batches see the weights, and have to leave them alone."""
+        """Show the weights to callbacks that act between batches, and refuse changes."""
         mirror = self._mirror
-        lends = self._watched and not mirror.shares_memory  # which the engine watches
+        lends = self._watched and not mirror.shares_memory  # the engine watches shared memory
         counts = mirror.own_step or (self._watched and not lends)
         if counts and steps != self._counted:
             mirror.count_steps(steps)
@@ -221,7 +221,7 @@ class SharedFit:
             )
 
     def _note_loss(self, logs: dict[str, Any], samples: int) -> None:
-        """Keras tells the mean of the epoch so far: what of it is the batch in hand's."""
+        """Find the batch's own loss, as Keras gives the mean of the epoch so far."""
         mirror = self._mirror
         if "loss" not in logs or not samples or mirror.shows_losses or mirror.own_step:
             return
@@ -231,13 +231,13 @@ class SharedFit:
         self._seen = whole, seen + samples
 
     def _figures(self, epoch: int, callbacks: Any) -> dict[str, Any]:
-        """The epoch's figures: of training, over all workers, and of validation."""
+        """Return the epoch's figures: of training, over all workers, and of validation."""
         from keras.src.utils.python_utils import pythonify_logs
 
         model, asked = self._model, self._asked
         self._meeting.add_metrics()
         logs: dict[str, Any] = pythonify_logs(model.get_metrics_result())
-        if set(self._logs) - set(logs):  # Keras then tells what the train_step has told
+        if set(self._logs) - set(logs):  # Keras then gives what the train_step has given
             logs = self._meeting.mean_logs(self._logs)
         if asked.validation_data is not None and model._should_eval(epoch, asked.validation_freq):
             found = self._validate(callbacks)
@@ -246,7 +246,7 @@ class SharedFit:
             tells = self._mirror.own_step and not self._mirror.shows_losses
             shown = {n: v for n, v in logs.items() if isinstance(v, int | float)}
             if not tells:
-                shown.pop("loss", None)  # known from its batches
+                shown.pop("loss", None)  # it is known from the batches
             self._parts.figures.log({_column(name): value for name, value in shown.items()})
         return logs
 
@@ -273,7 +273,7 @@ class SharedFit:
 
 
 def _column(name: str) -> str:
-    """The name of a Keras figure in Phalanx' reports."""
+    """Return the name of a Keras figure in Phalanx' reports."""
     return name.replace("val_", "validation_", 1) if name.startswith("val_") else f"train_{name}"
 
 
@@ -285,7 +285,7 @@ def unpacked(data: Any) -> dict[str, Any]:
 
 
 def part_of(data: Any, rank: int, workers: int) -> dict[str, Any] | None:
-    """This worker's, where the data can be cut."""
+    """Return this worker's part of the data, if they can be cut."""
     from keras import tree
     from keras.src.trainers.data_adapters import array_data_adapter
 

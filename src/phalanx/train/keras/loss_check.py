@@ -1,4 +1,4 @@
-"""Whether the loss of a batch is the mean over its samples, so that parts of it can be averaged.
+"""Checks that the loss of a batch is the mean over its samples, so that parts can be averaged.
 
 A sum is not, nor a mean that divides by weights or by what a mask leaves. Losses of Keras say what
 they are; others are tried: a batch is evaluated whole, and in unequal parts.
@@ -18,20 +18,20 @@ from phalanx.adapters.keras.keras_model import copy_of
 from phalanx.core.errors import InputError
 
 MOST = 96
-"""Samples that are tried."""
+"""Most samples that are tried."""
 _MEANS = ("sum_over_batch_size", "mean")
 _OF_BATCHES = {"dice", "tversky", "circle"}
 """Losses of Keras that are a ratio over the whole batch, or over all its pairs."""
 _TOLERANCE, _HALF_TOLERANCE = 2e-5, 1e-2
-"""Shares of the loss that rounding may make, in float32 and in 16 bits; no more, because a model
-that was not trained yet has much the same loss everywhere."""
+"""Shares of the loss that rounding may make up, in float32 and in 16 bits; no more, because the
+loss of an untrained model is much the same everywhere."""
 
 
 _TAKEN = "the loss is assumed to be a mean over the samples of a batch"
 
 
 def check_loss(model: Any, batches: Sequence[Any]) -> str | None:
-    """Refuse a loss that cannot be averaged; returns what could not be tried, in words."""
+    """Refuse a loss that cannot be averaged; return what could not be tried, in words."""
     check_model(model)
     if _own_step(model):
         return (
@@ -77,7 +77,7 @@ def _adds_in_training(model: Any, batch: Any) -> bool:
 
 
 def _outputs(model: Any, batch: Any) -> tuple[bool, bool]:
-    """Whether a mask reaches the loss, and whether layers add to it (``add_loss``)."""
+    """Return whether a mask reaches the loss, and whether layers add to it (``add_loss``)."""
     from keras import tree
     from keras.src import backend
     from keras.src.trainers.data_adapters import data_adapter_utils
@@ -114,7 +114,7 @@ def _is_mean(loss: Any) -> bool:
 
 
 def _some_of(batch: Any) -> Any:
-    """The first samples of a batch, as NumPy arrays."""
+    """Return the first samples of a batch, as NumPy arrays."""
     from keras import ops, tree
 
     return tree.map_structure(
@@ -123,7 +123,7 @@ def _some_of(batch: Any) -> Any:
 
 
 def _try(model: Any, batch: Any) -> str | None:
-    """Returns why it says nothing, if so."""
+    """Compare parts with the whole; return why that says nothing, if so."""
     from keras import tree
     from keras.src.trainers.data_adapters import data_adapter_utils
 
@@ -157,7 +157,7 @@ def _try(model: Any, batch: Any) -> str | None:
 
 @contextmanager
 def _random_kept(model: Any) -> Iterator[None]:
-    """Evaluating draws numbers that training would have drawn."""
+    """Put random states back afterwards, because evaluating draws numbers that training would."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     seeds = [v for v in model.non_trainable_variables if "seed_generator_state" in v.path]
     values = [copy_of(variable).numpy() for variable in seeds]
@@ -172,11 +172,11 @@ def _random_kept(model: Any) -> Iterator[None]:
 
 
 _TOLERANCE, _HALF_TOLERANCE = 1e-4, 3e-2
-"""Shares of the largest output: products of other shapes are rounded differently."""
+"""Shares of the largest output: products of other shapes are rounded otherwise."""
 
 
 def check_model(model: Any) -> None:
-    """Refuse what keeps something from batch to batch, sample by sample."""
+    """Refuse a model that keeps something of each sample from batch to batch."""
     for layer in model._flatten_layers():
         if getattr(layer, "stateful", False) is True:
             raise InputError(

@@ -1,4 +1,4 @@
-"""What a ``fit`` on several workers needs to know before it begins, and refuses."""
+"""Finds out what ``fit`` on several workers has to know before it begins, and refuses the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEES_A_PART = (
 
 
 def notes_of(mirror: KerasModel, source: ArraySource | StreamSource, workers: int) -> list[str]:
-    """What was found, and what is not as in one process."""
+    """Return notes on what was found, and on what differs from one process."""
     model = mirror.model
     count = sum(p.numel() for p in mirror.parameters)
     found = [
@@ -52,7 +52,7 @@ def notes_of(mirror: KerasModel, source: ArraySource | StreamSource, workers: in
 
 
 def _own_metric(metric: Any) -> str | None:
-    """The metric's name if the script defines it; ``None`` for one of Keras."""
+    """Return the metric's name if the script defines it; ``None`` for one of Keras."""
     function = getattr(metric, "_fn", metric)
     kinds = (type(metric), function if callable(function) else type(metric))
     ours = all(getattr(kind, "__module__", "keras.").startswith("keras.") for kind in kinds)
@@ -60,7 +60,7 @@ def _own_metric(metric: Any) -> str | None:
 
 
 def tests_itself(model: Any) -> bool:
-    """What a ``test_step`` of the script's own tells may be no metric that can be added up."""
+    """Whether the script has its own ``test_step``, whose figures may not add up."""
     return not type(model).test_step.__module__.startswith("keras.")
 
 
@@ -124,8 +124,8 @@ _APART = 0x9E3779B1
 
 
 class KerasSeeds(Streams):
-    """Layers have seeds of their own in Keras, and on torch may draw from its common stream, which
-    each worker has its own of inside an epoch. Data are made from what all have in common."""
+    """Gives layers, which have seeds of their own in Keras, other random numbers on each worker
+    inside an epoch. Data are made from the numbers that all have in common."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Learning-rate schedules that a script advances after each batch count the global progress.
+"""Lets learning-rate schedules that a script advances after each batch count the global progress.
 
 Alone a script calls ``scheduler.step()`` as often as there are batches. A free-running worker has
 more or fewer of its own: a schedule made for the number of batches would overrun, and the
@@ -29,9 +29,9 @@ class RateSchedules:
         self._engine, self._optimizers = engine, list(optimizers)
         self._counts: dict[LRScheduler, list[int]] = {}
         """How often the script advanced each scheduler inside a pass, and how often that was
-        carried out."""
+        done."""
         self.batches = self._before = 0
-        """This worker's own batches, and everybody's of the passes before."""
+        """This worker's own batches, and everybody's in the passes before."""
         self._pass: Pass | None = None
         self._start = self.reached = 0
         """Where the pass began, and where the current batch ends."""
@@ -46,7 +46,7 @@ class RateSchedules:
             _RUNS[optimizer] = self
 
     def hold(self) -> None:
-        """A profile repeats a pass: a schedule that ends with the script's training would fail."""
+        """Hold schedules still, as a profile repeats a pass, and one of them might end."""
         self._held = True
         self.watch()
 
@@ -54,11 +54,11 @@ class RateSchedules:
         self._pass, self._start = current, start
 
     def leave_pass(self) -> None:
-        """The script left it in the middle."""
+        """Note that the script left the pass in the middle."""
         self._end_at(self.reached)
 
     def end_pass(self) -> None:
-        """Every worker's schedules come to where the pass has brought them."""
+        """Bring every worker's schedules to where the pass has brought them."""
         if self._pass is not None:
             self._end_at(self._pass.samples)
 
@@ -72,7 +72,7 @@ class RateSchedules:
                 self._advance(scheduler, self._before)
 
     def step(self, scheduler: LRScheduler, advance: Callable[[], None]) -> None:
-        """The script advances ``scheduler``."""
+        """Advance ``scheduler`` for the script."""
         if self._held and self._pass is not None:
             return
         own = self._pass is None or self._advancing or self._engine.lockstep
@@ -85,7 +85,7 @@ class RateSchedules:
         self._advance(scheduler, self._before + given)
 
     def _advance(self, scheduler: LRScheduler, batches: int) -> None:
-        """What this worker does after its own batches, done after everybody's."""
+        """Advance a scheduler by everybody's batches instead of this worker's own."""
         counts, self._advancing = self._counts[scheduler], True
         goal = counts[0] * batches // max(1, self.batches)
         try:

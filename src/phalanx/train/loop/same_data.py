@@ -1,4 +1,4 @@
-"""Whether all workers have the same data: each shows what it has at its first use of a set.
+"""Checks that all workers have the same data: each shows what it has when it first uses a set.
 
 No worker waits: each compares with those that came to this place before it, so the
 last one has seen all. A set is identified by its place in the script.
@@ -30,7 +30,7 @@ _OURS = str(Path(__file__).parents[2])
 
 
 class CheckedReaders:
-    """Readers of the data that the script trains on and evaluates; each set is checked once."""
+    """Makes readers of the data to train on and to evaluate, and checks each set once."""
 
     def __init__(self, engine: Engine, seed: int, device: torch.device) -> None:
         self._engine, self._seed, self._device = engine, seed, device
@@ -39,14 +39,14 @@ class CheckedReaders:
         self._table = table.view(engine.workers, SETS, width).numpy()
         self._uses: Counter[str] = Counter()
         self._known: dict[tuple[int, int], tuple[Any, Any, Reader | None]] = {}
-        """What is known of each data set, as long as the script has it."""
+        """What is known of each data set, for as long as the script has it."""
         self.checks = True
-        """Until the workers share nothing any more."""
+        """Whether sets are checked: until the workers share nothing any more."""
 
     def of(
         self, data: Any, augment: Any = None, *, trains: bool = False, moves: bool = False
     ) -> Reader:
-        """``moves``: batches go to this worker's device, so the data may be there."""
+        """Return a reader; ``moves``: batches go to this worker's device, and the data may."""
         key = (id(data), id(augment))
         if key not in self._known:
             reader = as_reader(data, seed=self._seed, augment=augment)
@@ -56,17 +56,17 @@ class CheckedReaders:
                 from phalanx.data.placement import placed
 
                 reader = placed(reader, self._device, self._engine.workers)
-            try:  # one that has the data themselves would keep them: it is made again
+            try:  # a reader that holds the data would keep them alive, so it is made again
                 held = weakref.ref(data, functools.partial(self._known.pop, key))
                 copied = isinstance(reader, TensorReader) and reader is not data
                 kept = copied or getattr(reader, "was_counted", False)
                 self._known[key] = held, augment, reader if kept else None
-            except TypeError:  # a tuple: it is kept, so that its id stays its own
+            except TypeError:  # a tuple is kept, so that its id stays its own
                 self._known[key] = data, augment, reader
         return self._known[key][2] or as_reader(data, seed=self._seed, augment=augment)
 
     def _check(self, reader: Reader, what: str) -> None:
-        """Refuse ``reader``'s data if another worker has others in its place."""
+        """Refuse ``reader``'s data if another worker has other data in their place."""
         engine, place = self._engine, f"{what} {_place_in_script()}"
         self._uses[place] += 1
         digest = hashlib.sha256(f"{place} {self._uses[place]}".encode()).digest()
@@ -86,13 +86,13 @@ class CheckedReaders:
 
 
 def _place_in_script() -> str:
-    """The lines that led here, by the names of their files: folders differ between machines."""
+    """Name the lines that led here by their files' names, as folders differ between machines."""
     lines = ((frame.f_code.co_filename, line) for frame, line in walk_stack(sys._getframe(1)))
     return " ".join(f"{Path(f).name}:{line}" for f, line in lines if not f.startswith(_OURS))
 
 
 def _compare(mine: Print, other: Print) -> str:
-    """What differs, in words; empty when nothing does."""
+    """Say in words what differs; empty if nothing does."""
     if mine[1] != other[1]:
         return f"{int(mine[1])} samples against {int(other[1])}"
     shape = PLACES, PARTS, 2

@@ -1,4 +1,4 @@
-"""A pass is trained in segments; between two of them all workers carry out what they decided."""
+"""Trains a pass in segments, between which all workers carry out what they decided."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from phalanx.train.step.stopwatch import Stopwatch
 if TYPE_CHECKING:
     from phalanx.train.checkpoint.resuming import Resumed
 
-PER_PASS = 1 << 16  # tickets that one pass may use
+PER_PASS = 1 << 16  # most tickets of one pass
 
 Source = Iterator[tuple[Lease, Any]]
 
 
 @dataclass(frozen=True)
 class WorkerParts:
-    """What a worker trains with; ``build_worker`` makes it."""
+    """All that a worker trains with, as ``build_worker`` makes it."""
 
     environment: Environment
     trained: Trained
@@ -56,7 +56,7 @@ class WorkerParts:
     seeds: CommonSeed
     precision: str
     rounding: ExitStack
-    """Puts TF32 back as the script had it, at the end."""
+    """Puts TF32 back as the script had it, when it is closed at the end."""
     readers: CheckedReaders
 
 
@@ -65,12 +65,12 @@ class Segments:
         self._parts, self._engine = parts, parts.trained.engine
         self._schedule, self._steps = parts.schedule, parts.steps
         self.reached = 0
-        """Where the segment under way ends, if it is cut."""
+        """The end of the present segment, if it is cut."""
         self.end_switch: Callable[[float], None] | None = None
-        """Of a switch that is over when the first new step begins."""
+        """Ends a switch when the first new step begins."""
 
     def of(self, current: Pass) -> Iterator[Source]:
-        """The segments of a pass, each as its batches; consume one before asking for the next."""
+        """Yield the segments of a pass, each as its batches; consume one before the next."""
         schedule, engine, leases = self._schedule, self._engine, self._engine.leases
         ticket = current.number * PER_PASS
         schedule.position = schedule.begin_at(current)
@@ -103,7 +103,7 @@ class Segments:
         engine.rest()
 
     def _loaded(self, current: Pass, found: Iterator[Lease]) -> Source:
-        # Claim little ahead, as others wait for it; scripted time has no threads for it at all.
+        # Claim few ahead, as others wait for them; in scripted time there are no threads for it.
         ahead = (2 if self._engine.lockstep else 1) if self._engine.background else 0
         device = torch.device("cpu") if current.adopted else self._parts.environment.device
         channels_last = self._parts.precision in AUTOCASTS
@@ -120,7 +120,7 @@ class Segments:
             case Directive(Kind.SWITCH, spec):
                 try:
                     self._schedule.follow(spec, current)
-                except InputError as error:  # no reason to end a training
+                except InputError as error:  # the training goes on
                     if self._parts.environment.rank == 0:
                         say_refused(error)
             case Directive(Kind.REGROUP):
@@ -130,7 +130,7 @@ class Segments:
                 self._schedule.detour = kind is Kind.LEAVE
 
     def _enter(self, segment: Segment, current: Pass, *, regroup: bool = False) -> None:
-        """Be in the phase of ``segment``. Collective when that is another one."""
+        """Enter the phase of ``segment``. Collective if it is another one."""
         schedule, engine, before = self._schedule, self._engine, self._engine.phase
         schedule.phase = segment.phase
         phase = schedule.spec.phases[segment.phase]
@@ -138,21 +138,21 @@ class Segments:
             self._steps.step_before_switch()
         arrived = engine.enter(phase, schedule.spec, regroup=regroup)
         is_first = self._parts.environment.rank == 0
-        if is_first and arrived is not None and before != engine.phase:  # else it is regrouped
+        if is_first and arrived is not None and before != engine.phase:  # otherwise it is regrouped
             point, switched = current.epoch + segment.start / current.samples, engine.phase
             self.end_switch = lambda now: self._parts.events.switched(
                 point, before, switched, now, now - arrived
             )
 
     def _stop(self, current: Pass) -> None:
-        """Save, wait until that is written, and end with the others."""
+        """Save, wait until that is written, and end together with the others."""
         checkpointer = self._parts.checkpointer
         self._parts.lifecycle.obey()
         checkpointer.save(current)
         try:
-            self._engine.barrier()  # all have begun to write: now it may be waited for
+            self._engine.barrier()  # once all have begun to write, it may be waited for
             checkpointer.finish()
             self._engine.leave()
-        except PeerLost:  # one that could not wait
+        except PeerLost:  # from a worker that could not wait
             checkpointer.finish()
         raise RunStopped

@@ -33,9 +33,9 @@ class TrainingLoop:
         self.in_last_batch = False
         self.current: epoch_batches.Pass | None = None
         self._passes = self.own_steps = 0
-        """Steps on batches that the script itself has made, among others."""
+        """The number of passes, and of steps on batches that the script itself has made."""
         self.reached = 0
-        """Samples of the pass, up to the end of the global batch in hand."""
+        """Samples of the pass up to the end of the present global batch."""
         self._began = False
         self._segments = Segments(parts)
         self._forget_exit = call_at_end(self._at_exit) if parts.environment.launched else None
@@ -43,7 +43,7 @@ class TrainingLoop:
     # -- epochs ------------------------------------------------------------------------------
 
     def through_epochs(self, count: int, first: int = 0) -> Iterator[int]:
-        """The epochs to train; ``first``: what the script calls the first of them."""
+        """Yield the epochs to train; ``first``: what the script calls the first of them."""
         if count < 1:
             raise InputError(f"{count} epochs are too few", "Train for at least one.")
         self.epochs = self._schedule.epochs = self._figures.epochs = count
@@ -58,7 +58,7 @@ class TrainingLoop:
             began, rate = self._clock.now(), float(optimizer.param_groups[0]["lr"])
             try:
                 yield first + epoch
-            except GeneratorExit:  # the script left its loop: the others may not be here
+            except GeneratorExit:  # the script left its loop, perhaps on this worker alone
                 if not self._lifecycle.broken():
                     with suppress(PeerLost):  # perhaps that is why it left
                         self._end_epoch(began, rate)
@@ -75,7 +75,7 @@ class TrainingLoop:
         self._parts.events.epoch_done(began, rate, self.own_steps or None)
 
     def _restore_kept(self) -> None:
-        """Here, because a scheduler that is made after joining changes rates as well."""
+        """Restore rates and kept state here, as a scheduler made after joining changes them."""
         resumed, trained = self._parts.resumed, self._parts.trained
         if resumed is not None and not self._began:
             resumed.restore_kept(trained)
@@ -92,14 +92,14 @@ class TrainingLoop:
     # -- passes ------------------------------------------------------------------------------
 
     def adopt(self, epochs: int | None) -> None:
-        """The script has its own loop, of so many epochs if that is known; each pass is one."""
+        """Adopt the script's own loop, of so many epochs if that is known; each pass is one."""
         self._schedule.epochs = self._figures.epochs = epochs
         self._steps.keeps_gradients = True
 
     def through_adopted(
         self, reader: Reader, order: Tensor, batch: int, *, counted: bool = False
     ) -> Iterator[Any]:
-        """This worker's batches of one epoch of an adopted script, in the script's own order.
+        """Yield this worker's batches of one epoch of an adopted script, in the script's own order.
         ``counted``: the script takes as many as its loader has."""
         epoch, skipped = self._passes, self._passes < self._schedule.start.pass_number
         if not skipped:
@@ -128,17 +128,17 @@ class TrainingLoop:
         return self._passes < self._schedule.start.pass_number
 
     def resumes_inside(self) -> bool:
-        """Whether the next pass of an adopted script goes on in its middle."""
+        """Whether the next pass of an adopted script continues in its middle."""
         start = self._schedule.start
         return self._passes == start.pass_number and start.position > 0
 
     def _restore_again(self) -> None:
-        """The script may have written into the weights in the epochs that it passed over."""
+        """Restore weights into which the script may have written in epochs it passed over."""
         resumed = self._parts.resumed
         if resumed is not None:
             with self._steps.ours:
                 resumed.restore(self._parts.trained)
-            # Alone, the next order comes from the same numbers as everything else that is random.
+            # Alone, the next order is drawn from the same numbers as all else that is random.
             if self._engine.workers == 1 and self._schedule.start.position == 0:
                 resumed.restore_random()
 
@@ -151,19 +151,19 @@ class TrainingLoop:
         order: Tensor | None = None,
         counted: bool = False,
     ) -> Iterator[Any]:
-        """This worker's batches of one pass; ``order`` is that of an adopted script's loader."""
+        """Yield this worker's batches of a pass; ``order``: that of an adopted script's loader."""
         parts, rates = self._parts, self._parts.rates
         if fixed and self._engine.workers > 1:
             check_fixed(self._schedule.spec)
             self._figures.say_once("fixed=True: equal shares, whatever the workers' speeds")
-        # An adopted script goes through the epochs before a checkpoint again, without batches.
+        # An adopted script repeats the epochs before a checkpoint, without batches.
         behind = order is not None and self._passes < self._schedule.start.pass_number
         if self.epochs is None and not behind:
             self._restore_kept()
         current = replace(self._new_pass(reader, batch, fixed, order), counted=counted)
         self.current = current
         self._engine.begin_pass(adopted=current.adopted and not behind)
-        if self._engine.optimizers.outgrown():  # here all workers come by, also without a batch
+        if self._engine.optimizers.outgrown():  # all workers come by here, even without a batch
             self._steps.follow_parameters()
         trained = False
         rates.begin_pass(current, self._schedule.begin_at(current))
@@ -196,7 +196,7 @@ class TrainingLoop:
         wanted = epoch_batches.batch_of(chosen, batch or reader.batch)
         epoch_batches.check_sizes(len(reader), wanted, workers)
         number, self._passes = self._passes, self._passes + 1
-        # A loop without run.epochs: each pass is an epoch.
+        # In a loop without run.epochs, each pass is an epoch.
         epoch = number if self.epochs is None else self.epoch
         if order is None:
             start = self._schedule.start
@@ -259,7 +259,7 @@ class TrainingLoop:
     # -- the end -----------------------------------------------------------------------------
 
     def finish(self, *, collective: bool = True) -> None:
-        """Training is over: the model has its final weights in ordinary tensors."""
+        """End the training, with the final weights in ordinary tensors of the model."""
         parts, lifecycle = self._parts, self._lifecycle
         if self._forget_exit is not None:
             self._forget_exit()
@@ -293,13 +293,13 @@ class TrainingLoop:
             parts.seeds.common()
 
     def _at_exit(self) -> None:
-        """A script that left its loop early, and then ended well, is finished."""
+        """Finish a training whose script left its loop early, and then ended well."""
         if not self._lifecycle.over and not self._lifecycle.broken():
             try:
                 self.finish(collective=False)
             except PeerLost:
-                pass  # those it would inform are gone already
+                pass  # those it would inform may be gone already
             except Exception as error:
                 self._lifecycle.fail(str(error))
                 if not isinstance(error, PhalanxError | OSError):
-                    raise  # what nobody foresaw is told with its traceback
+                    raise  # unforeseen errors are shown with their traceback

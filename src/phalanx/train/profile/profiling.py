@@ -1,4 +1,4 @@
-"""``Profiling``: a worker alone that measures its script's steps instead of training to the end.
+"""``Profiling``: measures a script's steps on a worker alone, instead of training to the end.
 
 It gives out batches of several sizes until it has seen enough, lets the script evaluate once,
 writes down what it found, and ends the script. What the script writes meanwhile is kept apart.
@@ -40,14 +40,14 @@ from phalanx.train.step.stopwatch import Stopwatch
 
 T = TypeVar("T")
 EVALUATION_SHARE = 0.2
-"""Share of the seconds for an evaluation; the rest of it is estimated from its first batches."""
+"""The part of the seconds for an evaluation, of which the first batches are measured."""
 _LEAST_BATCHES = 2
 PATIENCE = 12
-"""A first step has to be done within so many times the seconds."""
+"""How many times the seconds the first step may take."""
 
 
 class Profiling(Stopwatch):
-    """The worker's stopwatch, by which its engine and its leases know what to do next."""
+    """The worker's stopwatch, which also tells its engine and its leases what to do next."""
 
     _parts: WorkerParts
     _readiness: Readiness
@@ -62,9 +62,9 @@ class Profiling(Stopwatch):
         self._first_step: float | None = None
         self._pass_ended: float | None = None
         self._evaluation = self._not_evaluated = 0.0
-        """Seconds of an evaluation, and of those batches of it that were left out."""
+        """Seconds of an evaluation, and of those of its batches that were left out."""
         self._of_pass = self._given = self._whole = 0
-        """Samples of the script's pass, and those of as many whole batches as it was given."""
+        """Samples of the script's pass, of those given, and of a whole batch."""
         self._ended = False
         self._late = 0  # alarms before the first step was done
 
@@ -77,7 +77,7 @@ class Profiling(Stopwatch):
         be_advised_by(self._forgive)
 
     def now(self) -> float:
-        """The time when the device has finished its work."""
+        """Return the time when the device has finished its work."""
         device = self._environment.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -96,11 +96,11 @@ class Profiling(Stopwatch):
             self._put_weights_back()
         if changes:
             self._size = trial.wanted
-            # Tensors of another size leave gaps, in which a run that has one size would not work.
-            with suppress(AttributeError):  # of glibc
+            # Tensors of another size leave gaps, which a run with one size would not have.
+            with suppress(AttributeError):  # the C library may have no malloc_trim
                 ctypes.CDLL(None).malloc_trim(0)
         if trial.over:
-            self._given = 0  # the pass ends here: what fails from now on, fails without it
+            self._given = 0  # the pass ends here, so an error from now on is not of it
             left = self._first_step + self._seconds - now
             self._set_alarm(max(left, 1.5 * EVALUATION_SHARE * self._seconds))
         now = super().asked()
@@ -121,8 +121,8 @@ class Profiling(Stopwatch):
         super().stepped(ready, timing, scale)
 
     def _put_weights_back(self) -> None:
-        """Restore the weights: at a rate meant for whole batches, small batches may make them grow
-        without bounds, and a processor computes with such numbers at another speed."""
+        """Restore the weights: at a rate for whole batches, small ones may make them grow without
+        bounds, and processors compute with such numbers at another speed."""
         with torch.no_grad():
             if not self._saved:
                 self._saved = [(t, t.detach().cpu().clone()) for t in self._tensors()]
@@ -130,7 +130,7 @@ class Profiling(Stopwatch):
                 tensor.copy_(saved)
 
     def _tensors(self) -> list[Tensor]:
-        """Parameters and buffers, each once."""
+        """Return parameters and buffers, each once."""
         models = self._parts.trained.models
         found = [t for m in models for t in (*m.parameters(), *m.buffers())]
         return list({id(t): t for t in (*found, *self._trained)}.values())
@@ -156,10 +156,10 @@ class Profiling(Stopwatch):
         if self.trial.over and ends:
             self._ended = True
             self.write()
-            raise SystemExit(0)  # all was measured: the script ends here, and has not failed
+            raise SystemExit(0)  # everything was measured: the script ends here without failing
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterator[T]:
-        """As many batches of an evaluation as there is time for."""
+        """Yield as many batches of an evaluation as there is time for."""
         began, before, self._given = self.now(), self._not_evaluated, 0
         for done, batch in enumerate(batches, start=1):
             try:
@@ -224,11 +224,11 @@ class Profiling(Stopwatch):
     def _peak_memory(self) -> int:
         if self._environment.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._environment.device)
-        spare = sum(saved.nbytes for _, saved in self._saved)  # that only measuring has used
+        spare = sum(saved.nbytes for _, saved in self._saved)  # only measuring has used that memory
         return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - spare)
 
     def _set_alarm(self, seconds: float) -> None:
-        """The script may do what no pass and no step belongs to, for as long as it likes."""
+        """Set an alarm: the script may do other things than passes and steps for long."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGALRM, self._on_alarm)
             signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -238,7 +238,7 @@ class Profiling(Stopwatch):
             self.trial.over = True
             self.leave_pause()
         self._late += 1
-        if self._late < PATIENCE:  # a slow machine, or one under a quota: one step will do
+        if self._late < PATIENCE:  # on a slow machine, or under a quota, one step will do
             return self._set_alarm(self._seconds)
         cause = f"no step of an optimizer ended within {PATIENCE * self._seconds:g} seconds"
         raise InputError(cause, "Use a smaller batch, or leave the machine out with --machines.")
@@ -255,14 +255,14 @@ class _ProfilingLeases(SampleLeases):
         return self._some(segment, fixed)
 
     def _some(self, segment: Segment, fixed: bool) -> Iterator[Lease]:
-        """Without an end, as long as the script takes steps. Where samples go on from each other a
-        pass has one size."""
+        """Yield leases as long as the script takes steps. If samples continue each other, a pass
+        has only one size."""
         position, first, updates = segment.start, self._trial.wanted, self._trial.updates
         while not self._trial.over and not (fixed and self._trial.wanted != first):
             size = min(self._trial.wanted, segment.end - segment.start)
             if position + size > segment.end:
                 if self._trial.updates == updates:
-                    return  # it only looks at the data
+                    return  # the script only looks at the data
                 position = segment.start
             yield lease_of(position, 0, size, size, size)
             position += size
@@ -311,7 +311,7 @@ PIECES = 16
 
 
 class Readiness:
-    """When each gradient of a step is ready; watching costs time, so the step is not timed, too."""
+    """Finds when each gradient of a step is ready; the step is not timed as well."""
 
     def __init__(self, parameters: Sequence[Tensor], now: Callable[[], float]) -> None:
         self._parameters, self._now = parameters, now
@@ -321,7 +321,7 @@ class Readiness:
         self.pieces: list[tuple[float, float]] = [(1.0, 1.0)]
 
     def begin(self) -> None:
-        """Begin to watch a step, whose data are there."""
+        """Begin to watch a step, whose data have been read."""
         self._times, self._began = {}, self._now()
         if not self._hooks:
             leaves = (p for p in self._parameters if p.requires_grad and p.is_leaf)
@@ -331,7 +331,7 @@ class Readiness:
         self._times[parameter] = self._now()
 
     def end(self, ready: float) -> None:
-        """Stop watching: the whole gradient is there."""
+        """Stop watching, because the whole gradient is ready."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -340,7 +340,7 @@ class Readiness:
             shares = {p: (moment - self._began) / whole for p, moment in self._times.items()}
             found = [(p.numel() * p.element_size(), shares.get(p, 1.0)) for p in self._parameters]
             sizes, times = zip(*sorted(found, key=lambda one: one[1]), strict=True)
-            # Pieces of the same size, each ready when its last byte is.
+            # Pieces of equal size, each ready when its last byte is.
             through = np.cumsum(sizes) / sum(sizes)
             last = np.searchsorted(through, np.arange(1, PIECES + 1) / PIECES - 1e-9)
             self.pieces = [(1 / PIECES, min(1.0, max(0.0, times[i]))) for i in last]

@@ -1,4 +1,4 @@
-"""Which batch sizes a script is tried at, for how long, and the curves that this gives. Pure.
+"""Decides at which batch sizes a script is tried, and for how long; fits curves. Pure.
 
 Sizes take turns in short blocks, so that a machine that becomes slower does so for all of them. The
 first steps of a block are warm-up. The largest size comes first: in memory that tensors of other
@@ -18,13 +18,13 @@ import numpy as np
 from phalanx.plan.job import MachineCosts, WorkCurve
 
 PARTS = (8, 4, 2, 1)
-"""Batch sizes to measure: an eighth of the script's batch, …"""
+"""Parts of the script's batch that are measured: an eighth, …"""
 STEPS_SHARE = 0.7
-"""Share of the seconds for steps; the rest is for an evaluation."""
+"""The part of the seconds that goes to steps; the rest is for an evaluation."""
 _ROUNDS = 4
 _LEAST_STEPS = 2
 _FAST = 0.05
-"""Seconds of a step of which a few more can be spared to warm up."""
+"""Seconds of a step that is short enough to spare a few more for warming up."""
 
 
 class Trial:
@@ -40,7 +40,7 @@ class Trial:
         self.drop()
 
     def drop(self) -> None:
-        """The script has left its loop: what is in hand is no whole step."""
+        """Drop the present step, which is not whole, because the script has left its loop."""
         self._began: float | None = None
         self._parts: list[int] = []
         self._input = 0.0
@@ -55,7 +55,7 @@ class Trial:
 
     @property
     def wanted(self) -> int:
-        """Samples of the next batch."""
+        """Return the samples of the next batch."""
         return self._sizes[self._turn]
 
     @property
@@ -64,7 +64,7 @@ class Trial:
         return self._turn == 0 and not self._block and not self._skipped
 
     def begin(self, now: float) -> None:
-        """A batch is asked for: the first of a step, or another one for the same step."""
+        """Begin a batch: the first of a step, or another one for the same step."""
         self._started = now if self._started is None else self._started
         self._began = now if self._began is None else self._began
 
@@ -77,7 +77,7 @@ class Trial:
         self.updates += 1
 
     def end(self, now: float) -> None:
-        """The next batch is about to be asked for: the step is over, if there was an update."""
+        """End a step, if there was an update, when the next batch is about to be asked for."""
         if self._update is None or self._began is None or self._started is None:
             return
         parts, seconds = self._parts, now - self._began
@@ -109,7 +109,7 @@ class Trial:
 
     @property
     def found(self) -> Sequence[Block]:
-        """What was measured; where that is nothing, the last step that was to be warm-up."""
+        """Return what was measured; if that is nothing, the last step of the warm-up."""
         return self.blocks or ([[self._warm_up]] if self._warm_up else [])
 
     @property
@@ -119,14 +119,14 @@ class Trial:
 
 
 LEAST_ERROR = 0.05
-"""No machine repeats itself more closely from one hour to the next."""
+"""The least relative error: no machine repeats itself more closely from one hour to the next."""
 MOST_ERROR = 0.5
 _ONE_SIZE = 0.25
 _ONE_BLOCK = 0.1
 
 
 class StepSeconds(NamedTuple):
-    """One step: what its batches took to be read, its gradient to be computed, its update."""
+    """The seconds of one step: to read its batches, to compute its gradient, to update."""
 
     samples: int
     input: float
@@ -135,19 +135,19 @@ class StepSeconds(NamedTuple):
 
 
 Block = list[StepSeconds]
-"""At least one step, and all of one size, one after another."""
+"""One or more steps of one size, one after another."""
 
 
 def costs_of(blocks: Sequence[Block]) -> MachineCosts:
-    """What a worker's steps cost, without its start, its evaluation and its memory."""
+    """Compute what a worker's steps cost, without its start, its evaluation and its memory."""
     computing = _by_size(blocks, "compute")
     reading = {n: statistics.median(means) for n, means in _by_size(blocks, "input").items()}
-    # The lower quartile: other programs, and gaps that tensors of other sizes have left in memory,
-    # make a block slower, and nothing makes it faster.
+    # Take the lower quartile: other programs, and gaps that tensors of other sizes left in memory,
+    # make blocks slower, and nothing makes them faster.
     points = {n: float(np.quantile(means, 0.25)) for n, means in computing.items()}
     (fixed, each), (fixed_input, each_input) = fit_line(points), fit_line(reading)
     work = WorkCurve(
-        # What reading takes however few the samples are is a part of every step as well.
+        # The part of reading that does not depend on the samples also belongs to every step.
         fixed=fixed + fixed_input,
         each=each,
         variation=_variation(blocks),
@@ -160,11 +160,11 @@ def costs_of(blocks: Sequence[Block]) -> MachineCosts:
 
 
 def fit_line(points: Mapping[int, float]) -> tuple[float, float]:
-    """``(fixed, each)``, neither below 0, with the least squares of relative errors."""
+    """Fit ``(fixed, each)``, neither below 0, by the least squares of relative errors."""
     n, t = np.array(list(points), float), np.array(list(points.values()))
     weights = 1.0 / np.maximum(t, 1e-12)
     each, fixed = np.polyfit(n, t, 1, w=weights) if len(points) > 1 else (0.0, -1.0)
-    if fixed < 0:  # through the origin
+    if fixed < 0:  # then fit through the origin
         return 0.0, float(np.average(t / n, weights=(weights * n) ** 2))
     if each < 0:
         return float(np.average(t, weights=weights**2)), 0.0
@@ -172,7 +172,7 @@ def fit_line(points: Mapping[int, float]) -> tuple[float, float]:
 
 
 def _by_size(blocks: Sequence[Block], field: str) -> dict[int, list[float]]:
-    """The blocks' means: some of what a script does comes with every tenth step only."""
+    """Return the blocks' means: some of what a script does comes every tenth step only."""
     found: dict[int, list[float]] = {}
     for block in blocks:
         mean = statistics.fmean(map(attrgetter(field), block))
@@ -192,7 +192,7 @@ def _variation(blocks: Sequence[Block]) -> float:
 def _error(
     computing: Mapping[int, Sequence[float]], points: Mapping[int, float], fixed: float, each: float
 ) -> float:
-    """From the spread of the blocks of a size, and from how far the sizes are from a line."""
+    """Return the error, from the spread of each size's blocks and their distance to a line."""
     spreads = [
         2.0 * statistics.stdev(means) / math.sqrt(len(means)) / points[samples]
         for samples, means in computing.items()

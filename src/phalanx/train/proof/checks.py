@@ -1,4 +1,4 @@
-"""A training is checked against one process: at its first steps, and at some later ones."""
+"""Checks a training against one process: at its first steps, and at some later ones."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from phalanx.train.proof.child import connections
 from phalanx.train.proof.proof import FAILED, SECONDS, Proof, Verdict
 
 MOST = 50_000_000
-"""Parameters, of which the child has copies of its own."""
+"""Most parameters, of which the child has copies of its own."""
 _SHARE = 0.02
-"""Share of a training's time for checks, once they have taken more than ``SECONDS``."""
+"""The part of a training's time for checks, once they have taken more than ``SECONDS``."""
 _LOCKSTEP = ("allreduce", "bsp")
 _WHOLE = (
     "; something in the script is random on each worker, or depends on the time. With --workers 1 "
@@ -54,7 +54,7 @@ def _is_trial(chosen: RunSettings) -> bool:
 
 
 class Forked(Protocol):
-    """A training, some of whose steps are done alone by a child."""
+    """A training, some of whose steps a child takes alone."""
 
     @property
     def can_fork(self) -> bool: ...
@@ -77,20 +77,20 @@ class Checks:
         self._proof: Proof | None = None
         self._spent, self._noise, self._said = 0.0, False, False
         self._given: torch.Tensor | None = None
-        """How torch's random numbers were when the child was given a batch of its own."""
+        """The state of torch's random numbers when the child was given its own batch."""
         self._due_at = self._steps = self._heard = 0
         self.due = 0
-        """Steps that a child is to do alone, as soon as the script has a batch to begin with."""
+        """Steps that a child is to take alone, as soon as the script has a batch to begin with."""
 
     def before_joining(self) -> bool:
-        """Whether this worker can have children: no GPU survives a fork, and what the script is
-        connected to would hear them too. Found out before workers connect with each other."""
+        """Whether this worker can have children: no GPU survives a fork, and a child would listen
+        on the script's connections. To be called before workers connect."""
         if self._forkable is None:
             self._forkable = not torch.cuda.is_initialized() and connections() <= self._connected
         return self._forkable
 
     def begin(self, parts: WorkerParts, training: Forked) -> bool:
-        """Begin a training; whether it is checked. Collective where the workers train as one."""
+        """Begin a training; return whether it is checked. Collective where all train as one."""
         engine, chosen, optimizers = parts.trained.engine, self._chosen, parts.trained.optimizers
         self._parts = self._proof = None
         one = engine.copies > 1 or (engine.workers > 1 and chosen.loss != "mean")
@@ -119,7 +119,7 @@ class Checks:
     # -- between two steps -------------------------------------------------------------------
 
     def fork(self) -> bool:
-        """Fork a child if a check is due; true in the child, which goes on alone."""
+        """Fork a child if a check is due; return whether this is the child, which goes on alone."""
         parts = self._parts
         if not self.due or self.is_child or parts is None or parts.trained.weight.pending:
             return False
@@ -143,7 +143,7 @@ class Checks:
         return False
 
     def _has_time(self) -> bool:
-        """Waits for the check before, as long as there is time."""
+        """Wait for the check before, as long as there is time; return whether there is."""
         now, proof = time.monotonic(), self._proof
         most = max(SECONDS, _SHARE * (now - self._began))
         if proof is not None:
@@ -156,7 +156,7 @@ class Checks:
         return self._spent < most
 
     def _is_forkable(self, parts: WorkerParts) -> bool:
-        """Processes that read for this one would read for its child too."""
+        """Whether a child is possible: processes that read for this worker would read for it."""
         engine = parts.trained.engine
         reads = engine.copies > 1 and bool(multiprocessing.active_children())
         return not reads and (not self._steps or engine.holds_optimizers)
@@ -181,7 +181,7 @@ class Checks:
         """Take a step in the child, and note its result."""
         assert self._proof is not None and self._parts is not None
         given = () if closure is None else (closure,)
-        with self._parts.steps.ours:  # an optimizer may have another one inside
+        with self._parts.steps.ours:  # an optimizer may step another one inside
             found = plain(optimizer, *given, **kwargs)
         self._note_noise()
         self._proof.note_alone(noise=self._noise)
@@ -190,7 +190,7 @@ class Checks:
     # -- what was found ----------------------------------------------------------------------
 
     def _tell(self, found: Verdict | None) -> None:
-        """After a step: a worker whose script sees parts, and differs, ends the run at once."""
+        """Report after a step: a script that sees parts, and differs, ends the run at once."""
         if found is not None and self._is_refused(found):
             self._refuse(found)
         self._note(found)
@@ -207,7 +207,7 @@ class Checks:
         raise error
 
     def _note(self, found: Verdict | None) -> None:
-        """Tell the other workers, which ask after each step, what this one found."""
+        """Tell the other workers, which look after each step, what this one found."""
         if found is not None and not (found.holds and self._said):
             self._said = True
             self._told[1:] = astuple(found)
@@ -226,7 +226,7 @@ class Checks:
         self._parts.figures.say_once(line if heard.holds else line + _WHOLE)
 
     def end(self, *, broken: bool) -> None:
-        """The training is over; a child has nothing more to do. Collective, unless it failed."""
+        """End the checks; a child has nothing more to do. Collective, unless it failed."""
         proof, self._proof = self._proof, None
         if self.is_child and proof is not None:
             proof.end_alone()
@@ -238,30 +238,30 @@ class Checks:
         try:
             if not broken:
                 self._note(proof.last() if proof is not None else None)
-                with suppress(PhalanxError):  # another one has failed, and will say so
+                with suppress(PhalanxError):  # another worker has failed, and will say so
                     parts.trained.engine.meet(intents.FINISH)
                 self._hear()
         finally:
             parts.steps.watchers.remove(self._stepped)
-            del self._training, self._optimizers  # the script may have dropped them
+            del self._training, self._optimizers  # so that the script can drop them
             self._parts = None
 
 
 LATER = 3
-"""Steps of a check that is not the first one."""
+"""Steps of a check after the first one."""
 
 
 class CheckPlan:
-    """The first steps, and later some at random, which come ever further apart."""
+    """Plans checks of the first steps, and of later ones at random, ever further apart."""
 
     def __init__(self, first: int, seed: int) -> None:
-        """``first``: of the first check; with 0 there is none."""
+        """Plan checks; ``first``: the length of the first one, or 0 for none."""
         self._first, self._random = first, Random(seed)
         self.begins = 0 if first else -1
         """After how many steps the newest check that was asked for begins."""
 
     def length(self, step: int) -> int:
-        """Of the check that begins after so many steps, asked for in turn; 0: none does."""
+        """Return the length of the check that begins after so many steps, asked in turn; or 0."""
         while self._first and self.begins < step:
             self.begins += 2 * self._first + int((self.begins + 8) * self._random.uniform(0.3, 1.0))
         if self.begins != step:
@@ -270,7 +270,7 @@ class CheckPlan:
 
 
 def why_parts_differ(models: Sequence[nn.Module]) -> str | None:
-    """What of ``models`` makes workers that see parts of a batch differ from one process."""
+    """Say what of ``models`` makes workers that see parts of a batch differ from one process."""
     for module in (module for model in models for module in model.modules() if module.training):
         if isinstance(module, _BatchNorm):
             return "batch norm sees a part of each batch"

@@ -1,4 +1,4 @@
-"""A child of a worker, which goes on with the script for itself, and is seen by nobody."""
+"""A child of a worker, which goes on with the script by itself, unseen by others."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from phalanx.train.files.side_effects import files_of_child, keep_files_of_child
 
 
 def connections() -> set[str]:
-    """The sockets and pipes of this process: at their other ends a child would be heard as well."""
+    """Return this process's sockets and pipes: their other ends would hear a child too."""
     found = set()
     for place in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the folder itself, which is closed by now
+        with suppress(OSError):  # the folder itself is closed by now
             found.add(str(place.readlink()))
     return {name for name in found if name.startswith(("socket:", "pipe:"))}
 
 
 class Child:
-    """Forked where it is made. In the child itself ``id`` is 0."""
+    """Forks a child where it is made. In the child itself ``id`` is 0."""
 
     def __init__(self, seconds: float) -> None:
         """Prepare a child that prints nothing and ends after ``seconds`` at the latest."""
@@ -38,11 +38,11 @@ class Child:
         state = random.getstate()
         try:
             self.id: int | None = os.fork()
-        except OSError:  # there is no room for one
+        except OSError:  # there is no room for a child
             self.id, self._code = None, 1
         if self.id == 0:
             with ends_if_it_fails():
-                random.setstate(state)  # which Python seeds anew in a child
+                random.setstate(state)  # Python seeds them anew in a child
                 os.close(self._reading)
                 _become_child(seconds)
                 keep_files_of_child_apart(self._folder)
@@ -53,7 +53,7 @@ class Child:
         os.write(self._writing, words)
 
     def answer(self, seconds: float) -> bytes:
-        """What the child sends within ``seconds``; empty if nothing came."""
+        """Return what the child sends within ``seconds``; empty if nothing came."""
         return os.read(self._reading, 1000) if readable([self._reading], seconds) else b""
 
     def exit_code(self) -> int | None:
@@ -69,7 +69,7 @@ class Child:
     def stop(self) -> None:
         if self.exit_code() is None and self.id:
             self._code = -signal.SIGKILL
-            with suppress(ProcessLookupError, ChildProcessError):  # the script reaps what ends
+            with suppress(ProcessLookupError, ChildProcessError):  # the script may reap what ends
                 os.kill(self.id, signal.SIGKILL)
                 os.waitpid(self.id, 0)
 
@@ -83,7 +83,7 @@ class Child:
 
 @contextmanager
 def ends_if_it_fails() -> Iterator[None]:
-    """In a child that is being made: it must not run the script as a worker would."""
+    """End a child that fails while it is made, as it must not run the script like a worker."""
     try:
         yield
     except BaseException:
@@ -93,7 +93,7 @@ def ends_if_it_fails() -> Iterator[None]:
 def _become_child(seconds: float) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.alarm(int(seconds))  # also if the worker is gone
+    signal.alarm(int(seconds))  # even if the worker is gone
     torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
     open_files_anew()
     for stream in (0, 1, 2):
@@ -101,8 +101,8 @@ def _become_child(seconds: float) -> None:
 
 
 def open_files_anew() -> None:
-    """A data set may read from a file that is open: what the child reads must not move the place
-    at which the worker goes on."""
+    """Open files anew: a data set may read from one, and the child must not move the place at which
+    the worker goes on."""
     for link in list(Path("/proc/self/fd").iterdir()):
         number = int(link.name)
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Whether several workers do what one process does: tried on some steps of a training.
+"""Finds out whether several workers do what one process does, by some steps of a training.
 
 A child of the second worker, whose files are kept apart, goes on with the script alone, as plain
 Python would, for some steps. Weights and learning rates after each of its steps are compared with
@@ -23,16 +23,16 @@ from phalanx.sync.state.skip_dynamo_import import step_without_compiler
 from phalanx.train.proof.child import Child, ends_if_it_fails
 
 SECONDS = 5.0
-"""Seconds that the child may take."""
+"""Most seconds that the child takes."""
 PATIENCE = 4 * SECONDS
-"""Seconds that it is waited for at the end of a short training: until it has ended."""
+"""Seconds to wait for the child at the end of a short training."""
 _VALUES = 256
-"""How many values of a parameter are compared."""
+"""How many values of each parameter are compared."""
 _TOLERANCE, _OTHERWISE = 1e-6, 2e-2
-"""In float64, and otherwise: how far weights may be from those of one process, as a share of how
-far they have moved."""
+"""How far weights may be from those of one process, as a part of how far they have moved: in
+float64, and otherwise."""
 _STILL = 1e-7
-"""A parameter that has moved less, of its size, has not been trained."""
+"""A parameter that has moved by less than this part of its size has not been trained."""
 _DONE = 1.0
 HOLDS, WEIGHTS, RATE, ENDED, NOISE, FAILED = range(1, 7)
 
@@ -44,9 +44,9 @@ class Verdict:
     """How many steps were compared."""
     worst: float
     place: int = 0
-    """The parameter, or the group of rates, that differs."""
+    """The number of the parameter, or of the group of rates, that differs."""
     before: int = 0
-    """Steps of the training until then."""
+    """Steps of the training before the proof."""
 
     @property
     def holds(self) -> bool:
@@ -78,7 +78,7 @@ class Verdict:
 
 
 class Proof:
-    """What the weights were after each step, here and in a child that trains alone."""
+    """Compares the weights after each step with those of a child that trains alone."""
 
     def __init__(
         self, optimizers: Sequence[torch.optim.Optimizer], length: int, before: int = 0
@@ -95,7 +95,7 @@ class Proof:
             for p, q in zip(self._parameters, self._places, strict=True)
         ]
         self._sizes = np.repeat(each, np.diff(self._ends))
-        """How many numbers of its parameter each of the compared ones stands for (its root)."""
+        """How many numbers of its parameter each compared one stands for (its square root)."""
         exact = all(p.dtype == torch.float64 for p in self._parameters)
         self._tolerance = _TOLERANCE if exact else _OTHERWISE
         kinds = {p.dtype for p in self._parameters if p.is_floating_point()}
@@ -114,8 +114,8 @@ class Proof:
         return float(self._head[2])
 
     def fork(self, leave_shared_memory: Callable[[], None]) -> bool:
-        """Whether this is the child, which goes on alone. The worker waits until what it shares
-        with others has been copied."""
+        """Fork; return whether this is the child, which goes on alone. The worker waits until what
+        it shares with others has been copied."""
         child = self.child = Child(4 * SECONDS)
         if child.id != 0:
             if not child.answer(SECONDS):
@@ -131,8 +131,8 @@ class Proof:
     # -- in the child ------------------------------------------------------------------------
 
     def note_alone(self, *, noise: bool) -> None:
-        """After a step of the child, which ends with its last one; ``noise``: random numbers of
-        its own were drawn for it."""
+        """Note the weights after a step of the child, which ends with its last one; ``noise``:
+        random numbers of its own were drawn for it."""
         self._rows[self.steps] = self._values(noise)
         self.steps += 1
         self._head[1:] = self.steps, time.process_time() - self._began
@@ -146,7 +146,7 @@ class Proof:
     # -- in the workers ----------------------------------------------------------------------
 
     def note(self) -> Verdict | None:
-        """Note the weights after a step of the workers; the verdict, once the child has ended."""
+        """Note the weights after a step; return the verdict once the child has ended."""
         if self.steps < self._length:
             self._mine.append(self._values())
         self.steps += 1
@@ -155,7 +155,7 @@ class Proof:
         return self._found()
 
     def _found(self) -> Verdict | None:
-        """``None``: the child has not ended, or the workers have not come as far as it has."""
+        """Return the verdict; ``None`` if the child has not ended, or is ahead of the workers."""
         code = self.child.exit_code() if self.child is not None else None
         steps, done = int(self._head[1]), self._head[0] == _DONE
         early = not done and code == 0  # it came to the end of the script
@@ -169,14 +169,14 @@ class Proof:
         return found if steps else failed
 
     def wait(self, seconds: float) -> Verdict | None:
-        """Until the child has ended, at most so long."""
+        """Wait until the child has ended, at most so long; return the verdict."""
         until = time.monotonic() + seconds
         while self.child and self.child.exit_code() is None and time.monotonic() < until:
             time.sleep(0.005)
         return self._found()
 
     def last(self) -> Verdict | None:
-        """The training is over, perhaps before the child has ended."""
+        """Return the verdict at the end of the training, perhaps before the child has ended."""
         if found := self.wait(PATIENCE):
             return found
         steps = min(int(self._head[1]), len(self._mine) - 1) if self.child is not None else 0
@@ -192,7 +192,7 @@ class Proof:
         worst, first, end = 0.0, self._mine[0], int(self._ends[-1])
         for step in range(steps):
             here, alone = self._mine[step + 1], self._rows[step]
-            if not np.isfinite(alone).all():  # such a step the workers leave out
+            if not np.isfinite(alone).all():  # workers leave such a step out
                 return Verdict(HOLDS, step, worst, 0, self.before)
             if alone[-1]:
                 return Verdict(NOISE, step, worst, 0, self.before)
@@ -211,10 +211,10 @@ class Proof:
     def _distance(
         self, here: np.ndarray, alone: np.ndarray, before: np.ndarray
     ) -> tuple[float, float]:
-        """Of two results, as a share of how far the second one has moved; and what of it may be the
-        rounding of weights that hardly move. Of all parameters together: one whose gradient is zero
-        but for rounding, as that of a bias before batch norm, is moved by Adam as far as any other,
-        in any direction."""
+        """Return the distance of two results, as a part of how far the second has moved, and how
+        much of it may be rounding of weights that hardly move. Of all parameters together: Adam
+        moves one whose gradient is zero but for rounding, like a bias before batch norm, as far as
+        any other."""
         moved, size = (float(np.linalg.norm(v * self._sizes)) for v in (alone - before, alone))
         off = float(np.linalg.norm((here - alone) * self._sizes))
         if moved <= _STILL * size:
@@ -222,7 +222,7 @@ class Proof:
         return off / moved, self._rounding * size / moved
 
     def _values(self, noise: bool = False) -> np.ndarray:
-        """A few values of each parameter, the learning rates, and whether there was noise."""
+        """Return a few values of each parameter, the rates, and whether there was noise."""
         with torch.no_grad():
             found = [
                 torch.view_as_real(v).flatten()[::2] if v.is_complex() else v

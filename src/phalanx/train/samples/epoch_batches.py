@@ -1,4 +1,4 @@
-"""Passes over data: from segments and leases to batches on this worker's device."""
+"""Turns segments and leases of a pass over data into batches on this worker's device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOST = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Pass:
-    """One way through the data: which, in what order, in batches of what size."""
+    """One pass through the data: which, in what order, in batches of what size."""
 
     number: int
     epoch: int
@@ -36,7 +36,7 @@ class Pass:
     batch: int
     order: Any
     fixed: bool = False
-    """Each worker reads the same columns of each batch."""
+    """Whether each worker reads the same columns of each batch."""
     adopted: bool = False
     """In the order of the script's own loader; the script itself moves batches to a device."""
     lanes: PassLanes | None = None
@@ -63,14 +63,14 @@ def new_pass(
     workers: int = 1,
     lanes: LaneState | None = None,
 ) -> Pass:
-    """``lanes``: where a pass over blocks goes on."""
+    """Make a pass; ``lanes``: where a pass over blocks continues."""
     samples = len(reader) // batch * batch if reader.drop_last else len(reader)
     if samples == 0:
         raise InputError(
             f"drop_last drops all {len(reader)} samples, which do not fill one batch of {batch}",
             "Use a smaller batch.",
         )
-    # Samples that go on from each other keep their order, unless a DataLoader says otherwise.
+    # Samples that continue each other keep their order, unless a DataLoader says otherwise.
     shuffle = reader.shuffle and not (fixed and reader.batch is None)
     if hasattr(reader, "in_order"):
         from phalanx.train.samples.pass_lanes import PassLanes
@@ -97,7 +97,7 @@ def check_same_kind(saved: LaneState | None, current: Pass) -> None:
 
 
 def batch_of(chosen: RunSettings, asked: int | None) -> int:
-    """The global batch: the command line wins over what the script ``asked`` for."""
+    """Return the global batch: the command line wins over what the script ``asked`` for."""
     wanted = chosen.batch or asked or 0
     if wanted < 1:
         raise InputError("the batch size is missing", "Give it: run.batches(train, batch=128)")
@@ -119,15 +119,15 @@ def check_sizes(samples: int, batch: int, workers: int) -> None:
 def loaded(
     current: Pass, found: Iterator[Lease], device: torch.device, *, ahead: int, channels_last: bool
 ) -> Iterator[tuple[Lease, Any]]:
-    """Each lease with its batch, ``ahead`` of time where that pays. With ``ahead`` 0 there is no
-    thread beside this one. A plain gather from memory is done in the training thread anyway: a
-    thread beside it would only take turns with it, on a pinned core or on the GPU that has the
-    data."""
+    """Yield each lease with its batch, read ``ahead`` of time where that pays. With ``ahead`` 0
+    there is no thread beside this one. A plain gather from memory is done in the training thread
+    anyway: a thread beside it would only take turns with it, on a pinned core or on the GPU that
+    has the data."""
     reader, cuda = current.reader, device.type == "cuda"
     tensors = reader if isinstance(reader, TensorReader) else None
     plain = tensors is not None and not tensors.augmented
     there = tensors is not None and cuda and tensors.is_on(device)
-    if there and plain:  # the whole order goes there once, instead of batch by batch
+    if there and plain:  # copy the whole order there once, instead of batch by batch
         current = replace(current, order=sent(cast("Tensor", current.order), device))
     orders = ((lease, current.indices(lease)) for lease in found)
     ahead = ahead if reader.background else 0

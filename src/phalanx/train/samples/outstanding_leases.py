@@ -1,4 +1,4 @@
-"""What each worker has in hand of the samples, so that others train them if it is lost.
+"""Records what samples each worker has in hand, so that others train them if it is lost.
 
 Between machines workers write down here what they claim, and whether they still have some of a
 ticket. What a lost worker has trained is decided by the store (see ``Strategy.fence``): the rest
@@ -18,13 +18,13 @@ from phalanx.policies.sample_assignment import Applied, Given, Lease, SettledSam
 from phalanx.sync.arena.arena import Arena, Locks
 
 RING = 64
-"""Leases of a worker that are remembered: more than it claims ahead, and gathers for one step."""
+"""Leases of a worker that are remembered: more than it claims ahead and gathers for one step."""
 _BUSY, _TICKET, _COUNT, _TOTAL, _BASE, _BACK, _CARRIED, _STEPPED, _WAITS, _SETTLED = range(10)
 _APPLIED, _MEETS = 10, 11
 _WIDTH = 12
 _NOTHING = -1
 Fence = Callable[[int], Applied | None]
-"""How far the updates of that worker, which is lost, have come (see ``Strategy.fence``)."""
+"""Returns how far the updates of a lost worker have come (see ``Strategy.fence``)."""
 
 
 class OutstandingLeases:
@@ -70,8 +70,8 @@ class OutstandingLeases:
         self._arena.wake()
 
     def meet(self, stepped: int) -> None:
-        """This worker waits for all others, whatever it has in hand, and has pushed all that it
-        stepped with: a store that is made anew does not know of it."""
+        """Note that this worker waits for all others, whatever it has in hand, and has pushed all
+        that it stepped with, because a store that is made anew does not know that."""
         self._mine[_APPLIED], self._mine[_MEETS] = stepped, 1
         self._arena.wake()
 
@@ -86,18 +86,18 @@ class OutstandingLeases:
         return bool(busy != _NOTHING and self._rows[rank, _WAITS] == busy)
 
     def over(self, ticket: int) -> bool:
-        """No worker has samples of ``ticket`` in hand. Once true it stays so."""
+        """Whether no worker has samples of ``ticket`` in hand. Once true, it stays true."""
         return not bool((self._rows[:, _BUSY] == ticket).any())
 
     def has_back(self, ticket: int) -> bool:
-        """Whether samples of a lost worker wait for one who trains them."""
+        """Whether samples of a lost worker wait for someone who trains them."""
         rows = self._rows
         there = (rows[:, _SETTLED] == 1) & (rows[:, _BUSY] == ticket)
         return bool(there.any())
 
     def wait(self, ticket: int, fence: Fence) -> Iterator[SettledSamples]:
-        """Until no worker has samples of ``ticket`` in hand, or there are some to take; what is
-        settled of lost workers meanwhile."""
+        """Wait until no worker has samples of ``ticket`` in hand, or there are some to take; yield
+        what is settled of lost workers meanwhile."""
 
         def is_news() -> bool:
             known = self.over(ticket) or self.has_back(ticket) or bool(self._unsettled())
@@ -114,7 +114,7 @@ class OutstandingLeases:
                 )
 
     def _meeting(self, ticket: int) -> int | None:
-        """A worker that waits for all others, and has samples of ``ticket`` in hand."""
+        """Return a worker that waits for all others and has samples of ``ticket`` in hand."""
         found = ((self._rows[:, _BUSY] == ticket) & (self._rows[:, _MEETS] == 1)).nonzero()[0]
         return next((int(rank) for rank in found if rank not in self._arena.lost), None)
 
@@ -124,8 +124,8 @@ class OutstandingLeases:
         yield from (settled for settled in found if settled is not None)
 
     def _unsettled(self) -> list[int]:
-        """Workers that are lost, and of whose samples nothing is decided yet."""
-        lost = list(self._arena.lost)  # another thread may just hear of one more
+        """Return lost workers of whose samples nothing is decided yet."""
+        lost = list(self._arena.lost)  # a copy, because another thread may just learn of one more
         return [r for r in lost if self._rows[r, _COUNT] and not self._rows[r, _SETTLED]]
 
     def _settle(self, rank: int, applied: Applied | None) -> SettledSamples | None:
@@ -167,7 +167,7 @@ class OutstandingLeases:
         return None
 
     def _given(self, rank: int) -> list[Given]:
-        """What is remembered of that worker's leases, oldest first."""
+        """Return what is remembered of that worker's leases, oldest first."""
         count = int(self._rows[rank, _COUNT])
         numbers = range(max(0, count - RING), count)
         return [Given(*map(int, self._rings[rank, n % RING])) for n in numbers]

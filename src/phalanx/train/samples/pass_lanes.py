@@ -24,7 +24,7 @@ from phalanx.policies.lanes import Lanes, LaneState, Range
 from phalanx.policies.sample_assignment import Lease
 
 KEPT = 16
-"""Batches that may have been read ahead when a segment ends: they are read again."""
+"""Batches that may have been read ahead when a segment ends, and are then read again."""
 
 
 def check_order(same: bool) -> None:
@@ -57,14 +57,14 @@ class PassLanes:
                 "Spread the rows over all workers (df.repartition), or use fewer workers.",
             )
         self._batches: deque[tuple[int, NDArray[np.int64]]] = deque(maxlen=KEPT)
-        """Of the last batches: where each ended, and the lanes there."""
+        """For the last batches, where each ended, and the lanes there."""
         first, last = order.lines[rank if self.pinned else 0][0]
         self._weightless = [(first, min(first + 2, last))]
         """For a worker without a part of a batch, which is in the script's loop as all are."""
 
     @property
     def note(self) -> str:
-        """How the rows come, in words."""
+        """Say in words how the rows come."""
         if self.pinned:
             return "each worker reads its own rows: batch shares follow them, and balance is off"
         rows, window = len(self._order), self._data.window
@@ -79,7 +79,7 @@ class PassLanes:
 
     @property
     def left(self) -> list[int]:
-        """Rows that each worker has left, where they are pinned."""
+        """Return how many rows each worker has left, if they are pinned."""
         return self._lanes.left()
 
     def left_in(self, cells: NDArray[np.int64]) -> list[int]:
@@ -99,7 +99,7 @@ class PassLanes:
         return replace(self._lanes.export_state(), order=self._order.digest)
 
     def go_to(self, position: int) -> None:
-        """Back to where that many samples of the pass were used: what was read ahead is not."""
+        """Go back to where so many samples of the pass were used, without what was read ahead."""
         for reached, cells in self._batches:
             if reached == position:
                 self._lanes.cells[:] = cells

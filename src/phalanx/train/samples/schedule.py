@@ -1,4 +1,4 @@
-"""The schedule of a training: which segment of the data comes next, under which phase.
+"""The schedule of a training: says which segment of the data comes next, under which phase.
 
 A pass is cut into segments: where a phase of the strategy ends, where shares change, where a
 directive is carried out (another strategy, a checkpoint). Every worker comes to the same segments.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a resumed run goes on."""
+    """The point from which a resumed run continues."""
 
     epoch: int = 0
     pass_number: int = 0
@@ -34,7 +34,7 @@ class ResumePoint:
     first_pass: int = 0
     """The number of the first pass of that epoch."""
     lanes: LaneState | None = None
-    """Where that pass goes on, if its data come in blocks."""
+    """Where that pass continues, if its data come in blocks."""
 
 
 class TrainingSchedule:
@@ -48,14 +48,14 @@ class TrainingSchedule:
         self.epochs: int | None = None
         self.first_pass = 0
         self.position = 0
-        """How far the pass in hand has been used by all; exact between segments."""
+        """How far all have used the present pass; exact between segments."""
         self._resumed_at, self.start = resumed_at, resumed_at or ResumePoint()
         self.phase = self.start.phase
         self.detour = spec.on_straggler and self.phase == 1
         """Whether a straggler makes all train in the second phase."""
 
     def begin_at(self, current: Pass) -> int:
-        """Where a pass begins: not at its start if the run was resumed in the middle of it."""
+        """Return where a pass begins: in the middle, if the run was resumed there."""
         start = self._resumed_at
         if start is None or current.number > start.pass_number:
             return 0
@@ -113,7 +113,7 @@ def check_fixed(spec: Spec) -> None:
 
 
 def check_pinned(spec: Spec) -> None:
-    """Rows that one worker has cannot be shared out inside a group."""
+    """Refuse groups, which share out rows, if each row can be read by one worker only."""
     if any(phase.name == "groups" for phase in spec.phases):
         raise InputError(
             "groups share out batches among their workers, and each worker has rows of its own",

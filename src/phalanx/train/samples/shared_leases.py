@@ -1,4 +1,4 @@
-"""The counter of given samples in shared memory: free-running teams claim their next chunk here."""
+"""Gives out samples by a counter in shared memory, from which free-running teams claim chunks."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from phalanx.train.samples.pass_lanes import PassLanes
 
 RING = 64
-"""Chunks of a team that its fastest member may be ahead of its slowest."""
+"""Most chunks that a team's fastest member may be ahead of its slowest."""
 AHEAD = 4
-"""Chunks that a worker claims at once, where others are on other machines."""
+"""Chunks that a worker claims at once, if others are on other machines."""
 _TICKET, _NUMBER, _START, _WANT, _WHOLE, _REACHED, _FIRST_SHARE = range(7)
-_NUMBERS = 1 << 32  # that one ticket may use
+_NUMBERS = 1 << 32  # most numbers that one ticket may use
 
 
 class SharedLeases:
     def __init__(self, arena: Arena, least: int = 1) -> None:
-        """``least``: samples that a part has at least, if there are as many."""
+        """Make the counter; ``least``: samples that a part has at least, if there are as many."""
         self._arena, self.least = arena, least
         self._cells = arena.region("claims", 4, torch.int64).numpy()
-        # Per worker, a ring of what it claimed for its team, each with the members' parts of it.
+        # Each worker has a ring of what it claimed for its team, with the members' parts of it.
         width = _FIRST_SHARE + 2 * arena.workers
         rings = arena.region("team claims", arena.workers * RING * width, torch.int64)
         self._rings = rings.view(arena.workers, RING, width).numpy()
         self._taken = arena.region("team taken", arena.workers, torch.int64).numpy()
-        # [ticket, …]: which rows of blocks come next, while workers claim them.
+        # [ticket, …]: the rows of blocks that come next, while workers claim them.
         lanes = arena.region("lanes", 1 + LANE_CELLS * arena.workers, torch.int64)
         self._lane_cells = lanes.numpy()
         self.lanes: PassLanes | None = None
         """The lanes of the pass, if its data come in blocks."""
         self.given: OutstandingLeases | None = None
-        """Where a worker can be lost and the others go on: what each has in hand."""
+        """What each worker has in hand, if the others go on when one is lost."""
         if arena.hosts is not None:
             from phalanx.train.samples.outstanding_leases import OutstandingLeases
 
@@ -60,7 +60,7 @@ class SharedLeases:
         arena.barrier()
 
     def begin_teams(self) -> None:
-        """Teams may have changed: nothing that they claimed before counts. Collective."""
+        """Begin with new teams: nothing that they claimed before counts. Collective."""
         self._arena.barrier()
         self._taken[self._arena.rank] = 0
         if self._arena.rank == 0:
@@ -72,16 +72,16 @@ class SharedLeases:
             return self._claim(ticket, segment, want)
 
     def next_few(self, ticket: int, segment: Segment, want: int) -> list[Lease]:
-        """Several chunks for one way to the counter; none when all are given out. Between machines
-        that way takes a good part of a step. Towards the end of the segment it is one at a time, so
-        that no worker has several left while the others wait."""
+        """Claim several chunks in one visit to the counter; none if all are given out. Between
+        machines a visit takes a good part of a step. Near the end of the segment it is one at a
+        time, so that no worker has several left while the others wait."""
         found: list[Lease] = []
         assert self.given is not None
         with self._arena.lock(Locks.CLAIMS):
             while len(found) < AHEAD:
                 lease = self._claim(ticket, segment, want)
                 if lease is None:
-                    # One at a time, for the same reason: what a lost worker had in hand.
+                    # One at a time, too, so that a lost worker has little in hand.
                     if not found and (back := self.given.take_back(ticket)):
                         again = self.given.record(ticket, back.again(0), back.want)
                         found.append(replace(again, batch_end=self.position))
@@ -93,12 +93,12 @@ class SharedLeases:
         return found
 
     def reach(self, ticket: int, segment: Segment, start: int, batch: int) -> int:
-        """Where all workers take a part of each batch: how far this one, which is at ``start``, may
-        go before it asks again. After a cut they all end where the farthest of them is."""
+        """Return how far this worker, which is at ``start``, may go before it asks again, if all
+        take a part of each batch. After a cut, all end where the farthest of them is."""
         ahead = 1 if self.given is None else AHEAD
         with self._arena.lock(Locks.CLAIMS):
             counter = self._counter()
-            if counter.ticket > ticket:  # another has gone on: this segment is not cut
+            if counter.ticket > ticket:  # another worker has gone on, so this segment is not cut
                 return segment.end
             if counter.ticket == ticket and (counter.cut == ticket or counter.position > start):
                 return counter.position
@@ -119,7 +119,7 @@ class SharedLeases:
         """Claim at most as many rows as ``lease`` has from this worker's lane; ``None`` if only
         others can read what is left."""
         assert self.lanes is not None
-        if self._lane_cells[0] != counter.ticket:  # as all workers know it
+        if self._lane_cells[0] != counter.ticket:  # so that all workers know it
             self._lane_cells[1:] = self.lanes.cells
             self._lane_cells[0] = counter.ticket
         worker = self._arena.rank if lane < 0 else lane
@@ -132,8 +132,8 @@ class SharedLeases:
         return replace(lease_of(rows[0], 0, count, count, want), batch_end=position)
 
     def others_have_more(self, ticket: int, segment: Segment) -> bool:
-        """Whether there are samples to give out that this worker cannot read. It waits for them:
-        one counter is enough only if no worker is a segment ahead of it."""
+        """Whether there are samples to give out that this worker cannot read. It waits for them,
+        because one counter is enough only if no worker is a segment ahead of it."""
         counter, lanes = self._counter(), self.lanes
         if lanes is None or not lanes.pinned or counter.cut == ticket:
             return False
@@ -159,8 +159,8 @@ class SharedLeases:
         shares: Sequence[float],
         gone: Callable[[], bool] | None = None,
     ) -> Lease | None:
-        """This member's part of the team's next chunk, which the first member to come claims. What
-        the others make of it is what that one has written down."""
+        """Return this member's part of the team's next chunk. The first member to come claims the
+        chunk, and writes it down for the others."""
         rank, first = self._arena.rank, members[0]
         if self._taken[rank] // _NUMBERS != ticket:
             self._taken[rank] = ticket * _NUMBERS
@@ -185,7 +185,7 @@ class SharedLeases:
         return _part(found, list(members).index(rank))
 
     def _together(self, taken: int, members: Sequence[int]) -> Callable[[], bool]:
-        """A test that all members have come to this ticket, none of them a whole ring behind."""
+        """Return a test that all members have come to this ticket, none of them a ring behind."""
         chosen, ticket = list(members), taken // _NUMBERS
 
         def ready() -> bool:

@@ -1,4 +1,4 @@
-"""Where this worker finds itself: started by Phalanx, by a cluster's launcher, or alone."""
+"""Finds out how this worker was started: by Phalanx, by a cluster's launcher, or alone."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Environment:
     skew: float = 0.0
     """Seconds that this machine's wall clock is ahead of the controller's."""
     virtual: ThreadArena | None = None
-    """Whose time is virtual: this worker's, where the cluster is not there."""
+    """The arena that counts virtual time, if the cluster is only simulated."""
     stop_seconds: float = 2.0
-    """How long a worker that is asked to stop waits for a place where that can be done in order."""
+    """Seconds a worker has to stop in order when it is asked to; then its script is interrupted."""
 
     @property
     def launched(self) -> bool:
@@ -62,16 +62,16 @@ class Environment:
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Numbers of two settings of ``mallopt``."""
+"""The numbers by which ``mallopt`` knows two of its settings."""
 _MOST_KEPT = 512 << 20
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Let the C library keep what a step frees, for the next step. As it is, it gives blocks of
-    some megabytes back to the system, which hands out zeroed pages again one by one: a fifth of the
-    step of a small CNN. Blocks above 32 MB it gives back all the same. What a user has set, or
-    another library than glibc, stays as it is."""
+    """Let the C library keep the memory that a step frees, for the next step. By default it returns
+    blocks of some megabytes to the system, which zeroes each page again when it is next used; that
+    took a fifth of the step of a small CNN. Blocks above 32 MB are still returned. Settings of the
+    user, and C libraries other than glibc, are left alone."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if mallopt is None or tuned or any(name.startswith("MALLOC_") for name in os.environ):
@@ -81,7 +81,7 @@ def keep_freed_memory() -> None:
 
 
 def detect() -> Environment:
-    """Read this worker's variables (its thread's, or its process's)."""
+    """Read this worker's environment from the variables of its thread or its process."""
     keep_freed_memory()
     inside = context.current()
     variables: Mapping[str, str] = inside.environment if inside else os.environ
@@ -130,7 +130,7 @@ def between_machines(environment: Environment) -> bool:
 
 
 def _across_machines(variables: Mapping[str, str]) -> Environment:
-    """Started by Phalanx on several machines, whose workers meet as any others do."""
+    """Return the environment of a worker that Phalanx started on one of several machines."""
     from phalanx.train.start.launcher_env import own_seat
 
     seat, chosen = own_seat(variables), _settings(variables)
@@ -155,7 +155,7 @@ def _data(variables: Mapping[str, str], chosen: RunSettings) -> Path | None:
 
 
 def _stop_seconds(variables: Mapping[str, str]) -> float:
-    """Seconds to stop in: the launcher's grace, less some for the last words."""
+    """Return ``stop_seconds``: the launcher's grace, less a second to report the end."""
     given = variables.get(settings.GRACE)
     return max(0.5, float(given) - 1.0) if given else Environment.stop_seconds
 
@@ -211,7 +211,7 @@ def _arena(hub: Hub | None, variables: Mapping[str, str], rank: int, workers: in
 
 @cache
 def _process_arena(descriptor: int, rank: int, workers: int) -> ShmArena:
-    """One per process: a script may train several models, one after another."""
+    """Return the one arena of this process: a script may train several models in turn."""
     return ShmArena(descriptor, rank, workers)
 
 
@@ -223,5 +223,5 @@ def _device(name: str) -> torch.device:
         )
     device = torch.device(name)
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # else whatever names no device would open the first GPU too
+        torch.cuda.set_device(device)  # else code that names no device would open the first GPU
     return device

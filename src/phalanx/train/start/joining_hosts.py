@@ -42,13 +42,13 @@ LEAVE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Ticket:
-    """What a process needs to be let in."""
+    """All that a process needs to be let in."""
 
     seat: Seat
     key: RunKey
     machine: str
     address: str
-    """This machine's address, as the others reach it."""
+    """The address at which the others reach this machine."""
     meet_at: str
     tls: bool
     server_request: ServerRequest
@@ -66,7 +66,7 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
     path, pool = None if ours else variables.get(names.POOL), None
     links = _told_links(variables) if ours else {}
     if path:
-        # Here, because most workers read none: it takes as long to import as all else of ours.
+        # Here, because most workers read none, and importing it takes as long as all else of ours.
         from phalanx.pool.blueprint import read_blueprint
 
         pool, probe = read_blueprint(Path(path)), read_probe(Path(path))
@@ -74,7 +74,7 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
     hostname, addresses = os.uname().nodename, own_addresses()
     address = own_address(variables, pool, hostname, seat.meet_at, addresses=addresses)
     machine = machine_of(pool, hostname, addresses) if pool else None
-    # The members that the launcher names, or else the blueprint.
+    # The members are those that the launcher names, or else those of the blueprint.
     given = tuple(filter(None, variables.get(names.MEMBERS, "").split(",")))
     return Ticket(
         seat,
@@ -89,7 +89,7 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
 
 
 def _servers(variables: Mapping[str, str]) -> int | list[str] | None:
-    """How many parameter servers, or the names of their machines."""
+    """Return how many parameter servers there are, or the names of their machines."""
     text = variables.get(names.SERVERS, "").strip()
     if text.isdecimal():
         return int(text)
@@ -97,7 +97,7 @@ def _servers(variables: Mapping[str, str]) -> int | list[str] | None:
 
 
 def _told_links(variables: Mapping[str, str]) -> dict[str, float]:
-    """What the launcher, which has the pool, says of it."""
+    """Return what the launcher, which has the pool, says of the links."""
     text = variables.get(names.LINKS)
     try:
         return msgspec.json.decode(text, type=dict[str, float]) if text else {}
@@ -109,7 +109,7 @@ def _told_links(variables: Mapping[str, str]) -> dict[str, float]:
 def take_seat(seat: Seat) -> RemoteArena:
     """Become a worker: once in a process, which may train several models, one after another."""
     ticket = ticket_of(seat, os.environ)
-    os.environ.pop(KEY_VARIABLE, None)  # processes that this one starts have no use for it
+    os.environ.pop(KEY_VARIABLE, None)  # processes that this one starts must not have it
     keeper = _keep_coordinator(ticket) if seat.process == 0 else None
     arena = become_worker(
         (ticket.meet_at, seat.port),
@@ -136,7 +136,7 @@ def _keep_coordinator(ticket: Ticket) -> subprocess.Popen[bytes]:
 
 
 def _leave(arena: RemoteArena, keeper: subprocess.Popen[bytes] | None, words: Path) -> None:
-    """The last thing of a process: others learn whether it ended in good order."""
+    """Tell the others, as the last act of a process, whether it ended in good order."""
     well = not arena.training
     with suppress(PhalanxError, OSError):
         if arena.hosts is not None:
@@ -150,7 +150,7 @@ def _leave(arena: RemoteArena, keeper: subprocess.Popen[bytes] | None, words: Pa
 
 
 def _ending(path: Path) -> tuple[Ending, str]:
-    """How this process failed, with the reason in one line, if it left that."""
+    """Return how this process failed, with the reason in one line, if it left that."""
     if stopping.asked():
         return Ending.STOPPED, ""
     with suppress(OSError, IndexError):
@@ -160,7 +160,7 @@ def _ending(path: Path) -> tuple[Ending, str]:
 
 
 def device_of(arena: RemoteArena) -> torch.device:
-    """Workers of a machine take its GPUs in turn; without any they compute on its cores."""
+    """Return a worker's device: workers of a machine take its GPUs in turn, or else its cores."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", arena.host.rank % torch.cuda.device_count())
@@ -174,13 +174,13 @@ def run_folder(seat: Seat, variables: Mapping[str, str]) -> RunPaths:
 
 
 def serve(seat: Seat) -> NoReturn:
-    """Be a parameter server, until all workers have left; this ends the process."""
+    """Be a parameter server until all workers have left; then end the process."""
     ticket = ticket_of(seat, os.environ)
     torch.set_num_threads(1)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     if seat.launcher == "phalanx":
-        # Asked to stop together with its workers, it is still needed: they save first.
+        # The workers may be asked to stop at the same time, and save before they end: serve them.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     keeper = _keep_coordinator(ticket) if seat.process == 0 else None
     listener = Listener(ticket.address, ticket.key, tls=ticket.tls, members=ticket.members)
@@ -209,7 +209,7 @@ def serve(seat: Seat) -> NoReturn:
     os._exit(code)  # a client's thread that is still in torch would abort an interpreter that ends
 
 
-if __name__ == "__main__":  # as our own launcher starts a server
+if __name__ == "__main__":  # our own launcher starts a server so
     own = own_seat(os.environ)
     if own is None:
         raise SystemExit("error: this program is started by a launcher of Phalanx, not by hand")

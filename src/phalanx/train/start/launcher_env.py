@@ -1,4 +1,4 @@
-"""Which process of a run this is, and where all meet, when a cluster's own launcher started it.
+"""Finds the process's place in a run that a cluster's own launcher started, and where all meet.
 
 Each launcher (torchrun, Open MPI's mpirun, Slurm's srun, or a person) says it in variables of its
 own; here they are mapped to one :class:`Seat`. Nothing is connected and nothing is asked of the
@@ -23,11 +23,11 @@ from phalanx.core.settings import PRECISIONS, Precision, RunSettings
 from phalanx.core.spec import parse_spec
 
 Numbers = tuple[int, int]
-"""Of a process, and how many there are."""
+"""The number of a process, and how many there are."""
 LauncherName = Literal["torchrun", "mpirun", "srun", "by hand", "phalanx"]
 MOST_SEED = 2**32
 _FIRST_PORT, _PORTS = 15000, 15000
-"""Below the ports that Linux hands out by itself (from 32768)."""
+"""The first port and how many: below the ports that Linux hands out by itself (from 32768)."""
 _COUNT = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 
 
@@ -40,11 +40,11 @@ class Seat:
     """The process's number among all, from 0."""
     processes: int
     locals: int | None
-    """How many are on its machine; ``None`` is unknown."""
+    """How many processes are on its machine; ``None``: unknown."""
     meet_at: str
     """The address (or name) of the machine of process 0."""
     port: int
-    """Where process 0 listens: never the launcher's own port."""
+    """The port on which process 0 listens; never the launcher's own."""
     run: str
     """A word that all processes of this start share."""
     machine: str
@@ -56,7 +56,7 @@ def seat_of(variables: Mapping[str, str], hostname: str) -> Seat | None:
         return None
     found = Variables(variables)
     for process, processes, read in _LAUNCHERS:
-        # A batch script has SLURM_PROCID too, and runs once: only steps have the other one.
+        # A batch script has SLURM_PROCID too, but runs once: only steps have the other variable.
         if found.text(processes) or (found.text(process) and read is not _srun):
             numbers = numbers_of(found, process, processes)
             return None if numbers[1] == 1 else read(found, numbers, slug(hostname))
@@ -68,7 +68,7 @@ def own_seat(variables: Mapping[str, str]) -> Seat | None:
     if {settings.RANK, hosts.MEET} - variables.keys() or settings.ARENA in variables:
         return None
     found = Variables(variables)
-    # With parameter servers there are more processes than workers.
+    # With parameter servers, there are more processes than workers.
     count = hosts.PROCESSES if hosts.PROCESSES in variables else settings.WORKERS
     numbers = numbers_of(found, settings.RANK, count)
     machine = found.text(settings.MACHINE) or "here"
@@ -112,7 +112,7 @@ def _by_hand(found: Variables, numbers: Numbers, machine: str) -> Seat:
 def _by_our_variables(
     found: Variables, launcher: LauncherName, numbers: Numbers, machine: str, wanted: str
 ) -> Seat:
-    """``wanted``: what ``PHALANX_MEET`` should have been."""
+    """Return the seat; ``wanted``: what ``PHALANX_MEET`` should have been."""
     meeting = address, port = meeting_of(found, "", None, wanted)
     here = found.number(hosts.LOCALS, least=1, most=numbers[1])
     return Seat(launcher, *numbers, here, *meeting, run_word(found, f"{address}-{port}"), machine)
@@ -121,13 +121,13 @@ def _by_our_variables(
 def _torchrun(found: Variables, numbers: Numbers, machine: str) -> Seat:
     here = found.number("LOCAL_WORLD_SIZE", least=1, most=numbers[1])
     taken = found.number("MASTER_PORT", least=1, most=65535)
-    # torchrun itself listens on MASTER_PORT.
+    # The port is not MASTER_PORT, on which torchrun itself listens.
     beside = None if taken is None else taken + 1 if taken < 65535 else taken - 1
     meeting = address, port = meeting_of(
         found, found.text("MASTER_ADDR"), beside, "the address of process 0, such as 10.0.0.1:29501"
     )
     given = found.text("TORCHELASTIC_RUN_ID")
-    # "none" is what torchrun says without --rdzv-id.
+    # torchrun says "none" without --rdzv-id.
     run = given if given not in ("", "none") else f"{address}-{taken or port}"
     again = found.number("TORCHELASTIC_RESTART_COUNT")
     run = run_word(found, f"{run}-again-{again}" if again else run)
@@ -136,7 +136,7 @@ def _torchrun(found: Variables, numbers: Numbers, machine: str) -> Seat:
 
 def _mpirun(found: Variables, numbers: Numbers, machine: str) -> Seat:
     here = found.number("OMPI_COMM_WORLD_LOCAL_SIZE", least=1, most=numbers[1])
-    # Open MPI names the machine of mpirun itself, where process 0 need not be.
+    # Open MPI names the machine of mpirun, where process 0 need not be.
     meeting = address, port = meeting_of(
         found, "", None, f"mpirun -x {hosts.MEET}=10.0.0.1:9900, the machine of process 0"
     )
@@ -148,7 +148,7 @@ def _mpirun(found: Variables, numbers: Numbers, machine: str) -> Seat:
 def _srun(found: Variables, numbers: Numbers, machine: str) -> Seat:
     job, step = found.number("SLURM_JOB_ID", least=1), found.number("SLURM_STEP_ID")
     nodes = found.text("SLURM_STEP_NODELIST") or found.text("SLURM_JOB_NODELIST")
-    # The port: every process of a step works out the same, jobs on one machine different ones.
+    # The port is the same for every process of a step, and differs between jobs on one machine.
     meeting = address, port = meeting_of(
         found,
         first_host(nodes) if nodes else "",
@@ -163,7 +163,7 @@ def _srun(found: Variables, numbers: Numbers, machine: str) -> Seat:
     return Seat("srun", *numbers, here, *meeting, run, slug(node) if node else machine)
 
 
-# In this order: a torchrun that srun started has the variables of both, and its own count.
+# The order matters: a torchrun that srun started has both's variables, and its own count.
 _LAUNCHERS = (
     (hosts.PROCESS, hosts.PROCESSES, _by_hand),
     ("RANK", "WORLD_SIZE", _torchrun),
@@ -199,7 +199,7 @@ def first_host(text: str) -> str:
 
 
 def tasks_by_node(name: str, text: str) -> list[int]:
-    """``2(x3),1`` as 2, 2, 2, 1."""
+    """Return 2, 2, 2, 1 for ``2(x3),1``."""
     counts: list[int] = []
     for part in text.split(","):
         found = _COUNT.fullmatch(part.strip())
@@ -215,8 +215,8 @@ _NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]*")
 
 
 class Variables:
-    """The environment variables of a process, also read as numbers; an empty one counts as not
-    set, and a wrong one is one clear line that names it."""
+    """The environment variables of a process, also read as numbers. An empty one counts as not set;
+    a wrong one gives one clear line that names it."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables
@@ -225,7 +225,7 @@ class Variables:
         return self._variables.get(name, "").strip()
 
     def number(self, name: str, *, least: int = 0, most: int = 2**63 - 1) -> int | None:
-        """The whole number in ``name``; ``None`` when it is not set."""
+        """Return the whole number in ``name``; ``None`` if it is not set."""
         text = self.text(name)
         if not text:
             return None
@@ -241,7 +241,7 @@ class Variables:
 
 
 def numbers_of(found: Variables, process: str, processes: str) -> Numbers:
-    """This process's number and how many there are, which have to fit."""
+    """Return this process's number and how many there are, and check that they fit."""
     count, number = found.number(processes, least=1, most=MOST_PROCESSES), found.number(process)
     if count is None or number is None:
         name, beside = (processes, process) if count is None else (process, processes)
@@ -276,7 +276,7 @@ def meeting_of(found: Variables, address: str, port: int | None, wanted: str) ->
 
 
 def _split(text: str) -> tuple[str, int | None]:
-    """``HOST``, ``HOST:PORT``, ``[ADDRESS]:PORT``, or an IPv6 address alone."""
+    """Split ``HOST``, ``HOST:PORT``, ``[ADDRESS]:PORT``, or an IPv6 address alone."""
     bracketed = re.fullmatch(r"\[([^\[\]]+)\](?::(.+))?", text)
     if bracketed:
         host, port = bracketed[1], bracketed[2] or ""
@@ -290,5 +290,5 @@ def _split(text: str) -> tuple[str, int | None]:
 
 
 def run_word(found: Variables, otherwise: str) -> str:
-    """A word that may be part of a folder's name."""
+    """Return a word that may be part of a folder's name."""
     return slug(found.text(hosts.RUN_ID) or otherwise)[:100]

@@ -1,4 +1,4 @@
-"""From joining to the last word: what a worker tells about itself, and how it is stopped."""
+"""Reports a worker's life from joining to its last word, and stops it when asked."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Lifecycle:
         self._rank = environment.rank
         self._began, self._script = self._clock.now(), script_seconds()
         self.trained = self.evaluated = 0.0
-        """Seconds of both."""
+        """Seconds of training, and of evaluation."""
         self._stops_in_order = False
         """Whether others have to be informed, or something saved, before this worker ends."""
         self.stopped = False
@@ -79,7 +79,7 @@ class Lifecycle:
             _told.started = True
             read = sum(r.seconds for r in LOADED if r.thread == threading.get_ident())
             launched = environment.started or self._began
-            # Before it joins, the script prepares its data: the rest of the time is our start.
+            # Before it joins, the script prepares its data: only the rest of the time is our start.
             self._phase("start", max(0.0, now - launched - self._script))
             self._phase("prepare", max(0.0, self._script - read))
         self._writer.emit(
@@ -112,7 +112,7 @@ class Lifecycle:
         self._writer.emit(PhaseDone(time=now, rank=self._rank, phase=name, seconds=seconds))
 
     def end(self, status: str, bytes_sent: int = 0, epochs: int = 0) -> None:
-        """Training is over; everything is on disk when this returns."""
+        """End the training; everything is on disk when this returns."""
         if self.over:
             return
         self.over = True
@@ -132,7 +132,7 @@ class Lifecycle:
         self._writer.flush()
 
     def fail(self, line: str, code: int = SCRIPT_FAILED) -> None:
-        """Training has failed where no exception reaches the script: it has left its loop."""
+        """Report a failure that no exception brings to the script, which has left its loop."""
         print(f"phalanx: {line}", file=sys.stderr, flush=True)
         if self._environment.paths is not None:
             with contextlib.suppress(OSError):
@@ -158,17 +158,17 @@ class Lifecycle:
         if self._has_stopped:
             self.end("stopped")
         else:
-            self.end("failed")  # unless it has ended well
+            self.end("failed")  # unless it has ended well already
             if self._failed and not self._environment.thread:
                 self._writer.close()
                 sys.stdout.flush()
                 os._exit(self._failed)  # no exception reaches the exit code any more
-        self._writer.close()  # not before: a script may log after its training
+        self._writer.close()  # not before, because a script may log after its training
 
     # -- being stopped -----------------------------------------------------------------------
 
     def obey(self) -> None:
-        """The stop is under way, also if only others were asked: it takes the time it takes."""
+        """Note that the stop is under way, also if only others were asked: it may take its time."""
         stopping.ask()
         self.stopped = self._obeyed = True
         self._be_deaf()
@@ -179,7 +179,7 @@ class Lifecycle:
 
     def _on_terminate(self, _signal: int, _frame: FrameType | None) -> None:
         if os.getpid() != self._process:
-            return  # a process that reads data for this one: it ends with it
+            return  # a process that reads data for this worker ends with it
         again = self.stopped
         stopping.ask()
         self.stopped = True

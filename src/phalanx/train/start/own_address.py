@@ -1,4 +1,4 @@
-"""The address at which other machines reach this one: configured, never guessed.
+"""Finds the address at which other machines reach this one: configured, never guessed.
 
 The interface comes from ``PHALANX_ADDRESS`` or from the pool. A name is looked up once, here, and
 has to lead to an address of this machine: many systems resolve their own name to loopback, where
@@ -36,7 +36,7 @@ def own_address(
     addresses: Sequence[str],
     lookup: Lookup = look_up,
 ) -> str:
-    """The address of this machine (which has ``addresses``) that the others connect to."""
+    """Return the address of this machine (which has ``addresses``) that the others connect to."""
     told = variables.get(hosts.ADDRESS, "").strip()
     if told:
         return _told(told, addresses)
@@ -60,7 +60,7 @@ def own_address(
 
 
 def meeting_address(meet_at: str, pool: Pool | None) -> str:
-    """Where process 0 is met: a machine's name in the pool stands for its host."""
+    """Return where process 0 is met: a machine's name in the pool stands for its host."""
     for machine in pool.machines if pool else ():
         if machine.name == meet_at and not machine.is_here:
             return _bare(machine.host)
@@ -68,12 +68,12 @@ def meeting_address(meet_at: str, pool: Pool | None) -> str:
 
 
 def machine_of(pool: Pool, hostname: str, addresses: Sequence[str]) -> Machine | None:
-    """The pool's machine that is this one: by its address, else by its name."""
+    """Return the pool's machine that is this one: by its address, else by its name."""
     here = [m for m in pool.machines if _among(_bare(m.host), addresses)]
     names = {hostname.lower(), hostname.lower().partition(".")[0]}
     named = [m for m in pool.machines if {m.name.lower(), m.host.lower()} & names]
     local = [m for m in pool.machines if m.is_here]
-    # A loopback address is everybody's own: a name says more.
+    # All machines have loopback addresses, so a name says more.
     real = [m for m in here if not is_loopback(_bare(m.host))]
     return next(iter([*real, *named, *here, *local]), None)
 
@@ -117,7 +117,7 @@ def _in_network(text: str, addresses: Sequence[str]) -> str:
 
 
 def _of_machine(machine: Machine, addresses: Sequence[str], lookup: Lookup) -> str:
-    """The address in the pool, or the one that its name there stands for."""
+    """Return the address in the pool, or the one to which its name there leads."""
     host = _bare(machine.host)
     found = [host] if _read(host) is not None else list(lookup(host))
     usable = [a for a in found if _among(a, addresses) and (a == host or not is_loopback(a))]

@@ -33,7 +33,7 @@ def seed_everything(python: int, numpy: int, torch_word: int) -> None:
 
 
 def seed_this_worker() -> None:
-    """Called before the script of a worker begins."""
+    """Seed a worker before its script begins."""
     inside = context.current()
     variables = inside.environment if inside else os.environ
     chosen = RunSettings.from_json(variables.get(settings.SETTINGS, "{}"))
@@ -45,7 +45,7 @@ class CommonSeed:
     """What the generators of all ranks have in common: also the script's own ``manual_seed``."""
 
     states: tuple[bytes, bytes, bytes]
-    """The states of Python, NumPy and torch, apart: a script may seed only one of them."""
+    """The states of Python, NumPy and torch, apart, because a script may seed only one of them."""
 
     @staticmethod
     def now() -> CommonSeed:
@@ -55,12 +55,12 @@ class CommonSeed:
         return CommonSeed((repr(random.getstate()).encode(), numpy, torch_state))
 
     def own(self, rank: int) -> None:
-        """Give this rank random streams of its own; the first one goes on as it would alone."""
+        """Give this rank random streams of its own; the first rank continues as it would alone."""
         if rank:
             self._seed(f"rank {rank}")
 
     def common(self) -> None:
-        """The same streams for all ranks again."""
+        """Give all ranks the same streams again."""
         self._seed("after the training")
 
     def _seed(self, purpose: str) -> None:
@@ -72,16 +72,16 @@ _FORKS = 8
 
 
 class Streams(CommonSeed):
-    """Torch's numbers on one worker; with one worker there is but one stream."""
+    """Torch's random numbers on one worker, in two streams; with one worker there is but one."""
 
     def __init__(self) -> None:
         self._rank: int | None = None
         self._in_pass = False
         self._common: torch.Tensor | None = None
-        """While the worker draws from its own."""
+        """The common stream, while the worker draws from its own."""
         self._own: torch.Tensor | None = None
         self._forks: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """Both streams before the script seeded torch: it may put back what was before."""
+        """Both streams before the script seeded torch, because it may put back what was before."""
 
     def own(self, rank: int) -> None:
         """Give this worker a stream of its own in each pass from now on."""
@@ -119,7 +119,7 @@ class Streams(CommonSeed):
                 self.enter_pass()
 
     def seeded(self, before: torch.Tensor) -> None:
-        """The script has seeded torch: both streams begin anew."""
+        """Begin both streams anew, because the script has seeded torch."""
         self._own = None
         if self._common is not None:
             self._forks = [*self._forks[1 - _FORKS :], (before, self._common)]
@@ -138,7 +138,7 @@ class Streams(CommonSeed):
                 return
 
     def _own_of(self, state: torch.Tensor) -> torch.Tensor:
-        if not self._rank:  # the first one goes on as it would alone
+        if not self._rank:  # the first rank continues as it would alone
             return state
         word = hashlib.sha256(state.numpy().tobytes() + f"rank {self._rank}".encode()).digest()[:8]
         seed = int.from_bytes(word, "little") >> 1

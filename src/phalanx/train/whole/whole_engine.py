@@ -1,8 +1,8 @@
-"""``WholeEngine``: a worker that trains as one alone, beside others that do the very same.
+"""``WholeEngine``: trains as a single worker would; the others run the same script with it.
 
-Everything that a training decides is common, so the mathematics are those of a single worker:
-``workers`` is 1. What the workers do share is the computing inside calls of models, and when they
-stop, save, or find that one of them has diverged.
+All workers see the same batches and make the same decisions, so the mathematics are those of one
+worker: ``workers`` is 1. They divide the computing inside calls of models, and agree on when to
+stop, save, or report that one of them has diverged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from phalanx.train.whole.row_plan import rows_in
 
 
 class _WholeControl(Control):
-    """The control of workers that see whole batches: the strategy stays as it is."""
+    """The control of workers that see whole batches; it refuses to switch the strategy."""
 
     shares: list[float]
     """The shares of a batch in the current segment."""
@@ -45,7 +45,7 @@ class _WholeControl(Control):
     def after_segment(self, ticket: int, position: int) -> tuple[int, Directive | None]:
         position, directive = super().after_segment(ticket, position)
         self.shares = list(self.watch.shares)
-        if directive is not None and directive.kind is Kind.SWITCH:  # no reason to end a training
+        if directive is not None and directive.kind is Kind.SWITCH:  # the training goes on
             if self._first:
                 say_refused(InputError("it is in view whole", "Start it with --view parts."))
             directive = None
@@ -84,7 +84,7 @@ class WholeEngine(ArenaEngine):
         self.exchange = WholeExchange(self, optimizers, clock, emulation)
 
     def shared_calls(self, say_once: Callable[[str], None], saved: State) -> SharedCalls:
-        """With random numbers that go on from those ``saved``, of a run that was interrupted."""
+        """Make this worker's ``SharedCalls``, which continue from ``saved`` in a resumed run."""
         calls = self._calls = SharedCalls(self.collective, lambda: self.directives.shares, say_once)
         calls.alone_left = self._plan.length(0)
         if "whole.left" in saved:
@@ -99,7 +99,7 @@ class WholeEngine(ArenaEngine):
         self.collective.is_left = True
 
     def rows_since_step(self) -> int:
-        """Of the batch that the script has made, this worker's."""
+        """Return the rows of the script's batch that this worker computed, and reset the count."""
         rows = self._calls.computed
         self._calls.trained = self._calls.computed = 0
         return rows
@@ -178,7 +178,7 @@ class WholeExchange(Exchange):
         return self._told(Timing(), self._meet(0))
 
     def _meet(self, index: int) -> float:
-        """All workers are about to step with the same optimizer, whose settings are alike."""
+        """Wait until all workers are about to step with this optimizer; return the seconds."""
         asked, control = self._clock.now(), self._engine.directives
         control.announce(index, self._engine.active, 0)
         control.rendezvous.wait()

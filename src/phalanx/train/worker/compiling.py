@@ -1,4 +1,4 @@
-"""``--compile``: the model's passes by ``torch.compile``, where that is faster.
+"""``--compile``: models run by ``torch.compile``, where that is faster.
 
 Only batches of one shape run compiled. A short last batch, an evaluation or a share of another size
 runs as it is, so that nothing is compiled over and over; a shape that stays becomes the compiled
@@ -22,16 +22,16 @@ from phalanx.data.structure import tensors_in
 Say = Callable[[str], None]
 Shape = tuple[tuple[torch.Size, torch.dtype], ...]
 SETTLED = 5
-"""Calls of one shape in a row until it is the one to compile: what a step costs has settled."""
+"""Calls in a row with one shape before it is measured or compiled."""
 BLOCK = 20
-"""Calls that are timed as one."""
+"""Calls that are timed together."""
 MOST_SHAPES = 3
 
 
 def compile_models(
     models: Sequence[nn.Module], mode: CompileMode, device: torch.device, say: Say
 ) -> None:
-    """From here on each of ``models`` runs compiled where ``mode`` says so."""
+    """Let each of ``models`` be compiled as ``mode`` says, from its next calls on."""
     for model in models:
         if isinstance(model, Mirror):
             say("--compile is for PyTorch models; Keras has model.compile(jit_compile=True)")
@@ -42,11 +42,11 @@ def compile_models(
 
 
 class Compiled:
-    """What a model's call goes through: eager first, compiled once its batches have one shape."""
+    """Runs the calls of a model: eager at first, compiled once its batches keep one shape."""
 
     def __init__(self, model: nn.Module, mode: CompileMode, device: torch.device, say: Say) -> None:
         self._model, self._say = model, say
-        # What goes around this class; a function of ours, because torch's own is passed over.
+        # The uncompiled call. It is wrapped, because torch.compile skips torch's own functions.
         self._plain: Callable[..., Any] = lambda *args, **kwargs: model._call_impl(*args, **kwargs)
         fastest = "reduce-overhead" if device.type == "cuda" else "default"
         self._measures, self._mode = mode == "auto", fastest if mode == "auto" else mode
@@ -54,13 +54,13 @@ class Compiled:
         self._compiled: list[Shape] = []
         self._shape: Shape = ()
         self._row = 0
-        """Calls of the same shape, one after the other."""
+        """Calls in a row that had the same shape."""
         self._over = False
         self._timer = _Timer(device)
         self._eager: float | None = None
         self._began: float | None = None
         self._cost = 0.0
-        """When the first compiled step, which compiles, began, and how long it took."""
+        """Seconds of the step that compiled, which began at ``_began``."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain, model = self._plain, self._model
@@ -76,7 +76,7 @@ class Compiled:
         return plain(*args, **kwargs)
 
     def _consider(self, shape: Shape, args: Any, kwargs: Any) -> Any:
-        """A shape that stays: compile it, after a look at what it takes as it is."""
+        """Compile for a shape that stays; with ``auto``, first time the uncompiled calls."""
         plain = self._plain
         if self._measures and self._eager is None:
             self._eager = self._timer.of_block()
@@ -85,7 +85,7 @@ class Compiled:
         try:
             fast = self._fast or torch.compile(self._plain, dynamic=False, mode=self._mode)
             self._fast, outputs = fast, fast(*args, **kwargs)
-        except Exception as error:  # whatever it cannot compile, it can run
+        except Exception as error:  # what cannot be compiled can still run as it is
             self._give_up(f"torch.compile failed ({type(error).__name__}); the model runs as it is")
             return plain(*args, **kwargs)
         self._compiled.append(shape)
@@ -94,7 +94,7 @@ class Compiled:
 
     def _run(self, args: Any, kwargs: Any) -> Any:
         assert self._fast is not None
-        if self._began is not None:  # with the backward pass, which is compiled when it comes
+        if self._began is not None:  # includes compiling the backward pass
             self._cost, self._began = perf_counter() - self._began, None
         if self._eager is not None and self._measures:
             self._judge()
@@ -119,7 +119,7 @@ class Compiled:
 
 
 class _Timer:
-    """Seconds of a call, from a block of them; the first calls of a kind do not count."""
+    """Measures the seconds of a call over a block of calls; the first ones are not timed."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -129,7 +129,7 @@ class _Timer:
         self._calls, self._began = -SETTLED, 0.0
 
     def of_block(self) -> float | None:
-        """Called at the beginning of each; ``None`` until the block is over."""
+        """Count a call that begins; return the seconds of one call when the block is over."""
         if self._calls in (0, BLOCK):
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)

@@ -32,11 +32,11 @@ from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
 
-UNHEARD = 64  # channels that may be open before they have said hello
+UNHEARD = 64  # most open channels that have not said hello
 
 
 class Arrivals:
-    """Registers them in ``selector``, without data until they are clients."""
+    """Takes in new channels, which are in ``selector`` without data until they are clients."""
 
     def __init__(
         self, listener: Listener, selector: selectors.BaseSelector, processes: int
@@ -56,8 +56,8 @@ class Arrivals:
     def hear(
         self, channel: Channel, present: Mapping[int, Client], lost: Sequence[m.Lost]
     ) -> Client | None:
-        """The process that ``channel`` introduces, unless it is a wrong one, or one is ``lost``
-        already, so that there will never be all of them."""
+        """Return the process that ``channel`` introduces; refuse a wrong one, and everyone if one
+        is ``lost`` already."""
         try:
             header, size = channel.receive()
             hello = m.request_decoder.decode(header)
@@ -101,7 +101,7 @@ LOOK_SECONDS = 0.5
 
 
 class Coordinator:
-    """Serves ``processes`` processes, until all have said good-bye or gone."""
+    """Serves ``processes`` processes, until all have said good-bye or are lost."""
 
     def __init__(self, listener: Listener, processes: int) -> None:
         self._listener, self._processes = listener, processes
@@ -112,7 +112,7 @@ class Coordinator:
         self._clients: list[Client] = []
         self._ended: list[m.Lost] = []
         self._never: list[m.Lost] = []
-        """Processes that were lost before all had come."""
+        """Processes that were lost before all had arrived."""
         self._workers: dict[int, Client] = {}
         self._changes = MemoryChanges()
         self._meetings: defaultdict[tuple[int, ...], list[tuple[Client, m.Meet]]] = defaultdict(
@@ -212,7 +212,7 @@ class Coordinator:
             self._say(client, m.Welcome(client.rank, members[0], members[1], self._run))
 
     def _lose(self, client: Client, ending: m.Ending = m.Ending.VANISHED, words: str = "") -> None:
-        """Tell all of a lost client; those who waited for it go on, or give up."""
+        """Tell everyone of a lost client; those who waited for it go on, or give up."""
         if client not in self._clients:
             return
         self._forget_client(client)
@@ -236,7 +236,7 @@ class Coordinator:
         self._over = not any(not c.hello.serves for c in self._clients)
 
     def _settle_without(self) -> None:
-        """Waits no longer for processes that have left."""
+        """Stop waiting for processes that have left."""
         for members in list(self._meetings):
             self._complete(members)
 
@@ -247,7 +247,7 @@ class Coordinator:
             self._lose(client)
 
     def _tell(self, client: Client, seq: int, *, granted: bool = True, refused: str = "") -> None:
-        """Answer, with all that is new."""
+        """Answer a request, and send all changes that are new to the client."""
         runs, places, values = self._changes.news_for(client)
         answer = m.CoordinatorAnswer(seq, runs, granted, time=time.monotonic(), refused=refused)
         self._say(client, answer, places, values)
@@ -278,7 +278,7 @@ class Coordinator:
             self._tell(client, request.seq, refused="" if same else m.UNLIKE)
 
     def _refuse(self, clients: Sequence[Client], members: Sequence[int] = ()) -> bool:
-        """A worker that has ended its script cannot be met."""
+        """Refuse to meet, if one of the workers has ended its script."""
         missing = [lost for lost in self._ended if not members or lost.rank in members]
         for client in clients if missing else ():
             self._say(client, missing[0])

@@ -1,4 +1,4 @@
-"""A worker's words to the coordinator and the answers to them, also for several threads at once.
+"""A worker's requests to the coordinator and their answers, also from several threads at once.
 
 A thread that waits reads, one at a time, and leaves the others' answers where they find them. No
 thread keeps another from speaking while it waits: it may wait for what the other has to release.
@@ -21,7 +21,7 @@ from phalanx.sync.connect.channel import Channel
 SLICE_SECONDS = 0.1
 OTHERS_SECONDS = 1.0
 Changes = tuple[int, bytes, bytes]
-"""How many runs of memory have changed, their places, their bytes."""
+"""Changes of memory: how many runs of bytes changed, where they are, and the bytes."""
 NOTHING: Changes = (0, b"", b"")
 Gone = Callable[[], bool]
 
@@ -47,7 +47,7 @@ class CoordinatorClient:
         """Whether something went to the coordinator since all last met there."""
 
     def say(self, request: m.Request, *, bare: bool = False) -> None:
-        """Sends a message that has no answer; ``bare``: without changes."""
+        """Send a message that has no answer; ``bare``: without changes of memory."""
         self._send(request, everything=False, bare=bare, answered=False)
 
     def ask(
@@ -77,10 +77,10 @@ class CoordinatorClient:
                 looked = time.monotonic()
                 if gone():
                     raise PeerLost(*LEFT)
-                self.say(m.Peek(), bare=True)  # so that ``gone`` sees the newest
+                self.say(m.Peek(), bare=True)  # so that ``gone`` sees the newest values
 
     def ask_for_a_slice(self, request: m.Request) -> None:
-        """Wait for an answer or a while; either way all that is new is known afterwards."""
+        """Wait for an answer for a while; in either case all changes are known afterwards."""
         seq = self._send(request, everything=False, bare=False)
         if self._hear(seq, SLICE_SECONDS) is None:
             with self._turn:
@@ -88,7 +88,7 @@ class CoordinatorClient:
             self.ask(m.Peek(), bare=True)
 
     def check(self) -> None:
-        """Hear what has come, without waiting: somebody may be gone."""
+        """Read what has arrived, without waiting, to learn whether somebody is gone."""
         with self._turn:
             if self._problem is not None:
                 raise self._problem
@@ -122,7 +122,7 @@ class CoordinatorClient:
             return self._seq
 
     def _hear(self, seq: int, seconds: float | None) -> m.CoordinatorAnswer | None:
-        """Read one message, or let another thread do so; the answer to ``seq`` if it is there."""
+        """Read one message, or let another thread do so; return the answer to ``seq``, if any."""
         with self._turn:
             if seq in self._answers:
                 return self._answers.pop(seq)
@@ -139,7 +139,7 @@ class CoordinatorClient:
 
     @contextmanager
     def _reader(self) -> Iterator[None]:
-        """The one thread that reads; afterwards another may."""
+        """Make the calling thread the one that reads; afterwards another may."""
         try:
             yield
         except PeerLost as problem:

@@ -1,4 +1,4 @@
-"""What workers and the coordinator say to each other. Changes of memory follow as raw bytes."""
+"""The messages between workers and the coordinator. Changes of memory follow them as raw bytes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ COORDINATOR = "coordinator"
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """The first word of a process."""
+    """The first message of a process."""
 
     process: int
     processes: int
     machine: str
     address: str
     port: int
-    """Port of its listener, for others who exchange data with it."""
+    """The port of its listener, for other processes that exchange data with it."""
     host: str
-    """An identifier that processes share which can share memory."""
+    """The same for all processes that can share memory with each other."""
     serves: bool = False
-    """This process keeps parameters and does not train."""
+    """Whether this process keeps parameters and does not train."""
 
 
 class TrainingMember(msgspec.Struct, frozen=True):
     rank: int
-    """Among the workers, or among the servers."""
+    """Its rank among the workers, or among the servers."""
     machine: str
     address: str
     port: int
@@ -42,24 +42,24 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     workers: list[TrainingMember]
     servers: list[TrainingMember]
     run: str
-    """A word of this training's own."""
+    """A name of this training, different from all others."""
 
 
 class _Numbered(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     seq: int = 0
     """The number of the request, which its answer repeats."""
     runs: int = 0
-    """How many pieces of memory have changed; the changes follow."""
+    """How many pieces of memory have changed; the changes follow the message."""
 
 
 class Meet(_Numbered, frozen=True, kw_only=True):
-    """A barrier of ``members``; all workers when there are none."""
+    """Ask to meet ``members`` at a barrier; all workers if there are none."""
 
     members: list[int] = []
     digest: bytes = b""
-    """Tells the memory that is asked for here: all have to ask for the same."""
+    """A digest of the memory that is asked for here, which has to be the same for all."""
     forget: bool = False
-    """Whether to forget what was written before."""
+    """Whether to forget what was written before the barrier."""
 
 
 class Acquire(_Numbered, frozen=True, kw_only=True):
@@ -72,15 +72,15 @@ class Release(_Numbered, frozen=True, kw_only=True):
 
 
 class Await(_Numbered, frozen=True):
-    """Answer at once if there is something new, or when somebody wakes."""
+    """Ask for an answer at once if something is new, else when somebody wakes the others."""
 
 
 class Wake(_Numbered, frozen=True):
-    """Something that others may wait for has changed."""
+    """Say that something has changed that others may wait for."""
 
 
 class Peek(_Numbered, frozen=True):
-    """Answer at once with what is new."""
+    """Ask for what is new, at once."""
 
 
 class Put(_Numbered, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ class Put(_Numbered, frozen=True, kw_only=True):
 
 
 class Get(_Numbered, frozen=True, kw_only=True):
-    """Answered when there is such a key."""
+    """Ask for the value of a key, and wait until there is one."""
 
     key: str
 
@@ -120,12 +120,12 @@ class CoordinatorAnswer(msgspec.Struct, frozen=True, tag=True):
     granted: bool = True
     value: bytes = b""
     time: float = 0.0
-    """The coordinator's time."""
+    """The coordinator's time when it answered."""
     refused: str = ""
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
-    """A process is gone, and others count on it."""
+    """Says that a process is gone that others rely on."""
 
     rank: int
     machine: str
@@ -133,16 +133,16 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     serves: bool = False
     ending: Ending = Ending.VANISHED
     words: str = ""
-    """The lost process's own words, if it had any."""
+    """The lost process's own error, if it sent one."""
 
 
 Request = Meet | Acquire | Release | Await | Wake | Peek | Put | Get | Bye
 Reply = Welcome | CoordinatorAnswer | Lost
 
 RUN_BYTES = 16
-"""Bytes that describe one run of memory: its place and its length, eight each."""
+"""Bytes that describe one run of memory: its place and its length, eight bytes each."""
 MOST_RUNS = 1 << 20
-"""Pieces of memory that one message may change."""
+"""Most pieces of memory that one message may change."""
 
 request_decoder = msgspec.msgpack.Decoder(Hello | Request)
 reply_decoder = msgspec.msgpack.Decoder(Reply)

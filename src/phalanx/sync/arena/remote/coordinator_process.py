@@ -40,7 +40,7 @@ def main() -> int:
     from phalanx.sync.connect.listener import Listener
 
     orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=CoordinatorOrders)
-    for number in (signal.SIGINT, signal.SIGTERM):  # it ends with those whom it serves
+    for number in (signal.SIGINT, signal.SIGTERM):  # it ends after those it serves
         signal.signal(number, signal.SIG_IGN)
     try:
         listener = Listener(
@@ -68,7 +68,7 @@ def _watch_input(left: list[float]) -> None:
 
 
 def start_coordinator(orders: CoordinatorOrders) -> tuple[subprocess.Popen[bytes], int]:
-    """Start one on this machine; returns it and its port."""
+    """Start a coordinator on this machine; return its process and its port."""
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "phalanx.sync.arena.remote.coordinator_process"],
         stdin=subprocess.PIPE,

@@ -17,7 +17,7 @@ class Client:
     hello: m.Hello
     rank: int = -1
     seen: int = 0
-    """Changes up to this one are known there."""
+    """The number of the newest change that the client has."""
     awaiting: int | None = None
     """The number of the request that waits to be woken."""
 
@@ -48,7 +48,7 @@ class LockTable:
         self._locks: defaultdict[int, _Lock] = defaultdict(_Lock)
 
     def acquire(self, client: Client, request: m.Acquire) -> bool | None:
-        """Whether a lock is granted; ``None``: the client waits for it."""
+        """Grant a lock; ``None`` if the client has to wait for it."""
         lock = self._locks[request.lock]
         if lock.holder is None:
             lock.holder = client
@@ -59,7 +59,7 @@ class LockTable:
         return False
 
     def release(self, client: Client, index: int) -> list[tuple[Client, int]]:
-        """Returns who has it now, if somebody waited."""
+        """Release a lock; return who has it now, if somebody waited for it."""
         lock = self._locks[index]
         if lock.holder is not client:
             return []
@@ -68,7 +68,7 @@ class LockTable:
         return [following] if following else []
 
     def forget(self, client: Client) -> list[tuple[Client, int]]:
-        """Removes a client from all queues; returns the new owners of its locks."""
+        """Remove a client from all queues; return the new owners of its locks."""
         for lock in self._locks.values():
             lock.waiting = deque(w for w in lock.waiting if w[0] is not client)
         return [found for index in self._locks for found in self.release(client, index)]
@@ -76,13 +76,13 @@ class LockTable:
 
 @dataclass
 class KeyValues:
-    """Values by name, and who waits for which."""
+    """Values by name, and the clients that wait for each."""
 
     known: dict[str, bytes] = field(default_factory=dict)
     _wanted: dict[str, list[tuple[Client, int]]] = field(default_factory=dict)
 
     def put(self, key: str, value: bytes) -> list[tuple[Client, int]]:
-        """Returns who waited for it, with the numbers of their requests."""
+        """Store a value; return who waited for it, with the numbers of their requests."""
         self.known[key] = value
         return self._wanted.pop(key, [])
 
@@ -117,7 +117,7 @@ class MemoryChanges:
         self._log.append(change)
 
     def news_for(self, client: Client) -> tuple[int, bytes, bytes]:
-        """(runs, places, values) of what others wrote since ``client`` last heard of it."""
+        """Return (runs, places, values) of what others wrote since ``client`` was last told."""
         found = [
             change
             for change in list(self._log)[client.seen - self._first :]
@@ -135,7 +135,7 @@ class MemoryChanges:
         return len(self._log) > 64
 
     def forget(self, seen: int) -> None:
-        """Drop changes before ``seen``, which everybody knows."""
+        """Drop changes before ``seen``, which all clients have."""
         while self._first < seen and self._log:
             self._log.popleft()
             self._first += 1

@@ -32,7 +32,7 @@ Bytes = NDArray[np.uint8]
 
 
 class MemoryBlock:
-    """Memory from address ``base`` on, and what the coordinator knows of it."""
+    """Memory from address ``base`` on, with a copy of it as the coordinator knows it."""
 
     def __init__(self, base: int, capacity: int) -> None:
         self.base, self._capacity, self.end = base, capacity, 0
@@ -56,7 +56,7 @@ class MemoryBlock:
         self.end = 0
 
     def changes(self) -> Changes:
-        """(runs, their places, their bytes) since this was asked last."""
+        """Return (runs, their places, their bytes) that changed since the last call."""
         now = self._memory[: self.end].copy()  # another thread may write meanwhile
         at = np.flatnonzero(now != self._known[: self.end])
         if not len(at):
@@ -116,9 +116,9 @@ class RemoteArena:
         self.hosts: Hosts | None = None
         self.pace = MonotonicClock()
         self.clock: Clock = self.pace
-        """The clock of time stamps, the same on all hosts."""
+        """The clock for the times of events, the same on all hosts."""
         self.lost: set[int] = set()
-        """Workers that are gone, and without whom this one goes on."""
+        """Workers that were lost, and without whom this one goes on."""
         self._survives: Callable[[LostWorker], bool] = lambda lost: False
         self.training = False
         """Whether others count on this worker: it has memory of a training that is not over."""
@@ -153,7 +153,7 @@ class RemoteArena:
         self._client.released = self.training = False
 
     def _forget(self) -> None:
-        """A barrier; what was written before it does not count any more."""
+        """Meet all workers, and forget what was written before."""
         self._client.ask(m.Meet(forget=True), bare=True)
 
     def _changes(self, everything: bool) -> Changes:
@@ -241,11 +241,11 @@ class RemoteArena:
         self._client.say(m.Put(key=key, value=value), bare=True)
 
     def get(self, key: str, gone: Gone | None = None) -> bytes:
-        """Waits until somebody has put it."""
+        """Wait until somebody has put this key, and return its value."""
         return self._client.ask(m.Get(key=key), bare=True, gone=gone).value
 
     def check(self) -> None:
-        """Raise if a machine is gone without which this worker cannot go on."""
+        """Raise an error if a machine was lost without which this worker cannot go on."""
         self._client.check()
 
     # -- one clock ---------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class RemoteArena:
             took = time.monotonic() - asked
             best = min(best, (took, theirs - asked - took / 2))
         took, ahead = best
-        if abs(ahead) > took:  # else it is the same clock, or as good as that
+        if abs(ahead) > took:  # otherwise it is the same clock, or close enough
             self.clock = ShiftedClock(ahead)
 
     # -- the end -----------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class RemoteArena:
 
     def _hear_of(self, lost: m.Lost) -> None:
         if lost.ending is m.Ending.STOPPED:
-            stopping.ask()  # this worker is to stop as well
+            stopping.ask()  # this worker is asked to stop as well
         elif (
             not lost.serves
             and lost.ending is not m.Ending.FINISHED

@@ -25,50 +25,50 @@ from phalanx.sync.collective.parts import element_starts
 from phalanx.sync.connect.channel import drop_first
 
 PAUSE = 0.002
-"""Seconds between two moves; the kernel holds what comes meanwhile. Woken by it for every few
-packets, this took 8 ms of a backward pass of 21 at 1 Gbit/s."""
+"""Seconds between two moves; the kernel holds what comes meanwhile. Waking up for every few packets
+instead took 8 of the 21 ms of a backward pass at 1 Gbit/s."""
 CLOSE_SECONDS = 1.0
 WORTHWHILE = 64 << 10
-"""Bytes; less than that goes at once when it is whole."""
+"""Bytes; nothing of a smaller buffer is sent early."""
 Span = tuple[int, int]
 
 
 class EarlySum(ABC):
-    """A sum over all participants, in place, again and again, parts of which may go early."""
+    """Sums the same buffer over all participants, again and again; parts may be sent early."""
 
     @property
     @abstractmethod
     def can_begin_early(self) -> bool:
-        """Whether parts may go early; else what is ready goes with ``finish``."""
+        """Whether parts may be sent early; otherwise ``finish`` sends everything."""
 
     @abstractmethod
     def ready(self, low: int) -> None:
-        """All from ``low`` on is as it will be: let it go, while its owner does something else.
-        A lost peer is for ``finish`` to report."""
+        """Say that the numbers from ``low`` on are final, and may be sent in the background.
+        If a peer is lost, ``finish`` reports it."""
 
     @abstractmethod
     def start(self) -> None:
-        """All of it is, and ``finish`` comes next: what the kernel takes at once may go now."""
+        """Say that all numbers are final, shortly before ``finish``; what goes at once is sent."""
 
     @abstractmethod
     def finish(self, factor: float = 1.0) -> int:
-        """All of it is ready: the sum, times ``factor``, which is the same for everybody;
-        returns the bytes that were sent."""
+        """Complete the sum and multiply it by ``factor``, which is the same for everybody; return
+        the bytes that were sent."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Throws away what all have sent, because some of it changed after it left. All call it."""
+        """Throw away what was sent, because some of it changed later. Everybody calls this."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends its threads; it is not used any more."""
+        """End the threads; the sum is not used any more."""
 
 
 class SenderThread:
     """A thread that keeps bytes moving while its owner computes.
 
-    ``move`` does what goes without waiting, and says whether there may be more; it is never
-    called while the owner holds ``lock``."""
+    ``move`` moves what it can without waiting, and says whether there may be more to move; it is
+    never called while the owner holds ``lock``."""
 
     def __init__(self, move: Callable[[], bool]) -> None:
         self.lock = threading.Lock()
@@ -78,18 +78,18 @@ class SenderThread:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """There is something to move, until ``rest``."""
+        """Start moving, until ``rest`` is called or nothing is left."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="phalanx-sender", daemon=True)
             self._thread.start()
         self._wanted.set()
 
     def rest(self) -> None:
-        """Stops moving: nothing moves once this has returned and ``lock`` is held."""
+        """Stop moving; the caller can be sure of it once it holds ``lock``."""
         self._wanted.clear()
 
     def close(self) -> None:
-        """Nothing is moved any more: what it moves from, to and through may become another's."""
+        """End the thread, so that its buffers and connections can be used for something else."""
         self._over = True
         self._wanted.set()
         if self._thread is not None:
@@ -101,7 +101,7 @@ class SenderThread:
             if self._over:
                 return
             with self.lock:
-                # Nothing to clear where it is not wanted: its owner may want it again just now.
+                # If it is not set, leave it alone: the owner may be setting it just now.
                 if self._wanted.is_set() and not self._goes_on():
                     self._wanted.clear()
             if self._wanted.is_set():
@@ -156,7 +156,7 @@ class AheadSum(EarlySum):
         self._let_go(0)
 
     def _let_go(self, low: int) -> bool:
-        """All from ``low`` on may leave; whether something is left that might leave later."""
+        """Release what lies from ``low`` on, and move it; return whether some is left to move."""
         with self._sender.lock:
             self._release(low)
             return self._move()
@@ -167,7 +167,7 @@ class AheadSum(EarlySum):
                 self._going[peer].append(held.pop(0)[1])
 
     def _move(self) -> bool:
-        """Moves what the kernel takes at once; whether something is left that might go later."""
+        """Move what the kernel takes at once; return whether some is left to move."""
         left = False
         for peer in self._others:
             going, coming = self._going[peer], self._coming[peer]
@@ -198,7 +198,7 @@ class AheadSum(EarlySum):
         self._begin()
 
     def _exchange_rest(self) -> None:
-        """Returns when all of it has gone and come."""
+        """Send and receive all that remains, and wait for it."""
         self._sender.rest()
         with self._sender.lock:
             self._release(0)
@@ -209,14 +209,14 @@ class AheadSum(EarlySum):
 
 
 def spans_of(flat: Tensor, size: int) -> list[Span]:
-    """The span that goes to each participant: of two, everything; of more, what it adds up."""
+    """Return the span that each participant receives: its part, or everything if they are two."""
     if size == 2:
         return [(0, flat.numel())] * 2
     return list(itertools.pairwise(element_starts(flat, size)))
 
 
 def pieces_of(span: Span, cuts: Sequence[int]) -> list[Span]:
-    """``span`` in pieces, the last one first."""
+    """Cut ``span`` at ``cuts``; return the pieces, the last one first."""
     low, high = span
     inner = [low, *sorted(cut for cut in cuts if low < cut < high), high]
     return [(a, b) for a, b in itertools.pairwise(inner) if a < b][::-1]

@@ -14,7 +14,7 @@ from phalanx.sync.collective.links import Links
 from phalanx.sync.collective.parts import element_starts, part_starts, split
 
 Step = tuple[int, tuple[int, int], tuple[int, int]]
-"""The partner's place, the parts that it goes on with, the parts that this one goes on with."""
+"""The partner's place, the parts that the partner keeps, and the parts that this one keeps."""
 
 
 def all_reduce(links: Links, flat: Tensor) -> None:
@@ -29,7 +29,7 @@ def all_reduce(links: Links, flat: Tensor) -> None:
 
 
 def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
-    """What participant ``rank`` sends to reduce ``count_bytes``."""
+    """Return the bytes that participant ``rank`` sends to reduce ``count_bytes``."""
     acting, pairs = _shape(size)
     middle = part_starts(count_bytes, 2)[1]
     place = _place(rank, pairs)
@@ -43,13 +43,13 @@ def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
 
 
 def _shape(size: int) -> tuple[int, int]:
-    """How many act (a power of two), and how many pairs the first ones make."""
+    """Return how many act (a power of two), and how many pairs the first participants form."""
     acting = 1 << (size.bit_length() - 1)
     return acting, size - acting
 
 
 def _place(rank: int, pairs: int) -> int | None:
-    """The place of ``rank`` among those who act; the odd one of a pair has none."""
+    """Return the place of ``rank`` among those who act; ``None`` for the odd one of a pair."""
     if rank >= 2 * pairs:
         return rank - pairs
     return None if rank % 2 else rank // 2
@@ -87,7 +87,7 @@ def _halve_and_double(links: Links, flat: Tensor, acting: int, place: int, pairs
 
 
 def _fold(links: Links, flat: Tensor) -> None:
-    """Each of a pair adds one half; the even one gets both."""
+    """Let each of a pair add one half, and give the even one both halves."""
     first, second = split(flat, 2)
     if links.rank % 2:
         links.exchange_add(links.rank - 1, first, links.rank - 1, second)

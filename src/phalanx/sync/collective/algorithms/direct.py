@@ -35,7 +35,7 @@ def all_reduce(links: Links, flat: Tensor) -> None:
 
 
 def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
-    """What participant ``rank`` sends to reduce ``count_bytes``."""
+    """Return the bytes that participant ``rank`` sends to reduce ``count_bytes``."""
     if size == 2:
         return count_bytes
     own = part_sizes(count_bytes, size)[rank]
@@ -43,7 +43,7 @@ def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
 
 
 def add_in_order(own: Tensor, arrived: Mapping[int, Tensor], rank: int) -> None:
-    """The sum by rank of what has ``arrived`` and ``own``, which is that of ``rank``."""
+    """Sum what has ``arrived`` and ``own`` into ``own``, in the order of ranks."""
     terms = [arrived.get(place, own) for place in range(len(arrived) + 1)]
     before = terms[0]
     for term in terms[1:rank]:
@@ -55,11 +55,11 @@ def add_in_order(own: Tensor, arrived: Mapping[int, Tensor], rank: int) -> None:
 
 
 def all_gather(links: Links, parts: list[Tensor]) -> None:
-    """Everybody's part, as its owner has summed it."""
+    """Send this participant's part, which it has summed, to all others, and receive theirs."""
     own, peers = raw(parts[links.rank]), others(links)
     links.swap([(peer, (own,)) for peer in peers], [(peer, (raw(parts[peer]),)) for peer in peers])
 
 
 def others(links: Links) -> list[int]:
-    """Each begins with its successor, so that not all send to the same one first."""
+    """List the others from the successor on, so that not all send to the same one first."""
     return [(links.rank + step) % links.size for step in range(1, links.size)]

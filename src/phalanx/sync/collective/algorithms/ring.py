@@ -27,7 +27,7 @@ def all_reduce(links: Links, flat: Tensor) -> None:
 
 
 def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
-    """What participant ``rank`` sends: all parts but one on each of the two rounds."""
+    """Return what participant ``rank`` sends: all parts but one on each of the two rounds."""
     sizes = part_sizes(count_bytes, size)
     if size == 1:
         return 0

@@ -28,13 +28,13 @@ from phalanx.sync.connect.channel import Channel
 
 STRIPES = 4
 WORTHWHILE = 32 << 20
-"""Bytes of a sum; less than that is there before more connections matter."""
+"""Bytes of a sum; with fewer, more connections do not pay."""
 LARGEST = 4 << 20
-"""Bytes of a piece: what is added while others come, and still lies in the processor's cache."""
+"""Bytes of a piece: small enough to be in the processor's cache when it is added."""
 
 
 class Stripe:
-    """A connection, with a thread for each direction."""
+    """One connection, with a thread for each direction."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -54,7 +54,7 @@ class Stripe:
 
 
 class StripedSum(EarlySum):
-    """Sums ``flat``; participant ``rank`` has as many ``stripes`` to each of the others."""
+    """Sums ``flat`` over ``stripes``: as many from participant ``rank`` to each of the others."""
 
     def __init__(
         self, rank: int, stripes: Mapping[int, Sequence[Stripe]], flat: Tensor, cuts: Sequence[int]
@@ -65,14 +65,14 @@ class StripedSum(EarlySum):
         spans = spans_of(flat, self._size)
         pieces = [_chop(pieces_of(span, cuts), most) for span in spans]
         self._mine, (self._first, end) = pieces[rank], spans[rank]
-        """The pieces that this participant adds up."""
+        """The pieces that this participant sums."""
         self._theirs = {peer: _ways(pieces[peer], stripes[peer]) for peer in stripes}
         self._rooms = {peer: torch.empty(end - self._first, dtype=flat.dtype) for peer in stripes}
         self._begin()
 
     def _begin(self) -> None:
         self._gone: dict[int, list[Future[None]]] = {peer: [] for peer in self._stripes}
-        """Sends of the pieces that are ready, by participant."""
+        """The sends of pieces that are ready, by participant."""
         self._came = {
             peer: [
                 stripe.receive(self._room(peer, piece)) for piece, stripe in _ways(self._mine, own)
@@ -117,7 +117,7 @@ class StripedSum(EarlySum):
         return sent
 
     def _gather(self) -> list[Future[None]]:
-        """Begins to receive what the others add up.
+        """Begin to receive the pieces that the others sum.
 
         This participant's own part of each piece has gone by then: without it there is no sum.
         """
@@ -133,7 +133,7 @@ class StripedSum(EarlySum):
         own = self._flat[slice(*piece)]
         if self._size == 2:
             (peer,) = self._stripes
-            self._gone[peer][number].result()  # it lies where the sum will
+            self._gone[peer][number].result()  # the sum is received into the memory that this sends
             own.add_(self._room(peer, piece))
         else:
             arrived = {peer: self._room(peer, piece) for peer in self._stripes}
@@ -154,7 +154,7 @@ class StripedSum(EarlySum):
 
 
 def _ways(pieces: Sequence[Span], stripes: Sequence[Stripe]) -> list[tuple[Span, Stripe]]:
-    """The stripe by which each piece goes, and comes."""
+    """Return the stripe that carries each piece, in both directions."""
     return list(zip(pieces, itertools.cycle(stripes), strict=False))
 
 
@@ -164,5 +164,5 @@ def _wait(futures: Iterable[Future[None]]) -> None:
 
 
 def _chop(pieces: Iterable[Span], most: int) -> list[Span]:
-    """None longer than ``most``; the last one first."""
+    """Cut pieces that are longer than ``most``; return all, the last one first."""
     return [(max(low, end - most), end) for low, high in pieces for end in range(high, low, -most)]

@@ -21,16 +21,16 @@ def all_reduce(links: Links, flat: Tensor) -> None:
 
 
 def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
-    """What participant ``rank`` sends: once to its parent, and once to each child."""
+    """Return the bytes that ``rank`` sends: once to its parent, once to each child."""
     parent, children = family(rank, size, 0)
     return count_bytes * (len(children) + (parent is not None))
 
 
 def reduce(links: Links, flat: Tensor, root: int = 0) -> None:
-    """The root's ``flat`` becomes the sum; those of the others hold partial sums afterwards."""
+    """Sum into ``flat`` of the root; the others' hold partial sums afterwards."""
     parent, children = family(links.rank, links.size, root)
     for child in children:
-        # The sender need not know about pieces.
+        # The sender need not know that the receiver takes pieces.
         count = max(1, PIECE // flat.element_size())
         for piece in flat.split(count) if flat.numel() else ():
             arrived = links.scratch.take(piece)
@@ -41,7 +41,7 @@ def reduce(links: Links, flat: Tensor, root: int = 0) -> None:
 
 
 def broadcast(links: Links, flat: Tensor, root: int = 0) -> None:
-    """Everybody's ``flat`` becomes that of the root."""
+    """Copy the root's ``flat`` to everybody's."""
     parent, children = family(links.rank, links.size, root)
     if parent is not None:
         links.receive(parent, flat)
@@ -50,7 +50,7 @@ def broadcast(links: Links, flat: Tensor, root: int = 0) -> None:
 
 
 def family(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
-    """The parent, and the children from the smallest subtree to the largest."""
+    """Return the parent, and the children from the smallest subtree to the largest."""
     place = (rank - root) % size
     children, distance = [], 1
     while distance < size and not place & distance:

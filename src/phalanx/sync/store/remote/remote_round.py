@@ -1,4 +1,4 @@
-"""A step through the store that is taken when all have given their gradient: between hosts."""
+"""A step through a store on other machines, which is taken when all have given their gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.sync.strategy import StrategyContext, Timing
 
 
 class RemoteRound:
-    """The workers of a host add up what they have; one of them contributes it."""
+    """Lets the workers of a host sum their gradients, and one of them contribute the sum."""
 
     def __init__(self, context: StrategyContext, servers: int | None) -> None:
         hosts = context.arena.hosts
@@ -41,10 +41,10 @@ class RemoteRound:
     def take_part(self) -> Timing:
         timing, now, began = Timing(), self._clock.now, self._clock.now()
         if refused := self._shared.spoilt_by():
-            self._host.barrier()  # all have read it
+            self._host.barrier()  # until all have read it
             return Timing(refused=refused)
         self._step += 1
-        share = self._share()  # read first: elsewhere the next step may be declared already
+        share = self._share()  # read first: other hosts may declare the next step already
         self._reducer.add_here()
         timing.reduce = now() - began
         if self._reducer.leads:

@@ -46,7 +46,7 @@ class RemoteStore:
     # -- the whole state ---------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._arena.barrier()  # no request may reach a store whose state is about to be replaced
+        self._arena.barrier()  # no request may reach a store that is about to be replaced
         if self._arena.rank == 0:
             self.client.load(self._shared.export_whole())
         if self._host.rank == 0:
@@ -62,7 +62,7 @@ class RemoteStore:
 
     @contextmanager
     def holding_slots(self) -> Iterator[None]:
-        with self._arena.lock(Locks.SLOTS):  # all workers of a host share the slots' memory
+        with self._arena.lock(Locks.SLOTS):  # workers of a host share the memory of slots
             self._shared.import_slots(self.client.save())
             yield
 
@@ -101,7 +101,7 @@ class RemoteStore:
         """One member pushes the team's sum; the other hosts pull the result after that."""
         if self._team.members[0] not in self._hosts.here:
             return
-        reducer.wait_here()  # until each member has scaled its slices, as all of them are pushed
+        reducer.wait_here()  # until all have scaled their slices, which are all pushed
         if not reducer.leads:
             return
         payloads = self._team_sender.encode() if self._team_sender else None

@@ -1,4 +1,4 @@
-"""A worker's ends of the connections to the servers of the store."""
+"""A worker's connections to the servers of the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREFIX = 12
 
 
 class ServerConnection:
-    """One request at a time: ``begin``, ``send``, ``receive``, ``end``.
+    """One connection, with one request at a time: ``begin``, ``send``, ``receive``, ``end``.
 
     ``versions``: those of the host's copy of the parameters, an element per server, which all
     workers of the host share.
@@ -32,17 +32,17 @@ class ServerConnection:
         self._versions, self._index = versions.numpy(), index
         self._held = False
         self.seen = 0
-        """The version of the copy at the last request: what its gradient was computed with."""
+        """The version of the copy at the last request, with which its gradient was computed."""
         self.sent = 0
-        """Bytes, with headers."""
+        """Bytes that were sent, with headers."""
 
     @property
     def version(self) -> int:
-        """The version of the copy of the parameters; -1 if there is none yet."""
+        """The version of the host's copy of the parameters; -1 if there is none yet."""
         return int(self._versions[self._index])
 
     def saw(self, version: int, renewed: bool) -> None:
-        """The server is at ``version``; so is the copy, if it was ``renewed``."""
+        """Note that the server is at ``version``; so is the copy, if it was ``renewed``."""
         self.seen = version if self.version < 0 else self.version
         if renewed:
             self._versions[self._index] = version
@@ -57,7 +57,7 @@ class ServerConnection:
         self.channel.send(header, *views)
 
     def receive(self, into: Sequence[Tensor] = ()) -> m.Answer:
-        """The answer; what follows it fills ``into`` or is nothing. The server is idle then."""
+        """Receive the answer, and what follows it into ``into``. The server is idle then."""
         header, size = self.channel.receive()
         answer = m.read_answer(header)
         if size:
@@ -109,11 +109,11 @@ class ServerConnections:
 
     @contextmanager
     def requests(self) -> Iterator[None]:
-        """Holds the locks for a request and gives them back, whatever happens."""
+        """Hold the locks for a request, and give them back whatever happens."""
         try:
             yield
         except MachineLost:
-            time.sleep(LOOK_SECONDS)  # a server ends with its machine's worker: who was first?
+            time.sleep(LOOK_SECONDS)  # a server ends with its machine's worker: which was first?
             self._look()
             raise
         finally:
@@ -121,7 +121,7 @@ class ServerConnections:
                 connection.end()
 
     def take(self, server: int, into: Sequence[Tensor]) -> m.StoreDone:
-        """The answer of ``server``, with its parameters if it sent them. Frees the connection."""
+        """Receive the answer of ``server``, with its parameters if sent; free the connection."""
         connection = self.each[server]
         slices = [flat[self.range_of(i, server)] for i, flat in enumerate(into)]
         answer = done(connection.receive(slices))

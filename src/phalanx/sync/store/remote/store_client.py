@@ -30,7 +30,7 @@ from phalanx.sync.strategy import Timing
 
 @dataclass(frozen=True)
 class Share:
-    """One worker's part in a synchronous step.
+    """The part of one worker in a synchronous step.
 
     ``empty``: it has neither samples nor gradients, and sends none. Steps only ever grow between
     two calls of ``load``.
@@ -46,7 +46,7 @@ class Share:
 
 
 class StoreClient:
-    """Works on whole flat CPU tensors, one per layout; each server gets and gives its slice.
+    """Sends and receives whole flat CPU tensors, one per layout, of which each server has a slice.
 
     Requests go to all servers before any answer is read. Locks are always taken in the order of
     the servers, so that workers who share the connections cannot wait for each other in a ring.
@@ -67,7 +67,7 @@ class StoreClient:
         """``versions``: see :class:`ServerConnection`; without them this worker is alone."""
         self._name, self._optimizer, self._clock = name, optimizer, clock
         self.layouts = [reshard(layout, len(channels)) for layout in layouts]
-        """One shard per server."""
+        """The layouts, with one shard per server."""
         versions = torch.full((len(channels),), -1) if versions is None else versions
         self._servers = ServerConnections(
             [
@@ -95,7 +95,7 @@ class StoreClient:
         self._slots = next(answer.slots for answer in answers if isinstance(answer, m.Opened))
 
     def load(self, state: State) -> None:
-        """Parameters, slots and counts, named as ``SharedState.export_whole`` names them."""
+        """Load parameters, slots and counts, named as ``SharedState.export_whole`` names them."""
         with self._servers.requests():
             for server, connection in enumerate(self._servers.each):
                 connection.begin()
@@ -106,7 +106,7 @@ class StoreClient:
                 done(connection.receive())
 
     def save(self, into: State | None = None) -> State:
-        """Returns what :meth:`load` takes; tensors that ``into`` has are filled."""
+        """Return what :meth:`load` takes, in the tensors of ``into`` where it has them."""
         state = dict(into or {})
         for i, name in self._names():
             layout = self.layouts[i]
@@ -123,13 +123,13 @@ class StoreClient:
         return state
 
     def _names(self) -> list[tuple[int, str]]:
-        """(layout, name) of each flat tensor, in the order of the wire."""
+        """Return (layout, name) of each flat tensor, in the order of the wire."""
         layouts = range(len(self.layouts))
         slots = [(i, f"{slot}.{i}") for i in layouts for slot in self._slots]
         return [*((i, f"parameters.{i}") for i in layouts), *slots]
 
     def _counts(self, state: State) -> list[list[Tensor]]:
-        """How often each piece was updated, per layout and server."""
+        """Return how often each piece was updated, per layout and server."""
         return [
             [state[f"steps.{i}"][[piece.parameter for piece in part]].float() for part in n.shards]
             for i, n in enumerate(self.layouts)
@@ -145,7 +145,7 @@ class StoreClient:
     # -- asynchronous ------------------------------------------------------------------------
 
     def streams(self, gradients: Sequence[Tensor]) -> list[Stream]:
-        """What a sender compresses, in the order in which ``payloads`` are expected."""
+        """Return what a sender compresses, in the order in which ``payloads`` are expected."""
         return [
             (f"{i}.{server}", layout, server, flat[slice(*layout.bounds(server))])
             for server in range(len(self._servers.each))
@@ -163,7 +163,7 @@ class StoreClient:
         codec: CodecSpec | None = None,
         origin: tuple[int, int] = (-1, 0),
     ) -> None:
-        """Apply a gradient, once; the new parameters are received into ``into`` if there is one.
+        """Apply a gradient, exactly once; the new parameters are received into ``into``, if given.
 
         With ``payloads`` (see :meth:`streams`) those are sent, and not ``gradients``. ``origin`` is
         a rank, and how many samples it had been given.
@@ -190,12 +190,12 @@ class StoreClient:
         timing.bytes_sent += self._servers.sent - sent
 
     def fence(self, rank: int) -> list[int]:
-        """A worker is lost: how far its pushes have come, and will ever, at each server."""
+        """Return how far a lost worker's pushes have come, for good, at each server."""
         answers = self._servers.ask(lambda server: m.Fence(self._name, rank))
         return [answer.total for answer in answers if isinstance(answer, m.Fenced)]
 
     def pull(self, into: Sequence[Tensor]) -> None:
-        """The newest parameters, from the servers that have newer ones."""
+        """Fetch the newest parameters from the servers that have newer ones."""
         with self._servers.requests():
             for connection in self._servers.each:
                 connection.begin()
@@ -214,14 +214,14 @@ class StoreClient:
         payloads: Sequence[Payload] | None = None,
         codec: CodecSpec | None = None,
     ) -> None:
-        """Give a share of a step, and wait until it is taken."""
+        """Contribute a share of a step, and wait until the step is taken."""
         now, began, before = self._clock.now, self._clock.now(), self._servers.sent
         with self._servers.requests():
             connections = self._servers.each
             for connection in connections:
                 connection.begin()
             for place in range(len(connections)):
-                # All contribute at once: each begins with another server, or they would queue.
+                # All contribute at once, so each begins with another server.
                 server = (share.rank + place) % len(connections)
                 encoded, buffers = self._message(server, gradients, payloads, codec)
                 request = self._contribution(share, server, encoded)
@@ -276,14 +276,14 @@ class StoreClient:
 
 
 _LEFT_OUT = ("params", "capturable", "differentiable")
-"""Options that say how and where the user's own process runs its optimizer."""
+"""Options that say how and where the user's own process runs its optimizer, which are left out."""
 _FIRST_VALUES = ("initial_accumulator_value",)
 
 
 def describe(
     optimizer: torch.optim.Optimizer, layouts: Sequence[Layout], server: int, codecs: Sequence[str]
 ) -> m.Description:
-    """``server``'s share; ``layouts`` have one shard per server."""
+    """Describe the share of ``server``; ``layouts`` have one shard per server."""
     defaults = optimizer.defaults
     return m.Description(
         optimizer=type(optimizer).__name__,
@@ -295,7 +295,7 @@ def describe(
 
 
 def group_options(optimizer: torch.optim.Optimizer) -> list[m.Options]:
-    """The options of each group as plain values; what the user noted there beside them is not."""
+    """Return each group's options as plain values, without what the user has added to them."""
     return [
         {
             name: _plain(value)
@@ -329,7 +329,7 @@ def type_name(dtype: torch.dtype) -> str:
 
 
 def masks_of(used: Masks, layouts: Sequence[Layout], server: int) -> list[bytes | None]:
-    """``used`` by parameter, as the pieces that ``server`` has of them."""
+    """Return ``used`` by parameter as a mask of the pieces that ``server`` has."""
     return [
         None if mask is None else bytes(mask[piece.parameter] for piece in layout.shards[server])
         for mask, layout in zip(used, layouts, strict=True)
@@ -337,7 +337,7 @@ def masks_of(used: Masks, layouts: Sequence[Layout], server: int) -> list[bytes 
 
 
 def encoded_of(codec: int, payloads: Sequence[Payload]) -> m.Encoded:
-    """The header that announces ``payloads`` (one per layout)."""
+    """Make the header that announces ``payloads`` (one per layout)."""
     return m.Encoded(
         codec,
         [[m.TensorOf(type_name(t.dtype), list(t.shape)) for t in p.tensors] for p in payloads],

@@ -1,4 +1,4 @@
-"""What the parameter store and its clients say to each other: typed headers, with limits.
+"""The messages between the parameter store and its clients: typed headers, with limits.
 
 Numbers of a model follow a header as raw bytes; how many is known from what ``Open`` declared, so
 that a message of another size is refused before any of it is read.
@@ -23,7 +23,7 @@ Option = bool | int | float | Name | None | Annotated[list[float], Meta(max_leng
 Options = Annotated[dict[Name, Option], Meta(max_length=64)]
 Groups = Annotated[list[Options], Meta(max_length=4096)]
 Used = Annotated[list[bytes | None], Meta(max_length=16)]
-"""Per layout, a byte for each piece: whether it has a gradient. ``None``: all of them have."""
+"""Whether each piece has a gradient, per layout, a byte for each; ``None``: all of them have."""
 
 
 class PieceOf(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -36,7 +36,7 @@ class PieceOf(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class LayoutOf(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a server has of one flat layout."""
+    """What a server keeps of one flat layout."""
 
     dtype: Name
     pieces: Annotated[list[PieceOf], Meta(max_length=1 << 17)]
@@ -71,16 +71,16 @@ class _Request(Struct, frozen=True, forbid_unknown_fields=True, tag=str.lower):
 
 
 class Open(_Request, frozen=True):
-    """The first to say so makes the store; all others must describe the same."""
+    """Opens a store. The first one makes it; all others must describe the same store."""
 
     description: Description
     client: Name = ""
     ranks: Annotated[list[Rank], Meta(max_length=4096)] = []
-    """Ranks of the workers that use this connection, for those who wait for one of them."""
+    """Ranks of the workers behind this connection, for those who wait for one of them."""
 
 
 class Load(_Request, frozen=True):
-    """Parameters, slots and counts follow."""
+    """Announces parameters, slots and counts, which follow."""
 
 
 class Save(_Request, frozen=True):
@@ -88,7 +88,7 @@ class Save(_Request, frozen=True):
 
 
 class Push(_Request, frozen=True):
-    """A gradient follows; it is applied once, as a whole. ``reply``: with the new parameters."""
+    """Announces a gradient, which is applied once. ``reply``: send the new parameters."""
 
     groups: Groups
     used: Used
@@ -96,12 +96,12 @@ class Push(_Request, frozen=True):
     encoded: Encoded | None = None
     reply: bool = True
     rank: Annotated[int, Meta(ge=-1, le=1 << 20)] = -1
-    """The worker whose push it is; ``total``: how many samples it had been given by then."""
+    """The worker that pushes; ``total``: how many samples it had been given by then."""
     total: Count = 0
 
 
 class Fence(_Request, frozen=True):
-    """A worker is lost: nothing more of it is applied. Asks how far its pushes have come."""
+    """Asks how far a lost worker's pushes have come; nothing more of it is applied."""
 
     rank: Rank
 
@@ -111,7 +111,7 @@ class Pull(_Request, frozen=True):
 
 
 class Contribute(_Request, frozen=True):
-    """A share of a step that is taken when all of ``expected`` have given theirs.
+    """Announces a share of a step that is taken when all of ``expected`` have given theirs.
 
     With ``norm`` the answer is the squared norm of this server's share of the mean gradient, and
     the step is taken when ``Commit`` brings the factor; ``clip`` is for a server that is alone.
@@ -135,7 +135,7 @@ class Commit(_Request, frozen=True):
 
 
 class Drop(_Request, frozen=True):
-    """The store is not needed any more."""
+    """Says that the store is not needed any more."""
 
 
 class _Answer(Struct, frozen=True, forbid_unknown_fields=True, tag=str.lower):
@@ -147,7 +147,7 @@ class Opened(_Answer, frozen=True):
 
 
 class StoreDone(_Answer, frozen=True):
-    """``before`` and ``version`` are the shard's versions around the request.
+    """Answers a request; ``before`` and ``version`` are the shard's versions around it.
 
     Parameters, or the whole state, follow where they were asked for.
     """
@@ -159,7 +159,7 @@ class StoreDone(_Answer, frozen=True):
 
 
 class Fenced(_Answer, frozen=True):
-    """``total`` of the last push of that worker that was applied."""
+    """Answers ``Fence``: the ``total`` of that worker's last push that was applied."""
 
     total: int
 
@@ -169,7 +169,7 @@ class Squares(_Answer, frozen=True):
 
 
 class Failed(_Answer, frozen=True):
-    """``lost``: somebody else's connection, not this request, is the cause."""
+    """Says that a request failed; ``lost``: because of another's connection, not this request."""
 
     cause: Annotated[str, Meta(max_length=2000)]
     remedy: Annotated[str, Meta(max_length=2000)] = ""
@@ -185,7 +185,7 @@ _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 class StoreRefused(PhalanxError):  # noqa: N818  (what happened, not what went wrong here)
-    """A request that does not fit: its connection is ended."""
+    """A request does not fit the store; its connection is ended."""
 
 
 def pack(message: Request | Answer) -> bytes:

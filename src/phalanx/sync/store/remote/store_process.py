@@ -34,12 +34,12 @@ class StoreOrders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 0
     tls: bool = False
     parent: int = 0
-    """The process that it dies with; 0 is none."""
+    """The process with which this one ends; 0: none."""
     members: tuple[str, ...] = ()
 
 
 class ServerProcess:
-    """Ends with the thread that made it (so the kernel has it), or when closed.
+    """A server that ends with the thread that made this (the kernel sees to it), or when closed.
 
     Making one returns at once; asking for its ``port`` waits until it listens.
     """
@@ -76,7 +76,7 @@ class ServerProcess:
         self._process.wait(timeout=10.0)
 
     def close(self) -> int:
-        """Ask it to end; returns its exit code."""
+        """Ask the server to end; return its exit code."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -96,10 +96,10 @@ def main() -> None:
     orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=StoreOrders)
     if orders.parent:
         die_with_parent(orders.parent)
-    # Asked to stop together with its workers, it is still needed: they save first, and then end.
+    # The workers may be asked to stop at the same time, and save before they end: wait for them.
     signal.signal(signal.SIGTERM, signal.SIG_IGN if orders.parent else _end)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to answer
-    # Torch takes seconds to import: only once this process is tied to its parent.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller to handle
+    # Torch takes seconds to import, so this process is tied to its parent first.
     import torch
 
     from phalanx.sync.connect.listener import Listener
@@ -125,7 +125,7 @@ def _end_with_input() -> None:
 
 
 def _end(*_: object) -> NoReturn:
-    # At once: other threads may be in the middle of an update that is not needed any more.
+    # At once: other threads may be in the middle of an update, which nobody needs any more.
     os._exit(0)
 
 

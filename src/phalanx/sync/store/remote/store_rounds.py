@@ -1,4 +1,4 @@
-"""Steps that a shard takes when all contributors have given their share (``bsp``).
+"""Takes a shard's steps when all contributors have given their share (``bsp``).
 
 Shares are summed in the order of the ranks, whatever the order in which they came, so that a run
 can be repeated bit for bit.
@@ -19,7 +19,7 @@ from phalanx.sync.store.remote.store_messages import Contribute, StoreRefused, U
 from phalanx.sync.store.remote.store_shard import Shard
 
 _LOOK = 0.25
-"""Seconds after which someone who waits looks whether its own client is still there."""
+"""Seconds between two looks of a waiting thread whether its own client is still there."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class _Round:
 
 
 class Rounds:
-    """One round at a time; everything under the shard's lock but the receiving of shares."""
+    """The rounds of a shard, one at a time. All but receiving is done under the shard's lock."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -45,13 +45,13 @@ class Rounds:
         self._round: _Round | None = None
         self._taken_squares: float | None
         self._taken, self._taken_squares = -1, None
-        """The last step that was taken, and the norm that was reported of it."""
+        """The last step that was taken, and the squared norm that was reported for it."""
         self._failed: tuple[int, str] | None = None
-        """A step that could not be taken, and why: for those that still ask for it."""
+        """A step that could not be taken, and why, for those that still ask for it."""
         self._gone: dict[int, str] = {}
 
     def claim(self, share: Contribute) -> list[Tensor]:
-        """Memory for a share that is about to be received."""
+        """Return memory for a share that is about to be received."""
         with self._changed:
             current = self._enter(share)
             if share.rank in current.claimed:
@@ -78,13 +78,13 @@ class Rounds:
         return current
 
     def withdraw(self, share: Contribute) -> None:
-        """Withdraws a contribution that did not come as a whole."""
+        """Withdraw a contribution that did not arrive as a whole."""
         with self._changed:
             if self._round is not None and self._round.step == share.step:
                 self._round.claimed.discard(share.rank)
 
     def add(self, share: Contribute) -> None:
-        """The share has come; the last one completes the step, or the norm that it needs."""
+        """Add a share that has arrived; the last completes the step, or the norm it needs."""
         with self._changed:
             current = self._round
             if current is None or current.step != share.step:
@@ -97,7 +97,7 @@ class Rounds:
                 self._look_for_gone()
 
     def _complete(self, current: _Round) -> None:
-        # The mean of all shares, left in the first one's memory.
+        # The mean of all shares, in the first one's memory.
         sums = self._rows[current.expected[0]]
         if current.given[current.expected[0]].empty:
             torch._foreach_zero_(sums)
@@ -111,7 +111,7 @@ class Rounds:
         clip = max((share.clip or 0.0 for share in shares), default=0.0)
         if any(share.norm for share in shares):
             current.squares = squared_norm(sums)
-            self._changed.notify_all()  # the factor depends on the other servers' norms too
+            self._changed.notify_all()  # the factor depends on the norms of other servers too
         else:
             self._take(current, clip_factor(squared_norm(sums), clip) if clip else 1.0)
 
@@ -126,7 +126,7 @@ class Rounds:
         self._changed.notify_all()
 
     def commit(self, step: int, factor: float) -> None:
-        """The first to know the factor takes the step; the others find it taken."""
+        """Take the step, if this is the first to know the factor; for the others it is taken."""
         with self._changed:
             current = self._round
             if current is not None and current.step == step and current.squares is not None:
@@ -136,7 +136,7 @@ class Rounds:
                 raise StoreRefused(f"step {step} waits for no factor")
 
     def wait(self, step: int, alive: Callable[[], bool]) -> float | None:
-        """Waits until ``step`` is taken, or its squared norm (returned) is known."""
+        """Wait until ``step`` is taken, or until its squared norm is known, and return that."""
         with self._changed:
             while True:
                 current = self._round
@@ -152,7 +152,7 @@ class Rounds:
                     raise PeerLost("the client that waited is gone")
 
     def reset(self) -> None:
-        """Count steps anew, after other parameters were loaded."""
+        """Count steps anew, because other parameters were loaded."""
         with self._changed:
             self._taken, self._taken_squares, self._round = -1, None, None
             self._changed.notify_all()
@@ -163,7 +163,7 @@ class Rounds:
                 self._gone.pop(rank, None)
 
     def lose(self, ranks: Iterable[int], name: str) -> None:
-        """``name``, with these workers, is gone: they are not waited for any longer."""
+        """Stop waiting for these workers, because ``name``, to which they belong, is lost."""
         with self._changed:
             self._gone.update(dict.fromkeys(ranks, name))
             self._changed.notify_all()
@@ -185,7 +185,7 @@ class Rounds:
 
 
 def union(masks: Sequence[Used]) -> Used:
-    """The parameters that any worker used; ``None`` is everything."""
+    """Return the parameters that any worker used; ``None`` means all."""
     return [_union_of([mask[i] for mask in masks]) for i in range(len(masks[0]))]
 
 

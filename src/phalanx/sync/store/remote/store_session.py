@@ -1,4 +1,4 @@
-"""The parameter store over TCP: a server has a shard of each store and serves all hosts.
+"""The parameter store over TCP: a server keeps a shard of each store and serves all hosts.
 
 After Li et al., "Scaling distributed machine learning with the parameter server" (2014). One thread
 per connection: receiving, decoding and updating leave Python's lock alone, so clients overlap.
@@ -26,7 +26,7 @@ MAX_STORES = 64
 
 
 class Desk:
-    """Memory for one request of a store, and what works on it."""
+    """The memory for one request of a store, and what works on it."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -35,7 +35,7 @@ class Desk:
         self._copy: list[Tensor] = []
 
     def memory(self) -> list[Tensor]:
-        """Memory for a gradient."""
+        """Return memory for a gradient."""
         self._gradients = self._gradients or self._shard.blank()
         return self._gradients
 
@@ -56,7 +56,7 @@ class HostedStore:
 
     @contextlib.contextmanager
     def desk(self) -> Iterator[Desk]:
-        """A desk that no other request uses: workers of one host take turns, and need one."""
+        """Lend a desk that no other request uses; workers of one host take turns at one."""
         try:
             desk = self._desks.pop()
         except IndexError:
@@ -75,7 +75,7 @@ class HostedStores:
         self._lock = threading.Lock()
 
     def open(self, request: m.Open) -> HostedStore:
-        """The store of that name, new or described alike."""
+        """Return the store of that name: a new one, or one that was described alike."""
         with self._lock:
             store = self._stores.get(request.store)
             if store is None:
@@ -91,7 +91,7 @@ class HostedStores:
             return store
 
     def leave(self, store: HostedStore) -> None:
-        """One connection less uses ``store``."""
+        """Note that one connection less uses ``store``."""
         with self._lock:
             store.users -= 1
 
@@ -102,7 +102,7 @@ class HostedStores:
 
 
 class _Visit:
-    """A store that one connection uses, and who that is."""
+    """A store in use by one connection, and who that is."""
 
     def __init__(self, store: HostedStore, request: m.Open, peer: str) -> None:
         self.store, self.shard = store, store.shard
@@ -110,7 +110,7 @@ class _Visit:
 
 
 class Session:
-    """One client's connection."""
+    """Serves one client's connection."""
 
     def __init__(self, stores: HostedStores, channel: Channel) -> None:
         self._stores, self._channel = stores, channel
@@ -123,7 +123,7 @@ class Session:
                 self._handle(m.read_request(header), size)
         except PeerLost:
             pass
-        except Exception as error:  # of one client: the others go on
+        except Exception as error:  # an error with one client: the others go on
             self._tell(error)
         finally:
             self._channel.close()
@@ -214,7 +214,7 @@ class Session:
                 self._answer(done, tensors)
 
     def _fence(self, visit: _Visit, rank: int) -> None:
-        """Settles, once for all who ask, what of a lost worker's pushes counts."""
+        """Decide, once for all who ask, how many of a lost worker's pushes count."""
         with visit.shard.lock:
             visit.shard.fenced.add(rank)
             total = visit.shard.applied.get(rank, 0)
@@ -230,7 +230,7 @@ class Session:
                 self._answer(done, tensors)
 
     def _outgoing(self, visit: _Visit, desk: Desk, done: m.StoreDone) -> list[Tensor] | None:
-        """The parameters as they are now; ``None`` when they have been sent.
+        """Return the parameters as they are now; ``None`` if they have been sent.
 
         A client that is alone gets them straight from where they lie. Among several, one with a
         slow link would keep the others from pushing so long: it gets a copy.
@@ -270,12 +270,12 @@ class Session:
         self._told(commit)
 
     def _answer_step(self, visit: _Visit) -> None:
-        """No lock: no other can take the next step before this client contributes to it."""
+        """Answer with the step's parameters, without a lock: the next step needs this client."""
         version = visit.shard.version
         self._answer(m.StoreDone(version - 1, version), visit.shard.parameters)
 
     def _told(self, action: Callable[[], None]) -> None:
-        """Another client's loss ends this client's request, not its connection."""
+        """Do ``action``; if another client is lost, only this client's request ends."""
         try:
             action()
         except PeerLost as error:
@@ -312,7 +312,7 @@ class Session:
 
 
 def serve_stores(listener: Listener, ended: Callable[[], bool]) -> None:
-    """Accepts clients until ``ended``."""
+    """Accept clients until ``ended``."""
     stores = HostedStores()
     while not ended():
         channel = listener.accept(timeout=0.25)

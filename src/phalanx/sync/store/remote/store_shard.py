@@ -26,20 +26,20 @@ DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in (*_FLOATS, "int8", "uint8", "int16", "int32", "int64")
 }
 _WIDEST = 8
-"""Bytes of a value that no codec's message exceeds."""
+"""Bytes of the widest value in any codec's message."""
 
 
 class Shard:
-    """Read and changed under ``lock`` only."""
+    """The shard's state, which is read and changed under ``lock`` only."""
 
     def __init__(self, description: m.Description) -> None:
         self.description = description
         self.lock = threading.Lock()
         self.version = 0
         self.applied: dict[int, int] = {}
-        """Samples that each worker had been given at its last push, by rank."""
+        """Samples that each worker, by rank, had been given at its last push."""
         self.fenced: set[int] = set()
-        """Ranks that were lost: what of theirs is still under way comes too late."""
+        """Ranks that were lost: their pushes that are still under way come too late."""
         self._source = _stand_in(description)
         names = discover_slots(self._source)
         self.slot_names, self._scalars = list(names.flat), names.scalar
@@ -49,11 +49,11 @@ class Shard:
         self.steps = [torch.zeros(len(n.shards[0])) for n in self.layouts]
 
     def blank(self) -> list[Tensor]:
-        """Memory for a gradient, per layout."""
+        """Return memory for a gradient, per layout."""
         return [torch.zeros(n.size, dtype=n.dtype) for n in self.layouts]
 
     def state(self) -> list[Tensor]:
-        """Everything that an update reads or writes, in the order of the wire."""
+        """Return everything that an update reads or writes, in the order of the wire."""
         slots = [slot for slots in self.slots for slot in slots.values()]
         return [*self.parameters, *slots, *self.steps]
 
@@ -63,7 +63,7 @@ class Shard:
         self.version += 1
 
     def optimizers(self) -> list[ShardOptimizer]:
-        """One set for each gradient buffer: each remembers the buffer that it was used with."""
+        """Make optimizers for one gradient buffer: each remembers the buffer it was used with."""
         return [
             ShardOptimizer(self._source, n, 0, p, slots, steps, self._scalars)
             for n, p, slots, steps in zip(
@@ -89,7 +89,7 @@ class Shard:
         used: Sequence[bytes | None],
         rate_factor: float = 1.0,
     ) -> None:
-        """One step with ``gradients``; rates and all other numbers are those of ``groups``."""
+        """Take a step with ``gradients``; rates and all other numbers are those of ``groups``."""
         for mine, given in zip(self._source.param_groups, groups, strict=True):
             mine.update(_values(given))
         for optimizer, gradient, mask in zip(optimizers, gradients, used, strict=True):
@@ -98,7 +98,7 @@ class Shard:
 
 
 class Decoders:
-    """The codecs of one connection, which have scratch memory and so are not shared."""
+    """The codecs of one connection; they have scratch memory, and so are not shared."""
 
     def __init__(self, description: m.Description) -> None:
         self._layouts = description.layouts
@@ -109,7 +109,7 @@ class Decoders:
         self._last: tuple[m.Encoded, list[list[Tensor]]] | None = None
 
     def tensors(self, encoded: m.Encoded) -> list[list[Tensor]]:
-        """Memory for the message that ``encoded`` announces, if it can be one."""
+        """Return memory for the message that ``encoded`` announces, if that is possible."""
         if self._last is not None and self._last[0] == encoded:
             return self._last[1]
         if encoded.codec >= len(self._codecs) or len(encoded.layouts) != len(self._layouts):
@@ -144,7 +144,7 @@ def tensor_bytes(info: m.TensorOf) -> int:
 
 
 def byte_view(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous CPU tensor, as bytes."""
+    """Return the memory of a contiguous CPU tensor as bytes."""
     return tensor.detach().view(-1).view(torch.uint8).numpy().data
 
 
@@ -175,7 +175,7 @@ def _spans(layout: m.LayoutOf) -> Iterator[tuple[int, int]]:
 
 
 def _layout(given: m.LayoutOf, groups: int) -> Layout:
-    """The server knows its own pieces only: to it, each is a parameter."""
+    """Make a layout in which each piece is a parameter: the server knows its own pieces only."""
     if given.dtype not in _FLOATS:
         raise m.StoreRefused(f"'{given.dtype[:60]}' is not a type of parameter")
     if any(piece.group >= groups for piece in given.pieces):
