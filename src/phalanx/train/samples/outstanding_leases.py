@@ -63,8 +63,8 @@ class OutstandingLeases:
         return given.again(given.total - given.samples)
 
     def end(self, had: int, stepped: int, ticket: int = _NOTHING) -> None:
-        """This worker has nothing in hand, and waits for those who have some of ``ticket``.
-        Gradients may wait for their step: it has had so many samples, and stepped with so many."""
+        """Note that this worker has nothing in hand and waits for those with some of ``ticket``. It
+        has had ``had`` samples, and ``stepped`` fewer while gradients wait for a step."""
         self._mine[_CARRIED], self._mine[_STEPPED] = had, stepped
         self._mine[_BUSY], self._mine[_WAITS] = _NOTHING, ticket
         self._arena.wake()

@@ -41,7 +41,7 @@ class Clipping:
 
     @torch.no_grad()
     def clip(self, parameters: list[Tensor], limit: float) -> Tensor | None:
-        """Limit the norm of one optimizer's gradients; what it was. ``None``: left to torch."""
+        """Limit the norm of one optimizer's gradients; return it, or ``None``: left to torch."""
         if self._ours or self._engine.parties == 1 or self._weight.loss_scale.scaler is not None:
             return None
         index = self._index(parameters)

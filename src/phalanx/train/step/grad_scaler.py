@@ -49,7 +49,7 @@ class Scaling:
         nonfinite: NonFinite,
         own: GradScaler | None = None,
     ) -> None:
-        """``own``: of the run itself; its gradients are divided where they are copied out."""
+        """Take the optimizers; ``own`` is the run's scaler, applied in copying gradients."""
         self._optimizers, self._nonfinite, self.own = optimizers, nonfinite, own
         self.scalers: dict[int, GradScaler] = {}
         """The scaler with which each optimizer's steps were taken."""
@@ -76,7 +76,7 @@ class Scaling:
         stage = scaler._per_optimizer_states[id(optimizer)]["stage"]
         if stage is OptState.STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
-        if scaler.is_enabled() and stage is OptState.READY:  # else the script has done so itself
+        if scaler.is_enabled() and stage is OptState.READY:  # the script has not unscaled itself
             scaler.unscale_(optimizer)
         return scaler.get_scale()
 
@@ -87,7 +87,7 @@ class Scaling:
             scaler.update()
 
     def chosen(self, given: GradScaler | None) -> GradScaler | None:
-        """For a step that was ``given`` this one, or none, where the run has its own."""
+        """Return the run's own scaler, if it has one; refuse one that is ``given`` as well."""
         if given is not None and given.is_enabled():
             raise InputError(
                 "the script has a GradScaler of its own, and --precision float16 scales losses too",
@@ -196,7 +196,7 @@ class LossScale:
             self._seen, self._overflowed = True, not are_finite(self._gradients())
 
     def spoil(self) -> None:
-        """A step comes: what overflowed is skipped, whatever the script has made of it."""
+        """Make sure that overflowed gradients are skipped, whatever the script has done."""
         if self._overflowed:
             self._multiply(math.nan)
 

@@ -55,7 +55,7 @@ class GradientWeight:
         self._counted: Counted | None = None
         """What the present batch counts for, if that is not its samples."""
         self._weighted = self._unknown = False
-        """Since the last step: a loss did not count for its samples; unknown for what."""
+        """Whether a loss since the last step did not count by samples; by what is unknown."""
         self._looks = 0
         """Losses of the present batch since its last step."""
         self._by_samples = list(self._scales), 1.0
@@ -86,7 +86,7 @@ class GradientWeight:
         self._by_samples = list(self._scales), self._weight
 
     def count_sums(self, engine: Engine) -> bool:
-        """The first loss of all turned out to be a sum; returns whether the scales are others."""
+        """Count losses as sums, as the first was one; return whether the scales have changed."""
         if self._sums or self._in_hand is None:
             return False
         self._sums = True

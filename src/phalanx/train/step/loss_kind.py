@@ -53,7 +53,7 @@ class LossKind:
 
 
 def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
-    """The terms of ``error``, a loss over ``samples``; of fewer than ``least`` no sum tells."""
+    """Find the terms of ``error``, a loss over ``samples``; below ``least`` no sum shows."""
     found = LossKind()
     for node, divisors in _terms(error.grad_fn):
         name = _name(node)
@@ -94,7 +94,7 @@ def _is_quotient(node: Any, name: str) -> bool:
 
 
 def _selected(node: Any, name: str, samples: int) -> int | None:
-    """How many values a mean is over, if the script picked them from the batch (``loss[mask]``)."""
+    """Return how many values a mean is over, if the script picked them (``loss[mask]``)."""
     if name.startswith("MeanBackward0"):
         sizes = tuple(getattr(node, "_saved_self_sym_sizes", ()))
     elif getattr(node, "_saved_reduction", None) == _MEAN and hasattr(node, "_saved_self"):
@@ -154,7 +154,7 @@ def _is_of_one_number(node: Any, name: str) -> bool:
 
 def _is_mean(node: Any, samples: int, divisors: _Divisors) -> bool:
     """Whether it is divided by the samples in hand, or by all numbers that were summed."""
-    sizes = getattr(node, "_saved_self_sym_sizes", ()) or (samples,)  # of none the product is 1
+    sizes = getattr(node, "_saved_self_sym_sizes", ()) or (samples,)  # the product of none is 1
     return _divide_by(samples, divisors) or _divide_by(math.prod(sizes), divisors)
 
 

@@ -252,7 +252,7 @@ class Stepper:
         self._reads.watch()
 
     def leave_scalers(self) -> None:
-        """The script's gradient scalers call its optimizers themselves, as alone."""
+        """Let the script's gradient scalers call its optimizers themselves, as alone."""
         self._scaling.end()
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class EpochSums:
 
 @dataclass
 class Stopwatch:
-    """One step begins when data are asked for and ends when the parameters are updated."""
+    """Measures steps, each from asking for data to updated parameters."""
 
     clock: Clock
     writer: EventWriter
