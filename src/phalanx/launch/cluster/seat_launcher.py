@@ -38,7 +38,7 @@ _Polled = tuple[int | None, dict[str, bytes], list[str]]
 
 
 class SeatLauncher(seats.ClusterLauncher):
-    """Below it, a cluster places the seats and carries questions to them."""
+    """The base of launchers with seats; a subclass places them and carries questions."""
 
     cluster: ClassVar[str]
     """The cluster's name in messages."""
@@ -67,7 +67,7 @@ class SeatLauncher(seats.ClusterLauncher):
 
     @abstractmethod
     def _place(self, count: int, folder: str, mark: str) -> Iterator[None]:
-        """Make the seats; goes on when it is asked again. ``mark``: a file of the run's folder."""
+        """Make the seats, in steps of this iterator. ``mark``: a file of the run's folder."""
 
     @abstractmethod
     def _ask(self, rank: int, method: str, *given: Any) -> Any:
@@ -94,8 +94,7 @@ class SeatLauncher(seats.ClusterLauncher):
         self._steps = self._launching(launch, paths)
 
     def _launching(self, launch: Launch, paths: RunPaths) -> Iterator[None]:
-        """Place the seats, look at the nodes and start the workers, a step each time that it is
-        called for."""
+        """Place the seats, look at the nodes and start the workers, in steps of this iterator."""
         count, mark = len(launch.workers), f".seats-{RunKey.new().text()[:16]}"
         (paths.folder / mark).touch()
         try:
@@ -203,7 +202,7 @@ class SeatLauncher(seats.ClusterLauncher):
             self._coming = self._bring_checkpoint(rank, names)
 
     def _bring_checkpoint(self, rank: int, names: Sequence[str]) -> Iterator[None]:
-        """The newest of ``names``, which are all that are there; goes on when it is asked again."""
+        """Fetch the newest of ``names``, all that there are, in steps of this iterator."""
         newest = max(names, key=int)
         with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self._paths.folder) as scratch:
             incoming = Incoming(self._notes[rank].node, Path(scratch))
@@ -245,7 +244,7 @@ class SeatLauncher(seats.ClusterLauncher):
         self._release()
 
     def _bring_node(self, rank: int, node: str, say: Say, hurry: Callable[[], bool]) -> None:
-        """What its workers left in a folder that only it has; then that folder goes."""
+        """Fetch what its workers left in a node's own folder, and remove that folder."""
         collected, deadline = Collected(), time.monotonic() + _HOMEWARD
         with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self._paths.folder) as scratch:
             incoming = Incoming(node, Path(scratch))

@@ -217,7 +217,7 @@ def settled(notes: list[SeatNote]) -> list[SeatNote]:
 def seat_orders(
     launch: Launch, paths: RunPaths, meeting: Meeting, notes: Sequence[SeatNote], shared: list[bool]
 ) -> list[tuple[Any, ...]]:
-    """What the seats start: see ``WorkerSeat.start``. ``shared``: who sees the run's folder."""
+    """Return what each seat's ``start`` gets. ``shared``: who sees the run's folder."""
     key, script = {KEY_VARIABLE: RunKey.new().text()}, Path(launch.script).name
     files = [path for path in paths.source.rglob("*") if path.is_file()]
     project = {path.relative_to(paths.source).as_posix(): path.read_bytes() for path in files}
@@ -237,7 +237,7 @@ class SeatLost(Exception):  # noqa: N818  (what happened, not what went wrong he
 
 
 class ClusterLauncher(Launcher):
-    """The nodes read what their workers use, and write it into the run's folder."""
+    """The base of launchers whose nodes record their use of machines in the run's folder."""
 
     def __init__(self) -> None:
         self._news: list[str] = []

@@ -122,7 +122,7 @@ class SlurmJob:
 
     def cancel(self, *options: str) -> None:
         words = ["scancel", *options, self.number]
-        with suppress(subprocess.TimeoutExpired, OSError):  # the caller looks whether it has helped
+        with suppress(subprocess.TimeoutExpired, OSError):  # the caller sees whether it helped
             subprocess.run(words, capture_output=True, timeout=_ANSWER_SECONDS, check=False)
 
     def close(self) -> None:

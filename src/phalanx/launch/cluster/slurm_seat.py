@@ -188,7 +188,7 @@ def _count(name: str, otherwise: int) -> int:
 
 
 def _device(local: int) -> str:
-    """One of the GPUs that Slurm gave to the job; a GPU bound to the task is its only one."""
+    """Return one of the GPUs of the job; a GPU bound to the task is its only one."""
     if not {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"} & os.environ.keys():
         return "cpu"
     gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]

@@ -105,7 +105,7 @@ def plan_for(
 
 
 def _with_servers(plan: Plan, framework: Framework | None, apart: Sequence[Machine]) -> Plan:
-    """The machines with a server on each of ``apart``, after all workers, if there are servers."""
+    """Add a machine with a server for each of ``apart``, after all workers, if needed."""
     phases = parse_spec(plan.strategy).phases
     ours = plan.workers > 1 and any("servers" in phase.traits.keys for phase in phases)
     if not apart or not (framework.has_servers if framework else ours):

@@ -47,7 +47,7 @@ def needs_legacy_keras(source: bytes | str) -> bool:
 
 
 def unprepared(source: bytes, data: str | None) -> tuple[Path, list[str]]:
-    """Where tensorflow_datasets looks, and what of it the script loads by name is not there."""
+    """Return the folder of tensorflow_datasets, and the script's data that are not there."""
     given = data or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     folder, found = Path(given).expanduser(), []
     for node in ast.walk(_tree_of(source)):
@@ -68,7 +68,7 @@ def _tree_of(source: bytes | str) -> ast.Module:
 
 
 def _names_in(source: bytes | str) -> set[str]:
-    """Names of its code, ``tf.keras`` where it uses that, and whether it chooses its Keras."""
+    """Return the names in its code, with ``tf.keras``, and with its choice of a Keras."""
     found: set[str] = set()
     for node in ast.walk(_tree_of(source)):
         match node:

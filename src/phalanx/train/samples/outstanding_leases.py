@@ -63,8 +63,8 @@ class OutstandingLeases:
         return given.again(given.total - given.samples)
 
     def end(self, had: int, stepped: int, ticket: int = _NOTHING) -> None:
-        """Note that this worker has nothing in hand and waits for those with some of ``ticket``. It
-        has had ``had`` samples, and ``stepped`` fewer while gradients wait for a step."""
+        """Note that this worker waits for those with some of ``ticket``, and has nothing in hand.
+        It had ``had`` samples and stepped with ``stepped``: gradients may wait for a step."""
         self._mine[_CARRIED], self._mine[_STEPPED] = had, stepped
         self._mine[_BUSY], self._mine[_WAITS] = _NOTHING, ticket
         self._arena.wake()

@@ -63,8 +63,8 @@ def build_worker(
     compile: CompileMode = "off",
     whole: bool = False,
 ) -> tuple[WorkerParts, TrainingLoop]:
-    """Collective. ``trial`` is a step for timing precisions; ``seeds`` are as all workers began;
-    ``notes`` are said first; ``compile`` is asked for by the script, ``whole`` of its view."""
+    """Make a worker. Collective. ``trial``: a step for timing precisions; ``seeds``: as all workers
+    began; ``notes``: said first; ``compile``: asked for by the script; ``whole``: its view."""
     rank, chosen = environment.rank, environment.settings
     paths = environment.paths
     writer = EventWriter(paths.events_of(rank) if paths else None, rank)
