@@ -161,7 +161,7 @@ class Launcher(Protocol):
         ...
 
     def poll(self) -> dict[int, int]:
-        """Return the exit codes of the ranks that have ended; a signal's number is negative.
+        """Return the exit codes of the ranks that have ended; minus the signal's number if killed.
 
         Raises a ``PhalanxError`` when the run cannot go on for a reason that is no rank's.
         """

@@ -149,7 +149,7 @@ def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[W
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports of the loopback; all are held until the last is found, so that they differ."""
+    """Find free ports of the loopback; hold each until the last is found, to get different ones."""
     with contextlib.ExitStack() as held:
         return [free_port(held, _LOOPBACK) for _ in range(count)]
 

@@ -45,7 +45,7 @@ async def commands_for(
 async def secrets_for(
     job: Job, members: Sequence[MachineSession], key: RunKey
 ) -> dict[int, dict[str, str]]:
-    """What only the start knows, by rank (clocks, meeting point, key); it is never written down."""
+    """Return what only the start knows, by rank (clocks, meeting point, key); never stored."""
     if job.framework is not None:
         return {}
     by_name = {member.name: member for member in members}

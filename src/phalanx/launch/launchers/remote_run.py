@@ -154,7 +154,7 @@ class RemoteRun:
             member.begin(paths, planned[member.name])
 
     def _one_clock(self, job: Job) -> None:
-        """Samples and events have one clock: the first machine's, or ours where we make events."""
+        """Choose the clock of samples and events: the first machine's, or ours if they are ours."""
         ours = job.framework is not None or not self.members[0].alive
         first = 0.0 if ours else self.members[0].link.clock_offset
         for member in self.members:
@@ -185,7 +185,7 @@ class RemoteRun:
             self._lose(session, error)
 
     def _lose(self, member: MachineSession, error: MachineError) -> None:
-        """The other machines' workers know whether they can go on; without a machine none can."""
+        """Note a lost machine: workers of the others know whether they can go on without it."""
         self.lost.update({r: error for r in member.ranks if self.codes.get(r) != 0})
         left = [m for m in self.members if m.alive or m.name in self.absences.names]
         if not left and isinstance(error, Unreached):

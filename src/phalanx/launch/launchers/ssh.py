@@ -109,7 +109,7 @@ class SshLauncher(Launcher):
         return self._run.absences.alone
 
     def news(self) -> list[str]:
-        """What there is now: a machine that says more meanwhile has to wait for its turn."""
+        """Return the news of this moment: what comes meanwhile has to wait for the next call."""
         return [self._run.news.popleft() for _ in range(len(self._run.news))]
 
     def detached(self) -> bool:
@@ -164,7 +164,7 @@ class SshLauncher(Launcher):
         return []  # agents read the use of their machines
 
     def _saying(self, say: Say, asked: Callable[[], bool]) -> Callable[[], bool]:
-        """A function to call during waits: it shows news, and returns what ``asked`` returns."""
+        """Return a function to call during waits, which shows news and returns ``asked()``."""
 
         def look() -> bool:
             self._say_news(say)

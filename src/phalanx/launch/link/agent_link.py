@@ -90,7 +90,7 @@ class AgentLink:
         payload: bytes = b"",
         **fields: Any,
     ) -> dict[str, Any]:
-        """The fields of the answer; ``MachineError`` for a problem, a lost machine, no answer.
+        """Return the answer's fields; raise ``MachineError`` for a problem, a loss or no answer.
 
         ``doing`` is for the user to read when it takes long; ``timeout`` is then without progress.
         """

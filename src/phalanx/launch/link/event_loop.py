@@ -39,7 +39,7 @@ class EventLoop:
             try:
                 return future.result(_TICK)
             except concurrent.futures.TimeoutError:
-                if future.done():  # it has just ended, or says so itself
+                if future.done():  # it has just ended, or its own work timed out
                     return future.result()
             left -= _TICK
             if asked() or left <= 0:
