@@ -67,7 +67,7 @@ class Absences:
         return {rank: error for member, error in found for rank in member.ranks}
 
     def slept(self, seconds: float, *, leave: bool) -> None:
-        """This computer did not run; ``leave``: if that was long, the run goes on without it."""
+        """Note that this computer slept; ``leave``: after a long sleep, leave the run alone."""
         if time.monotonic() - self._slept < ONE_GAP:
             return
         self._slept = time.monotonic()

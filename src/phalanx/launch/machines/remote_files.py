@@ -26,7 +26,7 @@ _LAST_BYTES = 1 << 16
 
 
 class FileDownload:
-    """The files of one machine's ranks; ``node``: its samples too, of a machine without agent."""
+    """Writes the files of one machine's ranks; ``node``: also its samples, without agent."""
 
     def __init__(
         self, paths: RunPaths, ranks: Collection[int], say: Callable[[str], None], node: str = ""
@@ -90,7 +90,7 @@ class MachineFile:
             self.add(sample)
 
     def go_on(self) -> float | None:
-        """When the last one was, by the machine's clock: what comes now is by that clock too."""
+        """Return when the last sample was taken, by the machine's clock, which goes on."""
         last = self.last()
         if last is None:
             return None
@@ -106,7 +106,7 @@ class MachineFile:
         self._size += len(line)
 
     def last(self) -> ToldSample | None:
-        """The last sample in the file; an incomplete line is removed, as it will be sent again."""
+        """Return the last sample in the file; remove an incomplete line, to be sent again."""
         if not self._path.is_file():
             return None
         with self._path.open("r+b") as file:

@@ -62,7 +62,7 @@ class Equipment:
     async def settle(
         self, link: AgentLink, machine: Machine, run_folder: str
     ) -> tuple[RemoteLayout, PythonChoice]:
-        """Where it all will be on ``machine``, and what Python its workers get; sends nothing."""
+        """Find out where all will be on ``machine``, and which Python workers get; send nothing."""
 
         def place(load: Load | None, kind: str) -> str | None:
             return f"{link.folder}/{kind}/{load[1].digest}" if load else None

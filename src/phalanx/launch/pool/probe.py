@@ -96,7 +96,7 @@ class Prober:
     async def _start(self, stack: AsyncExitStack) -> None:
         """Start a worker on every machine that can be reached, and wait until it listens."""
         self._say(f"starting {len(self._machines)} workers")
-        code = await in_thread(code_manifest)  # once for all machines; reading it takes a while
+        code = await in_thread(code_manifest)  # once for all machines, as reading it takes a while
         await asyncio.gather(*(self._start_one(stack, each, code) for each in self._machines))
         own = own_address([w.reached_from for w in self._workers.values()]) or LOOPBACK
         names = list(self._workers)

@@ -228,7 +228,7 @@ class Controller:
         return None
 
     def _taken_along(self, codes: dict[int, int]) -> set[int]:
-        """Ranks gone with a killed worker; those of other machines know whether they can go on."""
+        """Return ranks gone with a killed worker; other machines' know whether they can go on."""
         begun = self._launch.joins and self._relay.joined.issuperset(self._training)
         gone = failure.taken_along(codes, self._launch) if begun else set()
         for rank in [r for r in gone - self._named if codes.get(r, 0) < 0]:
@@ -250,7 +250,7 @@ class Controller:
         return _Ending(RUNNING, why.exit_code if code is None else code, why)
 
     def _ending_of_foreign(self, codes: dict[int, int]) -> _Ending | None:
-        """How a run of another framework's processes ends: some never end, some hang at the end."""
+        """Return how another framework's run ends: some processes never end, some hang then."""
         deciding = self._launch.decides
         if all(rank in codes for rank in deciding):
             self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)

@@ -23,7 +23,7 @@ def figures_of(launch: Launch, paths: RunPaths) -> FigureLines | None:
     if launch.framework is None:
         return None
     workers = launch.workers
-    for worker in workers:  # of an earlier controller: the log is read from its beginning again
+    for worker in workers:  # from an earlier controller: the log is read anew
         paths.events_of(worker.rank).unlink(missing_ok=True)
     told = Told(
         machines=[worker.machine for worker in workers],

@@ -86,7 +86,7 @@ class _Look:
 
 
 def _remedy_for(source: bytes) -> str:
-    """Advise to run another framework's distributed script as it is, if this is one."""
+    """Advise on a script without Phalanx; other frameworks' scripts can be run as they are."""
     if b"tf.distribute" in source or b"tensorflow" in source:
         return (
             "It uses TensorFlow: run it unchanged with --framework tensorflow, or let Phalanx "

@@ -127,7 +127,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 async def choose_foreign(link: AgentLink, framework: Framework) -> PythonChoice:
-    """First the blueprint's Python, then where this machine has it, at last a new environment."""
+    """Choose the blueprint's Python, else this machine's, else that of a new environment."""
     machine, lines = link.machine, framework.requirements
     needed = [found[0] for line in lines if (found := _NAME.match(line))]
     named = [machine.python] if "python" in machine.model_fields_set else []

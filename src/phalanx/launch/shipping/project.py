@@ -23,7 +23,7 @@ SHIP_LIMIT = 200_000_000
 
 
 def find_root(script: Path) -> Path:
-    """The nearest folder above ``script`` that looks like a project, else the script's own."""
+    """Return the nearest folder above ``script`` that looks like a project, or its own."""
     folder = script.resolve().parent
     for place in (folder, *folder.parents):
         if _is_too_wide(place):
@@ -111,7 +111,7 @@ class Ignored:
         return path == "runs" and any(folder.glob("*/launch.json"))
 
     def _is_ignored(self, path: str) -> bool:
-        """The innermost file that has a word on it decides; in a file, its last word."""
+        """Decide by the innermost file that names the path, and by its last such line."""
         parts = path.rstrip("/").split("/")
         for depth in range(len(parts) - 1, -1, -1):
             base = "/".join(parts[:depth])

@@ -52,7 +52,7 @@ class Recipe(msgspec.Struct, frozen=True):
     steps: tuple[PipStep, ...]
 
     def digest(self, *circumstances: str) -> str:
-        """A digest that equal environments share, of their contents and ``circumstances``."""
+        """Return a digest that equal environments share, by contents and ``circumstances``."""
         content = msgspec.json.encode([self.steps, circumstances])
         return hashlib.sha256(content).hexdigest()
 
@@ -76,7 +76,7 @@ class RequirementLines:
 
 
 def _steps(lines: RequirementLines) -> tuple[PipStep, ...]:
-    """The project's wishes first: Phalanx is held to the versions here only where they allow it."""
+    """Put the project's wishes first: our versions count only where they allow them."""
     every = [*lines.wanted, *lines.constraints]
     own, without = own_requirements(), _names(every)
     # Use this machine's versions, so that the others get the same; builds (+cpu) may differ.
@@ -85,8 +85,8 @@ def _steps(lines: RequirementLines) -> tuple[PipStep, ...]:
     if not any("--hash" in line for line in every):
         constraints = _text([*lines.constraints, *versions])
         return (PipStep(_text([*lines.wanted, *own]), constraints),)
-    # With hashes pip takes nothing without one, so ours come after, and change nothing; those of
-    # packages that have a hash are installed by the first step.
+    # With hashes, pip takes nothing without one, so our packages come after and change nothing;
+    # those that have a hash are installed by the first step.
     needed = _names(own) - _names(lines.wanted)
     hashed = [line for line in lines.constraints if "--hash" in line and _names([line]) & needed]
     first = PipStep(_text([*lines.wanted, *hashed]), _text(lines.constraints))

@@ -240,7 +240,7 @@ def _seconds(files: int, size: int) -> float:
 async def _pieces(
     path: Path, entry: FileEntry, offset: int, window: SendWindow
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """The file's content from ``offset``, at least one piece (an empty file has an empty one)."""
+    """Yield the file's content from ``offset`` in pieces; an empty file has an empty one."""
     try:
         with await asyncio.to_thread(path.open, "rb", 0) as file:
             file.seek(offset)

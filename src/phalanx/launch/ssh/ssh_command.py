@@ -70,7 +70,7 @@ class RunningCommand(ABC):
         return b""
 
     def let_go(self) -> None:
-        """Leaving ``async with`` ends the connection only: the command ends, or goes on, itself."""
+        """Let leaving ``async with`` end the connection only, not the command."""
         self._kept = False
 
     async def line(self, timeout: float) -> bytes | None:

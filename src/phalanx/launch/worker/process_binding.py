@@ -31,7 +31,7 @@ def die_with_controller() -> None:
 
 
 def pin() -> None:
-    """Stay on the cores of our slot; a core that has gone away since the plan is not fatal."""
+    """Stay on the cores of our slot; a core that has gone since the plan is no error."""
     wanted = {int(cpu) for cpu in os.environ.get("PHALANX_CPUS", "").split(",") if cpu}
     if not wanted:
         return

@@ -91,7 +91,7 @@ class Incoming:
             current.scratch.unlink(missing_ok=True)
 
     def _note(self, refused: str) -> None:
-        if len(self.refused) < MOST_REFUSED:  # whoever sends without end shall not fill our memory
+        if len(self.refused) < MOST_REFUSED:  # messages without end must not fill our memory
             self.refused.append(refused)
 
     def _begin(self, header: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ async def collect_results(links: Sequence[AgentLink], paths: RunPaths) -> Collec
         answers = await asyncio.gather(*came, return_exceptions=True)
         for link, incoming, answer in zip(links, incomings, answers, strict=True):
             note_failure(incoming, answer, collected)
-            await in_thread(settle_all, incoming, paths, collected)  # pings go on
+            await in_thread(settle_all, incoming, paths, collected)  # so that pings go on
             if incoming.machine not in collected.incomplete:
                 await _confirm(link, collected)
     return collected
@@ -159,7 +159,7 @@ def _is_there(one: Received, folder: Path, path: str) -> bool:
 
 
 def _place(one: Received, folder: Path, path: str) -> bool:
-    """Move it below ``folder``, following no link and replacing nothing; whether that worked."""
+    """Move it below ``folder``, following no link and replacing nothing; return success."""
     *folders, name = path.split("/")
     with contextlib.suppress(OSError), folder_below(folder, folders) as place:
         try:
