@@ -79,7 +79,7 @@ class SshLauncher(Launcher):
 
     def poll(self) -> dict[int, int]:
         if self._run.error is not None and self._loop is not None:
-            raise self._run.error  # of a run that has ended only the codes are asked for
+            raise self._run.error  # only codes are asked for of a run that has ended
         self._pass_switch_on()
         return dict(self._run.codes)
 

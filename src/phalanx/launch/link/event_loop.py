@@ -32,7 +32,7 @@ class EventLoop:
     def wait(
         self, work: Coroutine[Any, Any, T], asked: Callable[[], bool], limit: float | None = None
     ) -> T:
-        """The result of ``work``; ``RunStopped`` soon after ``asked()``, ``TimeoutError`` late."""
+        """Return the result of ``work``; raise ``RunStopped`` or ``TimeoutError`` soon."""
         future = self.submit(work)
         left = float("inf") if limit is None else limit
         while True:

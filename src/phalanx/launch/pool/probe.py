@@ -204,7 +204,7 @@ class Prober:
         return all(isinstance(answers.get(name), m.ProbeDone) for name in names)
 
     async def _time(self, schedule: Schedule, name: str, size: int, repeats: int) -> bool:
-        """Time a collective; whether it gave a figure. One that does not end ends the probe."""
+        """Time a collective; return whether it gave a figure. One without end ends the probe."""
         names = self._found.participants
         request = m.TimeCollective(name, size, repeats)
         limit = max(0.0, self._left) + GRACE_SECONDS

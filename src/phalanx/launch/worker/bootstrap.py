@@ -87,7 +87,7 @@ def give_terminal() -> None:
 
 
 def _size() -> bytes:
-    """The size of the terminal in which the run was started, if this process is of its session."""
+    """Return the size of the run's terminal, if this process is of its session."""
     unknown = struct.pack("HHHH", 24, 80, 0, 0)
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
