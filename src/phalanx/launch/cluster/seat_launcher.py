@@ -71,7 +71,7 @@ class SeatLauncher(seats.ClusterLauncher):
 
     @abstractmethod
     def _ask(self, rank: int, method: str, *given: Any) -> Any:
-        """Call a method of a seat; return a question, about whose answer one asks below."""
+        """Call a method of a seat; return a question, for the methods below."""
 
     @abstractmethod
     def _answered(self, questions: Sequence[Any]) -> bool:

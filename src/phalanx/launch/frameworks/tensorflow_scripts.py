@@ -68,7 +68,7 @@ def _tree_of(source: bytes | str) -> ast.Module:
 
 
 def _names_in(source: bytes | str) -> set[str]:
-    """Return the names in its code, with ``tf.keras``, and with its choice of a Keras."""
+    """Return names in its code, with marks for ``tf.keras`` and for a Keras of its choice."""
     found: set[str] = set()
     for node in ast.walk(_tree_of(source)):
         match node:

@@ -322,8 +322,8 @@ class AdoptedPass(Iterator[Any]):
         return parts.trained.engine.workers > 1 and parts.steps.losses == self._losses
 
     def close(self, *, meant: bool = False, failed: bool = False) -> None:
-        """End the pass, because the script left its loop; another iterator over it would be a
-        second pass. ``meant``: left by ``break`` or ``return``; ``failed``: perhaps by an
+        """End the pass, because the script left its loop; if it took more batches of it, it would
+        go through two at once. ``meant``: by ``break`` or ``return``; ``failed``: perhaps by an
         exception, of which the others know nothing yet."""
         if isinstance(self._drawn, PlainPass):
             self._drawn.left = True

@@ -55,7 +55,7 @@ class GradientWeight:
         self._counted: Counted | None = None
         """What the present batch counts for, if that is not its samples."""
         self._weighted = self._unknown = False
-        """Whether a loss since the last step did not count by samples; by what is unknown."""
+        """Whether a loss since the last step did not count by samples, or by something unknown."""
         self._looks = 0
         """Losses of the present batch since its last step."""
         self._by_samples = list(self._scales), 1.0

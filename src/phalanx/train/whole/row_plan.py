@@ -152,7 +152,7 @@ def rows_in(batch: Any) -> int:
 
 
 def output_kind(whole: Any, part: Any, mean: Tensor | None, start: int, total: int) -> int:
-    """Return the kind of an output: ``whole`` of all rows, ``part`` of some, ``mean`` of means."""
+    """Return the kind of an output, from the ``whole``, a ``part`` and the ``mean`` of parts."""
     if not isinstance(whole, Tensor) or not isinstance(part, Tensor):
         same = type(whole) is type(part) and _is_plain(whole) and whole == part
         return COMMON if same or whole is part else NOT_ROWS

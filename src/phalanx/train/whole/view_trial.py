@@ -65,7 +65,7 @@ class BatchTimes:
 
     @property
     def of_models(self) -> float:
-        """Seconds of the models: the rest, as a loss takes twice as long on its way back."""
+        """Seconds in models: a loss takes twice as long on its way back; the rest is theirs."""
         return self.calls + max(0.0, self.backward - 2 * self.other)
 
 
