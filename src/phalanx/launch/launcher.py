@@ -1,4 +1,4 @@
-"""Launchers: sibling ways to start the workers of a run, behind one small interface.
+"""Launchers: different ways to start the workers of a run, behind one small interface.
 
 ``open`` and ``prepare`` are the dry run: the :class:`Launch` is what ``start`` starts, and what
 ``launch.json`` holds. Only what cannot be known before (the number of the descriptor of the
@@ -35,16 +35,16 @@ from phalanx.pool.machine import Machine
 
 
 class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker: what is started, where, and what its environment gains."""
+    """One worker: what is started, where, and which variables its environment gets."""
 
     rank: int
     machine: str
     argv: list[str]
     env: dict[str, str]
-    """Only the variables that we add. The controller's own environment is never stored."""
+    """Only the variables that we add; the controller's own environment is never stored."""
     cpus: list[int]
     threads: int
-    log: str  # relative to the run folder
+    log: str  # relative to the run's folder
     role: str = ""
     """Role of a process of another framework: worker, chief or ps."""
 
@@ -63,19 +63,19 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     workers: list[WorkerCommand]
     resumes: str | None = None
-    """The run and the checkpoint that this one goes on from."""
+    """The run and the checkpoint from which this one continues."""
     pool: str | None = None
     """The blueprint, if there is one."""
     framework: Framework | None = None
     system: str = OURS
     decides: list[int] = []
-    """Ranks whose end is the run's, where not all of them end by themselves."""
+    """Ranks whose end is the run's end, if not all of them end by themselves."""
     joins: bool = True
     """Whether the script has to call ``phalanx.fit`` or ``phalanx.join``."""
     batch_script: str = ""
-    """What a cluster's manager is given, where one starts the workers."""
+    """The script for a cluster's manager, if that starts the workers."""
     cluster: str = ""
-    """What was asked of a cluster's manager: see ``Fleet``."""
+    """What the cluster's manager was asked for: see ``Fleet``."""
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
@@ -87,7 +87,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked for: a script, what it is given, and the plan it follows."""
+    """A request for a run: a script, its arguments, and the plan that it follows."""
 
     script: Path
     arguments: list[str]
@@ -103,19 +103,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The machines themselves, with what it takes to log in: nothing of it is ever written."""
+    """The machines themselves, and how to log in to them: nothing of it is ever written."""
 
     machines: tuple[Machine, ...] = ()
-    servers: tuple[str, ...] = ()  # names of those with a parameter server and no worker
+    servers: tuple[str, ...] = ()  # names of machines with a parameter server and no worker
     pool: Path | None = None
-    """The blueprint they come from."""
+    """The blueprint of the machines."""
     tls: bool = False
     data: Path | None = None
-    """A folder of this machine that goes to all of them."""
+    """A folder of this machine that is sent to all of them."""
     ship_limit: int | None = None
-    """Bytes of the project folder that may be shipped; ``None`` is the default."""
+    """Most bytes of the project's folder that are sent; ``None``: the default."""
     follow_links: bool = False
-    """Whether links that lead out of what is sent are sent as the files they lead to."""
+    """Whether links that lead out of what is sent are replaced by their files."""
     detach: bool = False
     workers: int | None = None
     """How many workers were asked for; the plan says how many there are."""
@@ -124,7 +124,7 @@ class Fleet:
 
 
 def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
-    """How a run was started, as its folder tells it: see ``core/trust.py`` before it is used."""
+    """Read how a run was started, from its folder: see ``core/trust.py`` before using it."""
     try:
         launch = Launch.from_json(read_bounded(paths.launch))
         return launch, Plan.from_json(read_bounded(paths.plan))
@@ -146,14 +146,14 @@ class Launcher(Protocol):
     def open(
         self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool], *, dry: bool = False
     ) -> Job:
-        """Look at the machines before anything is settled; the job as it can be done there.
+        """Look at the machines before anything is decided; return the job as it can be done there.
 
         Ends soon, by ``RunStopped``, once ``asked()``. ``dry``: nothing will be started.
         """
         return job
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
-        """What ``start`` starts, of the job that ``open`` returned; touches nothing."""
+        """Return what ``start`` starts, for the job that ``open`` returned; touch nothing."""
         ...
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
@@ -161,38 +161,38 @@ class Launcher(Protocol):
         ...
 
     def poll(self) -> dict[int, int]:
-        """The exit codes of the ranks that have ended; minus the signal's number if killed.
+        """Return the exit codes of the ranks that have ended; minus the signal's number if killed.
 
         Raises a ``PhalanxError`` when the run cannot go on for a reason that is no rank's.
         """
         ...
 
     def codes(self) -> dict[int, int]:
-        """The same as ``poll``, also for a run that cannot go on."""
+        """Return the same as ``poll``, also for a run that cannot go on."""
         return self.poll()
 
     def lost(self) -> dict[int, MachineError]:
-        """Ranks that have gone with their machine, where the others go on without them."""
+        """Ranks that were lost with their machine, while the others go on without them."""
         return {}
 
     def away(self) -> dict[int, MachineError]:
-        """Ranks whose machine does not answer now, and may again."""
+        """Ranks whose machine does not answer now, but may do so again."""
         return {}
 
     def alone(self) -> MachineError | None:
-        """Why the controller should leave the workers, which go on by themselves, if it should."""
+        """Why the controller should leave the workers, which go on by themselves; else ``None``."""
         return None
 
     def news(self) -> list[str]:
-        """What the launcher has to say since the last call: progress, warnings."""
+        """Return what the launcher has to say since the last call: progress, warnings."""
         return []
 
     def detached(self) -> bool:
-        """Whether all is started and goes on by itself, so that the controller may leave."""
+        """Whether everything is started and goes on by itself, so that the controller may leave."""
         return False
 
     def leave(self) -> None:
-        """Go, and let the workers be: the run is detached."""
+        """Leave, and let the workers go on: the run is detached."""
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
         """Ask the workers to stop, end them after ``grace`` seconds or once ``hurry()``.
@@ -202,14 +202,14 @@ class Launcher(Protocol):
         ...
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
-        """Bring home what the workers left, and clean up; nothing of it can fail the run."""
+        """Fetch what the workers left, and clean up; no error in this fails the run."""
 
     def processes(self) -> list[int]:
-        """The process ids of the workers that run on this machine now."""
+        """Return the process ids of the workers that run on this machine now."""
         return []
 
     def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:
-        """The readers of this machine, for as long as the run goes on."""
+        """Return the readers of this machine's usage, which run as long as the run does."""
         names = dict.fromkeys(worker.machine for worker in launch.workers)
         return [Monitor(name, paths.machine(name), self.processes) for name in names]
 
@@ -230,7 +230,7 @@ LAUNCHERS = Registry(
 def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> Launch:
     framework = job.framework
     roles = roles_by_rank(framework, len(workers)) if framework else []
-    # Versions that results depend on, read without importing anything heavy.
+    # The versions on which results depend, read without importing anything heavy.
     versions = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
     found = installed((DISTRIBUTION, "torch", "numpy"))
     return Launch(
@@ -254,14 +254,14 @@ def describe_launch(job: Job, paths: RunPaths, workers: list[WorkerCommand]) -> 
 
 
 def system_of(job: Job) -> str:
-    """The name of the system in reports."""
+    """Return the name of the system in reports."""
     if job.framework is not None:
         return job.framework.system
     return job.settings.keras or (SPARK_SYSTEM if job.launcher == "spark" else OURS)
 
 
 def worker_variables(job: Job, folder: str, machine: PlannedMachine, slot: Slot) -> dict[str, str]:
-    """The variables that tell a worker who it is; ``folder`` is the run's on its machine."""
+    """Return the variables that tell a worker who it is; ``folder``: the run's on its machine."""
     return {
         settings.RANK: str(slot.rank),
         settings.WORKERS: str(job.plan.workers),
@@ -282,7 +282,7 @@ def worker_command(
     python: str = sys.executable,
     script: str = "",
 ) -> WorkerCommand:
-    """One of our own workers as a process; ``folder`` is the run's on its machine."""
+    """Return one of our own workers as a process; ``folder`` is the run's on its machine."""
     bootstrap = [python, "-P", "-m", "phalanx.launch.worker.bootstrap"]
     return WorkerCommand(
         rank=slot.rank,
@@ -296,13 +296,13 @@ def worker_command(
 
 
 def _process_variables(job: Job, slot: Slot) -> dict[str, str]:
-    """What holds a worker that is a process of its own to its slot."""
+    """Return the variables that hold a worker in a process of its own to its slot."""
     hashing = os.environ.get(settings.HASHING, "")
-    # The backend that was asked for, or that of this shell: other machines have none of their own.
+    # Use the backend asked for, or this shell's: other machines have none of their own.
     shell, keras = os.environ.get(settings.KERAS_BACKEND), job.settings.keras or ""
     backend = settings.KERAS_SYSTEMS.get(keras, shell)
     return {
-        # One order of sets for all workers: a list made of one is the same everywhere.
+        # All workers get one order of sets, so that a list made of one is the same everywhere.
         settings.HASHING: hashing if hashing.isdigit() else str(job.settings.seed % 2**32),
         settings.CPUS: ",".join(map(str, slot.cpus)),
         "PYTHONUNBUFFERED": "1",
@@ -312,12 +312,12 @@ def _process_variables(job: Job, slot: Slot) -> dict[str, str]:
 
 
 def with_own_threads(slot: Slot, environment: Mapping[str, str]) -> Slot:
-    """What the user's environment says about threads, for any library, goes before the plan."""
+    """Return the slot with the user's own choice of threads, for any library, if there is one."""
     told = [environment[name] for name in settings.THREADS if environment.get(name, "").isdigit()]
     threads = next((int(number) for number in told if int(number) > 0), slot.threads)
     return msgspec.structs.replace(slot, threads=threads)
 
 
 def log_name(rank: int) -> str:
-    """Relative to the run's folder."""
+    """Return the name of a log, relative to the run's folder."""
     return str(RunPaths(Path()).log_of(rank))

@@ -22,8 +22,8 @@ LOOPBACK = "127.0.0.1"
 
 
 def own_address(place: str, *, alone: bool | None = None) -> str:
-    """Where the other nodes reach this one: ``PHALANX_ADDRESS``, or what ``place`` stands for, the
-    name or address (and port) by which the cluster knows it.
+    """Return where other nodes reach this one: ``PHALANX_ADDRESS``, or what ``place`` stands for,
+    the name or address (and port) by which the cluster knows it.
 
     ``alone``: there are no other nodes, so nothing listens where others could connect. ``None``:
     that is not known, and a cluster that is on loopback stays there.
@@ -50,7 +50,7 @@ def own_address(place: str, *, alone: bool | None = None) -> str:
 
 
 def _host_of(place: str) -> str:
-    """Returns the host of ``name:7077`` and ``[::1]:7077``; ``::1`` has no port to be cut off."""
+    """Return the host of ``name:7077`` and ``[::1]:7077``; ``::1`` has no port to be cut off."""
     if place.startswith("["):
         return place[1:].partition("]")[0]
     return place.partition(":")[0] if place.count(":") == 1 else place
@@ -68,7 +68,7 @@ def clock_ahead() -> float:
 def start_worker(
     worker: WorkerCommand, paths: RunPaths, *, cwd: Path | None, apart: bool
 ) -> subprocess.Popen[bytes]:
-    """Starts a worker that ends with this process; ``apart``: in a process group of its own."""
+    """Start a worker that ends with this process; ``apart``: in a process group of its own."""
     strange = (settings.ARENA, KEY_VARIABLE, KEY_FILE_VARIABLE)
     own = {name: value for name, value in os.environ.items() if name not in strange}
     added = {settings.STARTED: repr(time.monotonic()), settings.CONTROLLER: str(os.getpid())}

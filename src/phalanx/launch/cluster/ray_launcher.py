@@ -29,7 +29,7 @@ _LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class RayLauncher(SeatLauncher):
-    """The seats are actors."""
+    """Starts workers on Ray; its seats are actors."""
 
     cluster, check = "Ray", "See: ray status"
 
@@ -110,16 +110,16 @@ def check_ray() -> None:
 
 
 def connect(address: str, paths: RunPaths) -> tuple[Any, Path | None]:
-    """Ray, connected to the cluster at ``address``; or to one of our own, with its token's file."""
+    """Connect to the cluster at ``address``, or to one of our own, with its token's file."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     own: dict[str, Any] = {"_node_ip_address": LOOPBACK, "include_dashboard": False}
     # All of these are read when Ray is imported.
     chosen, token = {"RAY_USAGE_STATS_ENABLED": "0"}, None
     if not address:
-        # Without this, Ray replaces loopback by an address that others reach.
+        # Otherwise Ray replaces loopback by an address that others reach.
         chosen[_LOOPBACK_ONLY] = "0"
     if not address and _MODE not in os.environ:
-        # Loopback is open to all users of this machine, and Ray's own token file readable by them.
+        # All users of this machine reach loopback, and can read Ray's own token file.
         token = cluster_folder(paths) / "ray.token"
         write_private(token, secrets.token_hex(32))
         chosen |= {_MODE: "token", _TOKEN: str(token.absolute())}
@@ -141,14 +141,14 @@ def connect(address: str, paths: RunPaths) -> tuple[Any, Path | None]:
             "Check it: ray status; or give --launcher ray for one on this machine.",
         ) from None
     finally:
-        for number, handler in kept.items():  # Ctrl-C stays the controller's to answer
+        for number, handler in kept.items():  # Ctrl-C is for the controller to handle
             signal.signal(number, handler)
     return ray, token
 
 
 @contextmanager
 def _heard() -> Iterator[None]:
-    """Errors of Ray's own as ours."""
+    """Turn Ray's errors into ours."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Workers behind seats: processes of a cluster's own, each of which starts one worker.
+"""Starts workers behind seats: processes of a cluster, each of which starts one worker.
 
 What Ray and Spark share: the controller asks the seats, and waits for none of them.
 """
@@ -38,7 +38,7 @@ _Polled = tuple[int | None, dict[str, bytes], list[str]]
 
 
 class SeatLauncher(seats.ClusterLauncher):
-    """Below it, a cluster places the seats and carries questions to them."""
+    """The base of launchers with seats; a subclass places them and carries questions."""
 
     cluster: ClassVar[str]
     """The cluster's name in messages."""
@@ -57,7 +57,7 @@ class SeatLauncher(seats.ClusterLauncher):
         self._lost: dict[int, MachineError] = {}
         self._homes: list[FileDownload] = []
         self._coming: Iterator[None] = iter(())
-        """A checkpoint that is on its way home."""
+        """A checkpoint that is being fetched."""
         self._newest, self._next_checkpoint = 0, 0.0
         self._asked: dict[int, Any] = {}
         self._last = 0.0
@@ -67,11 +67,11 @@ class SeatLauncher(seats.ClusterLauncher):
 
     @abstractmethod
     def _place(self, count: int, folder: str, mark: str) -> Iterator[None]:
-        """Make the seats; goes on when it is asked again. ``mark``: a file of the run's folder."""
+        """Make the seats, in steps of this iterator. ``mark``: a file of the run's folder."""
 
     @abstractmethod
     def _ask(self, rank: int, method: str, *given: Any) -> Any:
-        """Call a method of a seat; what it returns is a question, to be asked about below."""
+        """Call a method of a seat; return a question, for the methods below."""
 
     @abstractmethod
     def _answered(self, questions: Sequence[Any]) -> bool:
@@ -79,7 +79,7 @@ class SeatLauncher(seats.ClusterLauncher):
 
     @abstractmethod
     def _answer(self, question: Any, seconds: float = 0.0) -> Any:
-        """Waits so long at most; raises ``SeatLost``."""
+        """Wait for an answer, so long at most; raise ``SeatLost``."""
 
     @abstractmethod
     def _release(self) -> None:
@@ -94,8 +94,7 @@ class SeatLauncher(seats.ClusterLauncher):
         self._steps = self._launching(launch, paths)
 
     def _launching(self, launch: Launch, paths: RunPaths) -> Iterator[None]:
-        """Places the seats, looks at the nodes and starts the workers; goes on when it is asked
-        again."""
+        """Place the seats, look at the nodes and start the workers, in steps of this iterator."""
         count, mark = len(launch.workers), f".seats-{RunKey.new().text()[:16]}"
         (paths.folder / mark).touch()
         try:
@@ -129,7 +128,7 @@ class SeatLauncher(seats.ClusterLauncher):
         return seats.mates_of(note, self._notes)[0] == note.rank
 
     def _home(self, paths: RunPaths, note: seats.SeatNote, shared: bool) -> FileDownload:
-        """Takes the files of a worker while it writes them; where it writes them here, none."""
+        """Make what keeps a worker's files as they grow; none, if the worker writes them here."""
         ranks, node = ([], "") if shared else ([note.rank], note.node)
         return FileDownload(paths, ranks, self._news.append, node if self._is_first(note) else "")
 
@@ -175,7 +174,7 @@ class SeatLauncher(seats.ClusterLauncher):
                 self._begin_checkpoint(
                     rank, [name for name in saved if checkpoints.NAME.fullmatch(name)]
                 )
-            if not self._keep(rank, pieces) and code is not None:  # first all that it wrote
+            if not self._keep(rank, pieces) and code is not None:  # first, everything that it wrote
                 self._codes[rank] = code
         now = time.monotonic()
         if now - self._last >= _EVERY:
@@ -184,7 +183,7 @@ class SeatLauncher(seats.ClusterLauncher):
                 self._asked[rank] = self._ask(rank, "poll", self._homes[rank].offsets)
 
     def _keep(self, rank: int, pieces: Mapping[str, bytes]) -> bool:
-        """Whether one of the worker's files has grown."""
+        """Keep pieces of a worker's files; return whether one has grown."""
         home = self._homes[rank]
         before = dict(home.offsets)
         try:
@@ -195,7 +194,7 @@ class SeatLauncher(seats.ClusterLauncher):
         return home.offsets != before
 
     def _begin_checkpoint(self, rank: int, names: Sequence[str]) -> None:
-        """Begins to fetch the newest checkpoint of a node, if it is newer than what has come."""
+        """Begin to fetch the newest checkpoint of a node, if it is newer than what is here."""
         newest, now = max(map(int, names), default=0), time.monotonic()
         is_new = newest > self._newest and self._is_first(self._notes[rank])
         if is_new and now > self._next_checkpoint:
@@ -203,7 +202,7 @@ class SeatLauncher(seats.ClusterLauncher):
             self._coming = self._bring_checkpoint(rank, names)
 
     def _bring_checkpoint(self, rank: int, names: Sequence[str]) -> Iterator[None]:
-        """The newest of ``names``, which are all that are there; goes on when it is asked again."""
+        """Fetch the newest of ``names``, all that there are, in steps of this iterator."""
         newest = max(names, key=int)
         with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self._paths.folder) as scratch:
             incoming = Incoming(self._notes[rank].node, Path(scratch))
@@ -223,7 +222,7 @@ class SeatLauncher(seats.ClusterLauncher):
         return dict(self._lost)
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
-        self._steps = iter(())  # whatever is not started stays so
+        self._steps = iter(())  # whatever is not started yet is not started
         for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, _AFTER_KILL)):
             if self._started and not self._have_ended():
                 for rank in range(len(self._notes)):
@@ -235,7 +234,7 @@ class SeatLauncher(seats.ClusterLauncher):
         return len({*self._codes, *self._lost}) == len(self._notes)
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
-        self._coming = iter(())  # what has come by half comes with the rest
+        self._coming = iter(())  # the rest of a checkpoint comes with the other results
         for rank, note in enumerate(self._notes):
             if not self._shared[rank] and self._is_first(note) and rank not in self._lost:
                 try:
@@ -245,7 +244,7 @@ class SeatLauncher(seats.ClusterLauncher):
         self._release()
 
     def _bring_node(self, rank: int, node: str, say: Say, hurry: Callable[[], bool]) -> None:
-        """What its workers left in a folder that only it has; then that folder goes."""
+        """Fetch what its workers left in a node's own folder, and remove that folder."""
         collected, deadline = Collected(), time.monotonic() + _HOMEWARD
         with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self._paths.folder) as scratch:
             incoming = Incoming(node, Path(scratch))
@@ -270,7 +269,7 @@ class SeatLauncher(seats.ClusterLauncher):
             self._answer(self._ask(rank, "clean"), _ANSWER)
 
     def _fetch(self, rank: int, incoming: Incoming, checkpoint: str = "") -> Iterator[None]:
-        """Fetches one checkpoint, or all results except the checkpoints that are here."""
+        """Fetch one checkpoint, or all results except the checkpoints that are here."""
         have = {f"{checkpoints.PREFIX}{name}" for name in checkpoints.at_home(self._paths)}
         files = yield from self._reply(rank, "files", checkpoint)
         for name, size in msgspec.convert(files, list[tuple[str, int]]):

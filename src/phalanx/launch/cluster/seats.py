@@ -1,4 +1,4 @@
-"""What a cluster's workers are before their nodes are known, and what the nodes say of them."""
+"""Describes a cluster's workers before their nodes are known, and what the nodes report."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from phalanx.plan.plan import Plan, PlannedMachine, Slot
 _Record = TypeVar("_Record")
 _LARGEST_NOTE = 1 << 16
 _AS_NODE = "0"
-"""Threads of a worker of which the user's environment says nothing: the node decides."""
+"""The number of threads if the user's environment says nothing: the node decides."""
 
 
 class SeatNote(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker, as the process that starts it on its node writes it down."""
+    """The note on one worker, written by the process that starts it on its node."""
 
     rank: int
     attempt: int
@@ -50,14 +50,14 @@ class SeatNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node of rank 0 settles for all."""
+    """What the node of rank 0 decides for all."""
 
     address: str
     port: int
     ahead: float
-    """Seconds that the monotonic clock of this node is ahead of the wall's, which nodes share."""
+    """Seconds that this node's monotonic clock is ahead of the wall clock, which nodes share."""
     resume: str | None = None
-    """The checkpoint that a job goes on from that was started again."""
+    """The checkpoint from which a job continues that was started again."""
     tls: bool = False
     """Whether the workers' connections are encrypted."""
 
@@ -91,7 +91,7 @@ def read_meeting(paths: RunPaths, attempt: int) -> Meeting | None:
 
 
 def _read(path: Path, kind: type[_Record]) -> _Record | None:
-    """``None`` also for what is not all there yet."""
+    """Read a record; return ``None`` also if not all of it is there yet."""
     try:
         return msgspec.json.decode(read_bounded(path, _LARGEST_NOTE), type=kind)
     except (OSError, InputError, msgspec.MsgspecError):
@@ -99,20 +99,20 @@ def _read(path: Path, kind: type[_Record]) -> _Record | None:
 
 
 def before(paths: RunPaths, attempt: int) -> RunPaths:
-    """Where lies what the run wrote before its job was started again: a run of its own, that this
-    one goes on from. Hidden, so that it is never the newest."""
+    """Return where the run's files from before its job was started again are: a run of its own,
+    from which this one continues. It is hidden, so that it is never the newest."""
     return RunPaths(paths.folder.with_name(f".{paths.id}-before-{attempt}"))
 
 
 def write_private(path: Path, text: str) -> None:
-    """A new file that only this user can read, in a folder of that kind."""
+    """Write a new file that only this user can read, in a folder of that kind."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
 
 
 def on_cluster(job: Job, kind: str, workers: int) -> Job:
-    """The job without this machine, which has no part in it: nodes are known when it runs."""
+    """Return the job without this machine, which takes no part: nodes are known when it runs."""
     if job.framework is not None:
         raise InputError(
             f"--launcher {kind} cannot run another framework's script",
@@ -131,7 +131,7 @@ def on_cluster(job: Job, kind: str, workers: int) -> Job:
 
 
 def commands(job: Job, paths: RunPaths) -> list[WorkerCommand]:
-    """The workers' commands by rank, without what only the node knows."""
+    """Return the workers' commands by rank, without what only the node knows."""
     found = []
     for machine, planned in job.plan.seats:
         unsaid = msgspec.structs.replace(planned, threads=int(_AS_NODE))
@@ -141,14 +141,14 @@ def commands(job: Job, paths: RunPaths) -> list[WorkerCommand]:
 
 
 def mates_of(note: SeatNote, notes: Sequence[SeatNote]) -> list[int]:
-    """The ranks on its node."""
+    """Return the ranks on the node of ``note``."""
     return [other.rank for other in notes if other.node == note.node]
 
 
 def seated(
     worker: WorkerCommand, notes: Sequence[SeatNote], meeting: Meeting, key: Mapping[str, str]
 ) -> WorkerCommand:
-    """The worker with the variables that its node, and those of the others, give it."""
+    """Return the worker with the variables that come from its node and those of the others."""
     note = notes[worker.rank]
     env = {**worker.env, settings.MACHINE: note.node, settings.DEVICE: note.device}
     for name in settings.THREADS:
@@ -171,7 +171,7 @@ def seated(
 def write_down_nodes(
     launch: Launch, plan: Plan, paths: RunPaths, notes: Sequence[SeatNote], resume: str | None
 ) -> None:
-    """The plan and the launch with the nodes (by rank) that they turned out to be on."""
+    """Write the plan and the launch again, with the nodes (by rank) of the workers."""
     if resume is not None:
         source = before(paths, notes[0].attempt).id
         launch = msgspec.structs.replace(
@@ -201,14 +201,14 @@ def write_down_nodes(
 
 
 def settled(notes: list[SeatNote]) -> list[SeatNote]:
-    """Where nodes did not say how many threads a worker has, its share of the cores."""
+    """Complete the notes: a worker without a number of threads gets its share of the cores."""
     alone = len({note.node for note in notes}) == 1
     found = []
     for rank, said in enumerate(notes):
-        # A node's word for itself becomes part of names of files here.
+        # A node's own name becomes part of names of files here.
         note = msgspec.structs.replace(said, rank=rank, node=slug(said.node))
         threads = note.threads or max(1, note.cores // len(mates_of(note, notes)))
-        # On one machine nothing listens where another could connect.
+        # On one machine nothing listens where others could connect.
         address = LOOPBACK if alone else note.address
         found.append(msgspec.structs.replace(note, threads=threads, address=address))
     return found
@@ -217,7 +217,7 @@ def settled(notes: list[SeatNote]) -> list[SeatNote]:
 def seat_orders(
     launch: Launch, paths: RunPaths, meeting: Meeting, notes: Sequence[SeatNote], shared: list[bool]
 ) -> list[tuple[Any, ...]]:
-    """What the seats start: see ``WorkerSeat.start``. ``shared``: who sees the run's folder."""
+    """Return what each seat's ``start`` gets. ``shared``: who sees the run's folder."""
     key, script = {KEY_VARIABLE: RunKey.new().text()}, Path(launch.script).name
     files = [path for path in paths.source.rglob("*") if path.is_file()]
     project = {path.relative_to(paths.source).as_posix(): path.read_bytes() for path in files}
@@ -237,15 +237,15 @@ class SeatLost(Exception):  # noqa: N818  (what happened, not what went wrong he
 
 
 class ClusterLauncher(Launcher):
-    """The nodes read what their workers use, and write it into the run's folder."""
+    """The base of launchers whose nodes record their use of machines in the run's folder."""
 
     def __init__(self) -> None:
         self._news: list[str] = []
 
     def news(self) -> list[str]:
         taken = self._news[:]
-        self._news.clear()  # not another list: others add to this one
+        self._news.clear()  # not another list, because others add to this one
         return taken
 
     def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:
-        return []  # nodes read themselves
+        return []  # nodes watch themselves

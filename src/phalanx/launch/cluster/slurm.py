@@ -1,4 +1,4 @@
-"""Workers as tasks of one job of Slurm: written, submitted, followed, cancelled.
+"""Starts workers as tasks of one Slurm job, which is written, submitted, followed, cancelled.
 
 All that is known of the workers lies in the run's folder, which the nodes share. The job does not
 depend on this process: whatever ends it without a word leaves the job to Slurm.
@@ -29,11 +29,11 @@ from phalanx.launch.worker.script_runner import PEER_LOST_CODE, STOPPED_CODE
 from phalanx.plan.plan import Plan
 
 _OFTEN, _SELDOM = 1.0, 10.0
-"""Seconds between two questions to Slurm: while something changes, and while the workers run."""
+"""Seconds between two questions to Slurm: while something changes, and while workers run."""
 _READ = 0.2
 _AFTER_CANCEL = 30.0
 _PATIENCE = 10.0
-"""Seconds that last words may take through a shared file system."""
+"""Seconds that the last files may take through a shared file system."""
 _MOST_SAID = 1 << 16
 
 
@@ -53,7 +53,7 @@ class SlurmLauncher(seats.ClusterLauncher):
         self._notes: dict[int, seats.SeatNote] = {}
         self._read = 0.0
         self._seen = -1
-        """The attempt whose nodes are written down."""
+        """The attempt whose nodes have been written down."""
         self._held = Patience(_PATIENCE)
         self._missing = Patience(_PATIENCE)
 
@@ -101,7 +101,7 @@ class SlurmLauncher(seats.ClusterLauncher):
             if settled or self._missing.over():
                 raise self._ended(state.state)
             return {}
-        # A job that is being started again: its workers were stopped, and come back.
+        # The job is being started again: its workers were stopped, and come back.
         again = doubtful and not state.over
         held = again and (state.state != "RUNNING" or not self._held.over())
         return {} if held else codes
@@ -122,9 +122,9 @@ class SlurmLauncher(seats.ClusterLauncher):
             return
         self._read_notes(0.0)
         if self._notes and not self._all_ended():
-            job.cancel("--signal=TERM")  # to the workers, not to the batch script
+            job.cancel("--signal=TERM")  # signal the workers, not the batch script
             await_end(self._all_ended, grace, hurry)
-        if self._all_ended():  # then it is about to end by itself, which is a better end
+        if self._all_ended():  # the job is about to end by itself, which is better
             await_end(self._is_over, _PATIENCE, hurry)
         if not self._is_over():
             job.cancel()
@@ -176,7 +176,7 @@ class SlurmLauncher(seats.ClusterLauncher):
             self._news.append(f"job {number} runs on {job.nodes}")
 
     def _ended(self, state: str) -> MachineError:
-        """Why a job is over whose workers have not all ended by themselves."""
+        """Say why a job is over although not all of its workers have ended by themselves."""
         assert self._job
         number, log = self._job.number, self._paths.logs / LOG
         if state == "TIMEOUT":
@@ -220,7 +220,7 @@ _NEXT = re.compile(r",(?=[a-z][a-z-]*(?:=|,|$))")
 
 
 def read_options(text: str) -> list[str]:
-    """``partition=gpu,time=1:00:00`` as options of ``sbatch``."""
+    """Read ``partition=gpu,time=1:00:00`` as options of ``sbatch``."""
     found = []
     for part in filter(None, (word.strip() for word in _NEXT.split(text))):
         match = _OPTION.fullmatch(part)
@@ -237,7 +237,7 @@ def read_options(text: str) -> list[str]:
 
 
 def batch_script(job: Job, paths: RunPaths) -> str:
-    """The script holds no secret, and does the same when Slurm starts it again."""
+    """Write the script, which holds no secret and does the same when Slurm starts it again."""
     folder, workers = paths.folder.absolute(), job.plan.workers
     given = read_options(job.fleet.cluster)
     requeue = [] if {"--requeue", "--no-requeue"} & set(given) else ["--requeue"]

@@ -47,8 +47,8 @@ def check_commands() -> None:
 
 
 def submit(script: Path) -> str:
-    """The number of the job."""
-    # Inside another job its variables would be taken for this one's; a key is not Slurm's to keep.
+    """Submit a script; return the number of the job."""
+    # Another job's variables would be taken for this one's; and Slurm must not store a key.
     inner = re.compile(r"SLURM_(?!CONF$)|SRUN_")
     kept = {n: v for n, v in os.environ.items() if not inner.match(n)}
     for name in (KEY_VARIABLE, KEY_FILE_VARIABLE):
@@ -86,7 +86,7 @@ class SlurmJob:
         self._asked = 0.0
 
     def look(self, every: float) -> JobState:
-        """The last answer; asks again when that is older than ``every`` seconds."""
+        """Return the last answer; ask again if it is older than ``every`` seconds."""
         asking, now = self._asking, time.monotonic()
         if asking is None:
             if now - self._asked >= every:
@@ -122,7 +122,7 @@ class SlurmJob:
 
     def cancel(self, *options: str) -> None:
         words = ["scancel", *options, self.number]
-        with suppress(subprocess.TimeoutExpired, OSError):  # the caller looks whether it has helped
+        with suppress(subprocess.TimeoutExpired, OSError):  # the caller sees whether it helped
             subprocess.run(words, capture_output=True, timeout=_ANSWER_SECONDS, check=False)
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ CHECKPOINTS = Registry(
     "checkpoint", {"newest": "phalanx.train.checkpoint.checkpoint_index:newest_valid"}
 )
 _MEET_SECONDS = 300.0
-"""Nodes may start a job at different moments, and see each other's files some seconds late."""
+"""Seconds to wait: nodes may start a job at different moments, and see files some seconds late."""
 _TICK = 0.1
 _Found = TypeVar("_Found")
 
@@ -70,7 +70,7 @@ class _Seat:
 
     def say(self, **changes: int) -> None:
         self.note = msgspec.structs.replace(self.note, **changes)
-        with suppress(OSError):  # a full disk: how the job ended says it, less exactly
+        with suppress(OSError):  # on a full disk; how the job ended says the same, less exactly
             seats.write_note(self._paths, self.note)
 
     def run(self) -> int:
@@ -87,7 +87,7 @@ class _Seat:
         mates = seats.mates_of(self.note, notes)
         key = {KEY_FILE_VARIABLE: str(seats.key_file(self._paths))}
         worker = seats.seated(self._launch.workers[rank], notes, meeting, key)
-        # In our own group, so that what Slurm sends reaches it however Slurm finds processes.
+        # In our own group, so that Slurm's signals reach it however Slurm finds processes.
         process = node.start_worker(worker, self._paths, cwd=None, apart=False)
         self.say(pid=process.pid)
         monitor = Monitor(
@@ -124,11 +124,11 @@ class _Seat:
         try:
             return str(CHECKPOINTS.get("newest")(self._paths.checkpoints)[0].resolve())
         except InputError:
-            return None  # from where it began the first time
+            return None  # then it begins where it began the first time
 
     def _put_aside(self, rank: int) -> None:
-        """What was written before the job was started again is of other clocks, and a run by
-        itself. The controller writes the records anew only when all workers are there."""
+        """Move what was written before the job was started again into a run of its own, as it has
+        other clocks. The controller writes the records anew only when all workers are there."""
         self._paths.traceback_of(rank).unlink(missing_ok=True)
         if not self.note.attempt:
             return
@@ -143,7 +143,7 @@ class _Seat:
                 file.rename(past.folder / file.relative_to(self._paths.folder))
 
     def _await_all(self) -> list[seats.SeatNote]:
-        """Waits for the notes of all ranks. Nodes see each other's files some seconds late."""
+        """Wait for the notes of all ranks. Nodes see each other's files some seconds late."""
         ranks = [worker.rank for worker in self._launch.workers]
 
         def all_notes() -> list[seats.SeatNote] | None:
@@ -188,7 +188,7 @@ def _count(name: str, otherwise: int) -> int:
 
 
 def _device(local: int) -> str:
-    """One of the GPUs that Slurm gave to the job; a GPU bound to the task is its only one."""
+    """Return one of the GPUs of the job; a GPU bound to the task is its only one."""
     if not {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"} & os.environ.keys():
         return "cpu"
     gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]

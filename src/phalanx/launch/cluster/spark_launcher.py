@@ -33,11 +33,11 @@ from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.listener import Listener
 
 _ANSWER, _LEAVING = 12.0, 5.0
-"""Seconds: a seat answers at once, or is lost; the tasks end when they are not needed any more."""
+"""Seconds: a seat answers at once, or is lost; unneeded tasks end soon."""
 
 
 class SparkLauncher(SeatLauncher):
-    """The seats are tasks. Spark ends them all when it loses one."""
+    """Starts workers on Spark; its seats are tasks, all of which Spark ends when it loses one."""
 
     cluster, check, together = "Spark", f"See logs/{LOG} in the run's folder.", True
 
@@ -84,12 +84,12 @@ class SparkLauncher(SeatLauncher):
             yield
 
     def _run_stage(self, count: int, function: Callable[..., Iterator[int]]) -> None:
-        """Returns when the tasks have ended."""
+        """Run the stage; return when its tasks have ended."""
         rows = self._spark.sparkContext.parallelize(range(count), count)
         rows.barrier().mapPartitions(function).collect()
 
     def _ask(self, rank: int, method: str, *given: Any) -> tuple[str, Any]:
-        """Call ``method`` of a worker's seat; its error, if any, and its answer."""
+        """Call ``method`` of a worker's seat; return its error, if any, and its answer."""
         channel = self._channels[rank]
         try:
             send(channel, (method, given))

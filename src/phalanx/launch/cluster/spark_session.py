@@ -1,4 +1,4 @@
-"""An application of Spark as its driver sees it: connecting, slots, and what it says of losses."""
+"""Connects to Spark as its driver: a session, slots, and what Spark says of losses."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.cluster.node import LOOPBACK
 
 TICK, PATIENCE, MORE_COME = 0.2, 60.0, 10.0
-"""Seconds: between looks, until the first executor is there, from the last one to another."""
+"""Seconds between looks, until the first executor is there, and from the last one to another."""
 LOG = "spark.log"
 _OURS = {
-    "spark.ui.enabled": "false",  # it would listen, and the run has a report of its own
+    "spark.ui.enabled": "false",  # it would listen, and the run has its own report
     "spark.ui.showConsoleProgress": "false",
-    "spark.dynamicAllocation.enabled": "false",  # else there are no barrier stages
-    "spark.stage.maxConsecutiveAttempts": "1",  # what Spark tries again is no part of the run
+    "spark.dynamicAllocation.enabled": "false",  # otherwise there are no barrier stages
+    "spark.stage.maxConsecutiveAttempts": "1",  # what Spark tries again does not belong to the run
 }
 _LOST = re.compile(
     r"ExecutorLostFailure|Executor heartbeat timed out|Remote RPC client disassociated|"
@@ -43,7 +43,7 @@ def check_spark() -> None:
 
 
 def connect(master: str, paths: RunPaths, asked: Callable[[], bool]) -> Any:
-    """A session at ``master``, or where Spark's configuration says; its log is the run's."""
+    """Open a session at ``master``, or where Spark's configuration says; its log is the run's."""
     pyspark: Any = importlib.import_module("pyspark")
     conf, log = pyspark.SparkConf().setAppName(f"phalanx {paths.id}"), paths.logs / LOG
     chosen = {**_OURS, **({"spark.master": master} if master else {})}
@@ -56,7 +56,7 @@ def connect(master: str, paths: RunPaths, asked: Callable[[], bool]) -> Any:
     try:
         with _output_to(log):
             pyspark.SparkContext._ensure_initialized(conf=conf)
-        # Not in the main thread, where Spark would answer Ctrl-C; and a master may be out of reach.
+        # Not in the main thread, where Spark would handle Ctrl-C; and a master may be out of reach.
         made = BackgroundThread("phalanx-spark").submit(builder.config(conf=conf).getOrCreate)
         while not made.done():
             if asked():
@@ -64,7 +64,7 @@ def connect(master: str, paths: RunPaths, asked: Callable[[], bool]) -> Any:
             time.sleep(TICK)
         return made.result()
     except Exception as error:
-        # Spark gives up a master that does not answer by stopping what it has begun.
+        # Spark gives up a silent master only by stopping what it has begun.
         gone = "stopped SparkContext" in str(error)
         why = "the master could not be reached, or refused the application"
         raise MachineError(
@@ -76,7 +76,7 @@ def connect(master: str, paths: RunPaths, asked: Callable[[], bool]) -> Any:
 
 @contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """What is started meanwhile, which is Spark's Java, writes into ``log`` all its life."""
+    """Let Spark's Java, which is started meanwhile, write into ``log`` as long as it lives."""
     kept = [os.dup(number) for number in (1, 2)]
     with log.open("ab") as file:
         for number in (1, 2):
@@ -90,7 +90,7 @@ def _output_to(log: Path) -> Iterator[None]:
 
 
 def _words(error: BaseException) -> str:
-    """What Python or Java says, in a line."""
+    """Return what Python or Java says, in one line."""
     text = str(error).strip()
     java = re.findall(r"^(?:: )?(?:org|java)\.[\w.]+: (?!Job aborted)(.+)$", text, re.M)
     python = re.findall(r"^(?!org\.|java\.|py4j\.)[\w.]*(?:Error|Lost): .+$", text, re.M)
@@ -99,12 +99,12 @@ def _words(error: BaseException) -> str:
 
 
 def why_ended(error: BaseException, workers: int) -> str:
-    """Why a stage ended, in one line."""
+    """Say why a stage ended, in one line."""
     return loss_in(str(error), workers) or _words(error)
 
 
 def encrypts(spark: Any) -> bool:
-    """Where Spark encrypts what its own processes say to each other, so do the workers."""
+    """Whether Spark encrypts between its own processes; then the workers do so, too."""
     conf, names = spark.sparkContext.getConf(), ("network.crypto", "ssl.rpc")
     return any(conf.get(f"spark.{name}.enabled", "false").lower() == "true" for name in names)
 
@@ -115,7 +115,7 @@ def check_slots(
     more_come: float = MORE_COME,
     asked: Callable[[], bool] = lambda: False,
 ) -> int:
-    """How many workers there will be. Executors that are still being started are waited for."""
+    """Return how many workers there will be; wait for executors that are still being started."""
     found, changed, enough = 0, time.monotonic(), math.inf if wanted is None else wanted
     several = spark.sparkContext.master.partition("[")[0] != "local"
     while found < enough:
@@ -151,7 +151,7 @@ def _slots(spark: Any) -> int:
 
 
 def loss_in(text: str, workers: int) -> str:
-    """What Spark says of a lost executor, in a line; empty if it says something else."""
+    """Return what Spark says of a lost executor, in a line; empty if it says something else."""
     if "SPARK-24819" in text:
         raise InputError(
             f"{workers} workers need {workers} slots at the same time, and Spark has fewer",

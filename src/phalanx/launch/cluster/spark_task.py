@@ -42,7 +42,7 @@ def sit(
 
 
 def serve(channel: Channel, make: Callable[[], WorkerSeat]) -> None:
-    """Answers the controller until it closes the connection; then nothing of the seat stays."""
+    """Answer the controller until it closes the connection, and leave nothing of the seat."""
     seat: WorkerSeat | None = None
     try:
         while True:

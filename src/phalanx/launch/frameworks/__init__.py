@@ -12,18 +12,18 @@ from phalanx.launch.frameworks import jax_scripts, tensorflow_scripts, torch_scr
 from phalanx.launch.frameworks.framework import CHIEF, EVALUATOR, JAX, TENSORFLOW, Places
 
 EPOCHS, BATCH, SEED = "PHALANX_EPOCHS", "PHALANX_BATCH", "PHALANX_SEED"
-"""What the command line said, for scripts that care to look; the batch is the global one."""
+"""Variables with options of the command line, for scripts that read them; the batch is global."""
 
 
 def environment_of(framework: str, places: Places) -> dict[int, dict[str, str]]:
-    """The variables of each rank."""
+    """Return the variables of each rank."""
     scripts = {TENSORFLOW: tensorflow_scripts.variables, JAX: jax_scripts.variables}
     variables = scripts.get(framework, torch_scripts.variables)
     return {process.rank: variables(process, places) for process in places.processes}
 
 
 def deciding(roles: Sequence[str]) -> list[int]:
-    """The ranks whose end is the run's: once they have ended well the others are ended.
+    """Return the ranks that decide the run's end: once they have ended well, the others are ended.
 
     TensorFlow's workers and servers of a chief never end by themselves; else all decide, but for
     an evaluator, which waits for checkpoints.
@@ -33,6 +33,6 @@ def deciding(roles: Sequence[str]) -> list[int]:
 
 
 def settings_variables(settings: RunSettings) -> dict[str, str]:
-    """What was asked for on the command line, and nothing else: the script has its own values."""
+    """Return what the command line asked for, and nothing else: the script has its own values."""
     told = {EPOCHS: settings.epochs, BATCH: settings.batch, SEED: settings.seed}
     return {name: str(value) for name, value in told.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What a launcher knows about scripts that bring their own way of training together."""
+"""Describes scripts that bring their own way of training together, for launchers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from phalanx.core.settings import KERAS_SYSTEMS
 
 TORCH, TENSORFLOW, JAX, KERAS = "torch", "tensorflow", "jax", "keras"
 FRAMEWORKS = (TORCH, TENSORFLOW, JAX, KERAS)
-"""What ``--framework`` names. Of a ``keras`` script ``model.fit`` is Phalanx' own."""
+"""Values of ``--framework``. For a ``keras`` script Phalanx replaces ``model.fit``."""
 KERAS_NAMES = (KERAS, *KERAS_SYSTEMS)
-"""Scripts whose ``model.fit`` is ours, with the backend where it is named."""
+"""Scripts whose ``model.fit`` Phalanx replaces, also with their backend named."""
 CHIEF, WORKER, SERVER, EVALUATOR = "chief", "worker", "ps", "evaluator"
 """TensorFlow's names of tasks. Processes of torch are all workers."""
 MIRRORED, PARAMETER_SERVER = "tf-mwms", "tf-ps"
@@ -22,19 +22,19 @@ ONE_MACHINE = {"MirroredStrategy": "tf-mirrored", "CentralStorageStrategy": "tf-
 
 
 class Framework(msgspec.Struct, frozen=True, kw_only=True):
-    """The framework of a script, and what its processes are started as; part of ``launch.json``."""
+    """The framework of a script, and how its processes are started; part of ``launch.json``."""
 
     name: str
     system: str
-    """What reports call it: torch, torch-ddp, tf-mwms, tf-ps, tf-mirrored, jax-dp."""
+    """Its name in reports: torch, torch-ddp, tf-mwms, tf-ps, tf-mirrored, jax-dp."""
     roles: dict[str, int] = {}
-    """How many of each, as asked for; empty leaves it to the number of machines."""
+    """How many processes of each role were asked for; empty: the number of machines decides."""
     servers: int = 0
     """How many parameter servers have machines of their own."""
     python: str | None = None
-    """The Python of this machine that has the framework; ``None`` is our own."""
+    """The Python of this machine that has the framework; ``None``: our own."""
     requirements: list[str] = []
-    """What an environment for it is made of; empty where our own will do."""
+    """The requirements of an environment for it; empty if our own will do."""
     variables: dict[str, str] = {}
     """Variables that every process gets."""
 
@@ -60,11 +60,11 @@ class Process:
     locals: int
     """Processes of the run on its machine."""
     port: int
-    """A free one of its machine, its own."""
+    """A free port of its machine, for this process alone."""
     threads: int = 1
     device: str = "cpu"
     interface: str | None = None
-    """The network device of ``address``, where the pool says it."""
+    """The network device of ``address``, if the pool names it."""
     role: str = WORKER
 
 

@@ -1,4 +1,4 @@
-"""What ``keras.distribution.initialize()`` and ``jax.distributed.initialize()`` read."""
+"""The variables that ``keras.distribution`` and ``jax.distributed`` read in ``initialize()``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other systems that do the same job: what they need, and a Python that has it.
+"""Other systems that do the same job: what each needs, and a Python that has it.
 
 An environment is made on first use, kept in the user's cache under a name that comes from its
 list of requirements, and used offline from then on.
@@ -37,11 +37,11 @@ from phalanx.launch.frameworks.framework import (
 
 JAX_PACKAGES = ("keras==3.15.*", "jax==0.10.*")
 TENSORFLOW_PACKAGES = ("tensorflow==2.21.*", "tf-keras==2.21.*")
-"""tf_keras is there because Keras 3 cannot train under MultiWorkerMirrored."""
+"""The packages; tf_keras is there because Keras 3 cannot train under MultiWorkerMirrored."""
 TFDS_PACKAGES = ("tensorflow-datasets==4.9.*", "importlib-resources")
-"""Where a script imports tensorflow_datasets; it needs the second, but does not say so."""
+"""For scripts that import tensorflow_datasets, which needs the second without saying so."""
 VARIABLE = "PHALANX_TF_ENV"
-"""A folder with an environment that has TensorFlow: it is used as it is."""
+"""The variable with the folder of an environment that has TensorFlow, which is used as it is."""
 LIMIT = 1800.0
 _MODULES = {TENSORFLOW: ("tensorflow", "tf_keras"), JAX: ("keras", "jax")}
 _REQUIRED = {TENSORFLOW: TENSORFLOW_PACKAGES, JAX: JAX_PACKAGES}
@@ -55,7 +55,7 @@ class PeerSystem:
     system: str
     framework: str
     suffix: str
-    """Suffix of the script beside ``NAME.py`` that trains the same model."""
+    """The suffix of the script beside ``NAME.py`` that trains the same model."""
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def peer_of(system: str) -> PeerSystem:
 
 
 def sibling_of(script: Path, peer: PeerSystem) -> Path:
-    """The peer's script beside ``script``: ``mnist_mlp.keras.py`` for ``mnist_mlp.py``."""
+    """Return the peer's script beside ``script``: ``mnist_mlp.keras.py`` for ``mnist_mlp.py``."""
     found = script.with_name(script.stem + peer.suffix)
     if not found.is_file():
         raise InputError(
@@ -93,7 +93,7 @@ def sibling_of(script: Path, peer: PeerSystem) -> Path:
 
 
 def python_of(framework: Framework) -> Path:
-    """The Python of this machine that runs such scripts, whether or not it is made yet."""
+    """Return the Python of this machine that runs such scripts, whether or not it is made yet."""
     if _is_ours(framework):
         return Path(sys.executable)
     named = _named(framework)
@@ -102,11 +102,11 @@ def python_of(framework: Framework) -> Path:
 
 
 def environment_for(framework: Framework, say: Say) -> Path:
-    """The Python of the framework's environment, made if it is missing; raises what hinders it."""
+    """Return the Python of the framework's environment, made if missing; raise what prevents it."""
     python = python_of(framework)
     named = _named(framework)
     if _is_ours(framework) or named:
-        # Looks for the packages only: importing them takes seconds.
+        # Only look for the packages, because importing them takes seconds.
         code = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
         words = [str(python), "-c", code, *_MODULES.get(framework.name, ())]
         if not (python.exists() and subprocess.run(words, timeout=60.0).returncode == 0):
@@ -129,7 +129,7 @@ def _named(framework: Framework) -> str | None:
 
 
 def _is_ours(framework: Framework) -> bool:
-    """Whether this very Python will do: always for torch, else where the packages are in it."""
+    """Whether this very Python will do: for torch always, else if it has the packages."""
     modules = _MODULES.get(framework.name, ())
     if _named(framework):
         return False

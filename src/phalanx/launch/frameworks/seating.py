@@ -24,12 +24,12 @@ from phalanx.pool.machine import Machine
 
 _ROLES = (CHIEF, WORKER, SERVER, EVALUATOR)
 _FEWEST = 3
-"""Machines from which on chief and server have one of their own."""
+"""The number of machines from which on chief and server have their own."""
 MOST = 1024
 
 
 def read_roles(text: str) -> dict[str, int]:
-    """``chief=1,worker=2,ps=1`` as numbers."""
+    """Read ``chief=1,worker=2,ps=1`` as numbers."""
     roles: dict[str, int] = {}
     for part in text.split(","):
         name, _, number = (word.strip() for word in part.partition("="))
@@ -49,7 +49,7 @@ def read_roles(text: str) -> dict[str, int]:
 
 
 def seat(plan: Plan, framework: Framework, asked: int | None) -> Plan:
-    """``plan`` with a chief and a server, where the script needs them and no counts were given.
+    """Add a chief and a server to ``plan``, if the script needs them and no counts were given.
 
     ``asked`` is the number of workers that was asked for: those compute, so chief and server come
     on top, on the first and the last machine. Roles that were asked for are in the plan already.
@@ -83,7 +83,7 @@ def plan_for(
     batch: int | None,
     servers: Sequence[str] = (),
 ) -> Plan:
-    """The plan of a run with ``asked`` workers, with seats for all roles of the framework.
+    """Plan a run with ``asked`` workers, with seats for all roles of the framework.
 
     ``servers`` are the machines that have a parameter server and no worker.
     """
@@ -105,7 +105,7 @@ def plan_for(
 
 
 def _with_servers(plan: Plan, framework: Framework | None, apart: Sequence[Machine]) -> Plan:
-    """The machines with a server on each of ``apart``, after all workers, if there are servers."""
+    """Add a machine with a server for each of ``apart``, after all workers, if needed."""
     phases = parse_spec(plan.strategy).phases
     ours = plan.workers > 1 and any("servers" in phase.traits.keys for phase in phases)
     if not apart or not (framework.has_servers if framework else ours):
@@ -121,7 +121,7 @@ def _with_servers(plan: Plan, framework: Framework | None, apart: Sequence[Machi
 
 
 def _on_all_devices(plan: Plan, machine: Machine) -> Plan:
-    """The machine with one process that has all of it."""
+    """Give one process all of the machine."""
     (slot,) = plan.machines[0].slots
     whole = msgspec.structs.replace(
         slot, cpus=[], threads=machine.cores or slot.threads,
@@ -133,7 +133,7 @@ def _on_all_devices(plan: Plan, machine: Machine) -> Plan:
 
 
 def roles_by_rank(framework: Framework, processes: int) -> list[str]:
-    """First the chief, then the workers, the servers, last an evaluator."""
+    """Return the roles: first the chief, then the workers, the servers, last an evaluator."""
     if not framework.has_servers:
         evaluators = framework.roles.get(EVALUATOR, 0)
         return [WORKER] * (processes - evaluators) + [EVALUATOR] * evaluators
@@ -150,7 +150,7 @@ def places_of(
     ports: Mapping[int, int],
     interfaces: Mapping[str, str | None] | None = None,
 ) -> Places:
-    """Every process of ``plan``; addresses and interfaces by machine, ports by rank."""
+    """Return every process of ``plan``; addresses and interfaces by machine, ports by rank."""
     roles = roles_by_rank(framework, len(plan.seats))
     processes = [
         Process(

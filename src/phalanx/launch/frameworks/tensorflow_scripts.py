@@ -1,4 +1,4 @@
-"""``TF_CONFIG`` for every process of a ``tf.distribute`` script, and which kind of script it is."""
+"""Makes ``TF_CONFIG`` for every process of a ``tf.distribute`` script, and finds its kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
 
 def system_of(source: bytes | str) -> str:
-    """The system that the script names in its code; the usual one if the code cannot be read."""
+    """Return the system that the script's code names; the usual one if it cannot be read."""
     names = _names_in(source)
     if names & _OF_SERVERS:
         return PARAMETER_SERVER
@@ -37,7 +37,7 @@ def system_of(source: bytes | str) -> str:
 
 
 def needs_legacy_keras(source: bytes | str) -> bool:
-    """Whether it calls ``fit`` of ``tf.keras`` under a strategy that Keras 3 cannot train under.
+    """Whether it calls ``fit`` of ``tf.keras`` under a strategy for which Keras 3 does not work.
 
     A script that chooses its Keras itself is left alone.
     """
@@ -47,7 +47,7 @@ def needs_legacy_keras(source: bytes | str) -> bool:
 
 
 def unprepared(source: bytes, data: str | None) -> tuple[Path, list[str]]:
-    """Where tensorflow_datasets looks, and what of it the script loads by name is not there."""
+    """Return the folder of tensorflow_datasets, and the script's data that are not there."""
     given = data or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     folder, found = Path(given).expanduser(), []
     for node in ast.walk(_tree_of(source)):
@@ -60,7 +60,7 @@ def unprepared(source: bytes, data: str | None) -> tuple[Path, list[str]]:
 
 
 def _tree_of(source: bytes | str) -> ast.Module:
-    """Empty where the script cannot be read."""
+    """Parse a script; return an empty tree if it cannot be read."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError):
@@ -68,7 +68,7 @@ def _tree_of(source: bytes | str) -> ast.Module:
 
 
 def _names_in(source: bytes | str) -> set[str]:
-    """Names of its code, ``tf.keras`` where it uses that, and whether it chooses its Keras."""
+    """Return names in its code, with marks for ``tf.keras`` and for a Keras of its choice."""
     found: set[str] = set()
     for node in ast.walk(_tree_of(source)):
         match node:
@@ -89,7 +89,7 @@ def _names_in(source: bytes | str) -> set[str]:
 
 
 def variables(process: Process, places: Places) -> dict[str, str]:
-    # {"worker": ["address:port", …]}, with chief and ps where there are such.
+    # {"worker": ["address:port", …]}, with chief and ps if there are any.
     cluster = {
         role: [endpoint(one.address, one.port) for one in found]
         for role in (CHIEF, WORKER, SERVER, EVALUATOR)
@@ -102,6 +102,6 @@ def variables(process: Process, places: Places) -> dict[str, str]:
         "TF_CONFIG": json.dumps({"cluster": cluster, "task": task}),
         "TF_NUM_INTRAOP_THREADS": str(process.threads),
         "OMP_NUM_THREADS": str(process.threads),
-        # A process takes all the memory of every GPU that it sees.
+        # A process takes all memory of every GPU that it sees.
         "CUDA_VISIBLE_DEVICES": process.device.removeprefix("cuda:") if on_gpu else "-1",
     }

@@ -47,14 +47,14 @@ def _interface(process: Process) -> dict[str, str]:
 
 
 def _accelerate(places: Places) -> dict[str, str]:
-    """Gloo for all as soon as one has no GPU: there is no group of NCCL with some of them."""
+    """Choose Gloo for all if one has no GPU: there is no NCCL group with only some of them."""
     if all(process.device.startswith("cuda:") for process in places.processes):
         return {}
     return {"ACCELERATE_USE_CPU": "true"}
 
 
 def _lightning(process: Process, world: int) -> dict[str, str]:
-    """What a ``Trainer`` or ``Fabric`` takes for ``devices`` and ``num_nodes`` by default.
+    """Return what a ``Trainer`` or ``Fabric`` takes for ``devices`` and ``num_nodes`` by default.
 
     Each process checks by itself that their product is the number of all processes, and takes
     its own device out of a list of that length: the machines need not say the same.

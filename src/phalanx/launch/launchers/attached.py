@@ -1,5 +1,5 @@
-"""A run that its controller left: taken up again where its agents are still there, or what its
-machines still have of it brought home."""
+"""Takes up a run that its controller left, if its agents are still there; else fetches what its
+machines still have of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from phalanx.pool.machine import Machine
 
 
 def take_over(job: Job, paths: RunPaths, observer: Observer) -> RunOutcome:
-    """Be the controller of a run that was left alone, until its end."""
+    """Become the controller of a run that was left alone, until its end."""
     launcher = AttachedLauncher()
     try:
         with Interrupts() as interrupts:
@@ -39,7 +39,7 @@ def take_over(job: Job, paths: RunPaths, observer: Observer) -> RunOutcome:
                 raise
             return controller.run()
     except NothingLeft as error:
-        # No machine runs it any more: bring home what is left, and write down what is known.
+        # No machine runs it any more: fetch what is left, and write down what is known.
         with contextlib.suppress(PhalanxError):
             salvage(job.fleet.machines, paths, observer.note)
         paths.detached.unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def take_over(job: Job, paths: RunPaths, observer: Observer) -> RunOutcome:
 
 
 class AttachedLauncher(SshLauncher):
-    """Starts nothing: finds the workers that run, or how they ended."""
+    """Starts nothing; finds the workers that run, or how they ended."""
 
     def open(
         self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool], *, dry: bool = False
@@ -65,19 +65,19 @@ class AttachedLauncher(SshLauncher):
         return replace(job, fleet=replace(job.fleet, detach=False))
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
-        """Returns the launch that was written down when the run was started."""
+        """Return the launch that was written down when the run was started."""
         self._job = job
         return read_launch(paths)[0]
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
         assert self._job and self._loop
         self._paths = paths
-        # Who stops a run before it knows the workers would stop nobody.
+        # A stop that comes before the workers are known would stop nobody.
         self._loop.wait(self._run.keep_error(self._run.rejoin(self._job, paths)), never)
 
 
 def salvage(machines: Sequence[Machine], paths: RunPaths, say: Say) -> dict[str, str]:
-    """What is home is removed there, as at the end of any run.
+    """Fetch what a run left on machines, and remove it there, as at the end of any run.
 
     Returns the machines that could not be asked, each with the reason.
     """

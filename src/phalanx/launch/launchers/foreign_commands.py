@@ -1,4 +1,4 @@
-"""What is started for each process of another framework: the same on every launcher."""
+"""The commands for processes of another framework, which are the same on every launcher."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from phalanx.launch.launcher import Job, WorkerCommand, log_name
 
 @dataclass(frozen=True)
 class MachineContext:
-    """What one machine has: everything that a command there refers to."""
+    """Everything on one machine to which a command there refers."""
 
     python: str
-    """The one that has the framework."""
+    """The Python that has the framework."""
     script: str
     run_folder: str
     data: str | None = None
     before: tuple[str, ...] = ()
-    """Words in front of the command: a program that ends it with the process that starts it."""
+    """Words before the command: a program that ends it with the process that starts it."""
     figures: str = ""
     """The program that runs a TensorFlow script and prints what its ``fit`` reports."""
 
@@ -29,7 +29,7 @@ class MachineContext:
 def commands_of(
     job: Job, framework: Framework, places: Places, contexts: Mapping[str, MachineContext]
 ) -> list[WorkerCommand]:
-    """``python SCRIPT ARGUMENT…`` for every process; ``contexts`` by machine."""
+    """Return ``python SCRIPT ARGUMENT…`` for every process; ``contexts`` are by machine."""
     variables = environment_of(framework.name, places)
     told = settings_variables(job.settings)
     commands = []
@@ -46,7 +46,7 @@ def commands_of(
         }
         if context.data:
             env[settings.DATA] = env["TFDS_DATA_DIR"] = context.data
-        # The first speaks for all: what the controller follows is its log.
+        # The first process speaks for all: the controller follows its log.
         through = [context.figures] if slot.rank == 0 and framework.name == TENSORFLOW else []
         commands.append(
             WorkerCommand(

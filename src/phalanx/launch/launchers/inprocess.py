@@ -1,4 +1,4 @@
-"""Workers as threads of this process, for debuggers and exact repeats.
+"""Runs workers as threads of this process, for debuggers and exact repeats.
 
 Threads share ``sys.argv``, ``sys.path``, imported modules and the generators of random numbers,
 which are seeded when each begins; each executes the script in a namespace of its own. Only one
@@ -51,7 +51,7 @@ _POLITE = 0.5
 
 
 class InProcessLauncher(Launcher):
-    """Workers as daemon threads that share a memory hub."""
+    """Starts workers as daemon threads that share a memory hub."""
 
     def __init__(self) -> None:
         self._threads: dict[int, threading.Thread] = {}
@@ -81,7 +81,7 @@ class InProcessLauncher(Launcher):
         chosen = launch.settings
         lock = 0.0 if chosen.virtual else None
         self._hub = Hub(len(launch.workers), seed=chosen.seed, lock_seconds=lock)
-        # One worker computes at a time, and sums in one order.
+        # One worker computes at a time, and sums in a fixed order.
         self._before = sys.argv, sys.path, compute_with(threads=1)
         sys.argv = [launch.script, *launch.arguments]
         named = launch.settings.module
@@ -125,11 +125,11 @@ class InProcessLauncher(Launcher):
         return [os.getpid()] if self._running() else []
 
     def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:
-        # The usage of this machine says nothing about virtual machines.
+        # The use of this machine says nothing about virtual machines.
         return [] if launch.settings.virtual else super().monitors(launch, paths)
 
     def _work(self, worker: WorkerCommand, launch: Launch, paths: RunPaths, hub: Hub) -> None:
-        """The life of one thread."""
+        """Run one worker, as the function of its thread."""
         code = 1
         try:
             with (paths.folder / worker.log).open("a", buffering=1, encoding="utf-8") as log:
@@ -138,17 +138,17 @@ class InProcessLauncher(Launcher):
                 context = WorkerContext(env, hub)
                 enter(context)
                 with hub.turn(worker.rank):
-                    # Each from the same seed until it joins.
+                    # Each begins with the same seed, until it joins.
                     run_startup(adopt=launch.settings.adopt)
                     main = main_module(launch.script, launch.settings.module)
                     code = run_script(main, paths.traceback_of(worker.rank))
                     for call in reversed(context.at_end):
                         call()
                     if code == 0 and paths.traceback_of(worker.rank).exists():
-                        code = SCRIPT_FAILED  # found at its end, where no exception reaches it
+                        code = SCRIPT_FAILED  # it failed at its end, where no exception is raised
                     if code != 0:
                         hub.abort()  # before the next one runs
-        except PeerLost:  # before its first turn
+        except PeerLost:  # raised before its first turn
             code = PEER_LOST_CODE
         except RunStopped:
             code = STOPPED_CODE
@@ -179,7 +179,7 @@ class RankStreams:
             self._before = None
 
     def assign(self, file: TextIO) -> None:
-        """What the calling thread prints from now on goes to ``file``."""
+        """Let what the calling thread prints go to ``file`` from now on."""
         self._files.file = file
 
     def _current(self) -> TextIO | None:
@@ -187,7 +187,7 @@ class RankStreams:
 
 
 class _Router:
-    """A text stream that is another one for each thread."""
+    """A text stream that writes to another one for each thread."""
 
     def __init__(self, current: Callable[[], TextIO | None], default: TextIO) -> None:
         self._current = current

@@ -37,7 +37,7 @@ from phalanx.sync.arena import memfd
 _LOOPBACK = "127.0.0.1"
 _TICK = 0.02
 _AFTER_KILL = 2.0
-"""Seconds to wait for killed processes; one that the kernel cannot end is not waited for."""
+"""Seconds to wait for killed processes; some the kernel cannot end."""
 
 
 class LocalLauncher(Launcher):
@@ -47,7 +47,7 @@ class LocalLauncher(Launcher):
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._codes: dict[int, int] = {}
         self._others: set[int] | None = None
-        """Children of this process that are not the run's; ``None`` before it is started."""
+        """Children of this process that do not belong to the run; ``None`` before it is started."""
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
         if job.plan.remote:
@@ -87,7 +87,7 @@ class LocalLauncher(Launcher):
         for rank, process in list(self._running.items()):
             if not system.has_ended(process.pid):
                 continue
-            # Before the leader is reaped its group cannot be anybody else's.
+            # Before the leader is reaped, its group cannot become another's.
             system.signal_group(process.pid, signal.SIGKILL)
             code = process.poll()
             if code is not None:
@@ -102,7 +102,7 @@ class LocalLauncher(Launcher):
         await_end(self._have_ended, _AFTER_KILL, never)
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
-        """End what the workers started and left to us, until nothing is left."""
+        """End what the workers started and left running, until nothing is left."""
         if self._others is None:
             return
         deadline = time.monotonic() + _AFTER_KILL
@@ -131,7 +131,7 @@ class LocalLauncher(Launcher):
 
 
 def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[WorkerCommand]:
-    """Commands with the Python that has the framework, tied to this process."""
+    """Make commands with the Python that has the framework, tied to this process."""
     seats = job.plan.seats
     context = MachineContext(
         python=framework.python or sys.executable,
@@ -149,14 +149,14 @@ def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[W
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports of the loopback; all are held until the last is found, so that they differ."""
+    """Find free ports of the loopback; hold each until the last is found, to get different ones."""
     with contextlib.ExitStack() as held:
         return [free_port(held, _LOOPBACK) for _ in range(count)]
 
 
 def _spawn(worker: WorkerCommand, paths: RunPaths, arena: int | None) -> subprocess.Popen[bytes]:
     env = dict(os.environ)
-    env.pop(settings.ARENA, None)  # not this run's: that of a run around it
+    env.pop(settings.ARENA, None)  # it belongs to a run around this one
     env |= {**worker.env, settings.STARTED: repr(time.monotonic())}
     env[settings.CONTROLLER] = str(os.getpid())
     if arena is not None:

@@ -1,4 +1,4 @@
-"""What is started on every machine of a run: our own workers, or another framework's processes."""
+"""The commands for every machine of a run: our own workers, or another framework's processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from phalanx.pool.measured import link_rates, read_probe
 async def commands_for(
     job: Job, root: Path, members: Sequence[MachineSession]
 ) -> list[WorkerCommand]:
-    """The commands of all workers, as they are written down and started."""
+    """Return the commands of all workers, as they are written down and started."""
     if job.framework is not None:
         return await _foreign(job, job.framework, root, members)
     layouts = {member.name: member.layout for member in members}
@@ -45,7 +45,7 @@ async def commands_for(
 async def secrets_for(
     job: Job, members: Sequence[MachineSession], key: RunKey
 ) -> dict[int, dict[str, str]]:
-    """What only the start knows, by rank (clocks, meeting point, key); it is never written down."""
+    """Return what only the start knows, by rank (clocks, meeting point, key); never stored."""
     if job.framework is not None:
         return {}
     by_name = {member.name: member for member in members}
@@ -65,7 +65,7 @@ def start_request(
     session: MachineSession,
     root: Path,
 ) -> list[dict[str, Any]]:
-    """What the agent of one machine is asked to start."""
+    """Return what the agent of one machine is asked to start."""
     return [
         {
             "rank": command.rank,
@@ -80,7 +80,7 @@ def start_request(
 
 
 async def _meeting(job: Job, members: Sequence[MachineSession], key: RunKey) -> dict[str, str]:
-    """What connects the workers of all machines to each other."""
+    """Return the variables by which the workers of all machines connect to each other."""
     first = members[0]
     probe = read_probe(job.fleet.pool) if job.fleet.pool is not None else None
     links = link_rates(probe) if probe else {}
@@ -144,11 +144,11 @@ async def _free_ports(session: MachineSession, count: int) -> list[int]:
 def command_of(
     job: Job, root: Path, machine: PlannedMachine, slot: Slot, layout: RemoteLayout
 ) -> WorkerCommand:
-    """The worker of ``slot``, without what only the start knows (the key, where to meet)."""
+    """Return the worker of ``slot``, without what only the start knows (key, meeting point)."""
     script = PurePosixPath(layout.project) / job.script.resolve().relative_to(root).as_posix()
     settings_there = msgspec.structs.replace(
         job.settings, data=layout.data, resume=layout.checkpoint or job.settings.resume
-    )  # not where this machine has them
+    )  # but not where this machine has them
     found = worker_command(
         replace(job, settings=settings_there),
         layout.run_folder,
@@ -166,7 +166,7 @@ def command_of(
 
 
 def working_folder(root: Path, layout: RemoteLayout) -> str:
-    """The folder of the user's command if it is inside the project, else the project's root."""
+    """Return the folder of the user's command if it is in the project, else the project's root."""
     here = Path.cwd().resolve()
     inside = here == root or root in here.parents
     part = here.relative_to(root).as_posix() if inside else "."

@@ -1,4 +1,4 @@
-"""Workers on any machines that can be logged in to: one agent on each starts and watches them."""
+"""Starts workers on machines that can be logged in to: an agent on each starts and watches them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from phalanx.launch.ssh.ssh_login import with_passwords
 from phalanx.observe.machines.monitor import Monitor
 from phalanx.pool.machine import Machine
 
-_MOST_SWITCH = 1 << 16  # bytes
+_MOST_SWITCH = 1 << 16  # most bytes of a request to switch
 _AFTER_KILL = 5.0
 _CLEANING = 40.0
 _CLOSING = 10.0
 
 
 class SshLauncher(Launcher):
-    """Workers as processes of agents; the controller's own thread only ever looks."""
+    """Starts workers as processes of agents; the controller's own thread only ever looks."""
 
     _run: RemoteRun
-    """There from the moment that machines are connected to."""
+    """The run, from the moment that machines are connected to."""
 
     def __init__(self) -> None:
         self._loop: EventLoop | None = None
@@ -72,14 +72,14 @@ class SshLauncher(Launcher):
     def start(self, launch: Launch, paths: RunPaths) -> None:
         assert self._job and self._loop
         self._paths = paths
-        if self._job.fleet.detach:  # first: if we are killed, the workers can still be found
+        if self._job.fleet.detach:  # first, so that the workers can be found if we are killed
             paths.detached.touch()
         run = self._run
         self._launching = self._loop.submit(run.keep_error(run.launch(self._job, paths, launch)))
 
     def poll(self) -> dict[int, int]:
         if self._run.error is not None and self._loop is not None:
-            raise self._run.error  # of what has ended only the codes are asked for
+            raise self._run.error  # only codes are asked for of a run that has ended
         self._pass_switch_on()
         return dict(self._run.codes)
 
@@ -109,7 +109,7 @@ class SshLauncher(Launcher):
         return self._run.absences.alone
 
     def news(self) -> list[str]:
-        """What there is now: a machine that says more meanwhile has to wait for its turn."""
+        """Return the news of this moment: what comes meanwhile has to wait for the next call."""
         return [self._run.news.popleft() for _ in range(len(self._run.news))]
 
     def detached(self) -> bool:
@@ -161,10 +161,10 @@ class SshLauncher(Launcher):
             self._say_news(say)
 
     def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:
-        return []  # agents read their machines
+        return []  # agents read the use of their machines
 
     def _saying(self, say: Say, asked: Callable[[], bool]) -> Callable[[], bool]:
-        """A function to call during waits: it shows news, and returns what ``asked`` returns."""
+        """Return a function to call during waits, which shows news and returns ``asked()``."""
 
         def look() -> bool:
             self._say_news(say)
@@ -177,7 +177,7 @@ class SshLauncher(Launcher):
             say(text)
 
     def _close(self, *, leave: bool = False) -> None:
-        """``leave``: everything on the machines goes on."""
+        """Close the connections; ``leave``: everything on the machines goes on."""
         loop, self._loop = self._loop, None
         if loop is not None:
             with contextlib.suppress(PhalanxError, TimeoutError, OSError):
@@ -186,7 +186,7 @@ class SshLauncher(Launcher):
 
 
 def as_found(job: Job, machines: tuple[Machine, ...]) -> Job:
-    """The job planned anew, with what its machines turned out to have."""
+    """Plan the job anew, with what its machines turned out to have."""
     plan = plan_for(
         machines,
         job.framework,

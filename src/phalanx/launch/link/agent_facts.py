@@ -1,4 +1,4 @@
-"""What a machine says it is, asked through its agent."""
+"""Asks a machine's agent what the machine is."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from phalanx.pool.machine_facts import MachineFacts
 
 
 async def ask_facts(link: AgentLink, timeout: float) -> tuple[MachineFacts, float]:
-    """The machine's facts, and the seconds that its wall clock is ahead of ours."""
+    """Return the machine's facts, and the seconds that its wall clock is ahead of ours."""
     answer = await link.ask("facts", timeout=timeout)
     arrived = time.time()
     try:
         facts = msgspec.convert(answer, MachineFacts)
     except msgspec.ValidationError as error:
         raise talks_otherwise(link.machine, str(error)) from None
-    return facts, facts.wall - arrived  # short of the answer's way: milliseconds
+    return facts, facts.wall - arrived  # without the time of the answer's way: milliseconds
 
 
 def as_found(machine: Machine, facts: MachineFacts, skew: float) -> tuple[Machine, list[str]]:
-    """The machine with what it has, and remarks on what is other than the blueprint says."""
+    """Return the machine with what it has, and remarks on differences from the blueprint."""
     gpus = len(facts.gpus)
     known = Facts(facts.cores, tuple(facts.cpu_ids), facts.memory or 0, gpus, gpus)
     found, remarks = fitted(machine, known)

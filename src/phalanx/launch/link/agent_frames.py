@@ -1,4 +1,4 @@
-"""The controller's side of the agent's frames: what comes is data, read into types, with limits."""
+"""The controller's side of the agent's frames, which are read into types, with limits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _headers = msgspec.json.Decoder(dict[str, Any])
 
 
 class WrongAgentFrame(Exception):  # noqa: N818  (what came)
-    """Bytes came that are not a frame of an agent."""
+    """Bytes have come that are not a frame of an agent."""
 
 
 class AgentFrame(msgspec.Struct, frozen=True):
-    """What a frame is: the answer to a request, a problem with it, or a notice."""
+    """Kinds of frames: the answer to a request, a problem with it, or a notice."""
 
     answer: int | None = None
     problem: int | None = None
@@ -35,7 +35,7 @@ class FileChunk(msgspec.Struct, frozen=True):
 
 
 class Exited(msgspec.Struct, frozen=True):
-    """A worker has ended; the code is minus the signal's number if it was killed."""
+    """The end of a worker; the code is minus the signal's number if it was killed."""
 
     rank: int
     code: Annotated[int, msgspec.Meta(ge=-255, le=255)]
@@ -48,21 +48,21 @@ class Ports(msgspec.Struct, frozen=True):
 
 
 class Pong(msgspec.Struct, frozen=True):
-    """The answer to a ping: when it was sent, by our clock, and came, by the machine's."""
+    """The answer to a ping: when the ping was sent, by our clock, and came, by the machine's."""
 
     sent: float
     mine: float
 
 
 class AgentProblem(msgspec.Struct, frozen=True):
-    """Why a request was not answered."""
+    """The reason why a request was not answered."""
 
     cause: str
     remedy: str = ""
 
 
 def read_as(kind: type[T], fields: dict[str, Any]) -> T:
-    """``fields`` as a ``kind``; they came from a machine, so that anything may be in them."""
+    """Read ``fields`` as a ``kind``; they came from a machine, so anything may be in them."""
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
@@ -77,7 +77,7 @@ def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
 
 
 async def unpack(read: Callable[[int], Awaitable[bytes]]) -> tuple[dict[str, Any], bytes]:
-    """The next frame; ``read`` gives exactly as many bytes as it is asked for."""
+    """Read the next frame; ``read`` returns exactly as many bytes as it is asked for."""
     header_length, payload_length = LENGTHS.unpack(await read(LENGTHS.size))
     if header_length > MOST_HEADER or payload_length > MOST_PAYLOAD:
         raise WrongAgentFrame("a frame is too long")
@@ -90,30 +90,30 @@ async def unpack(read: Callable[[int], Awaitable[bytes]]) -> tuple[dict[str, Any
 
 Reply = tuple[dict[str, Any], bytes]
 Taker = Callable[[str, dict[str, Any], bytes], bool]
-"""Whether what the agent sent was for it."""
+"""Takes what the agent sends; returns whether it was meant for this."""
 
 
 class AgentRefused(MachineError):  # noqa: N818  (what was answered)
-    """The agent says why it does not do what it is asked."""
+    """The agent says why it does not do what it was asked."""
 
 
 def fail(waiting: asyncio.Future[Reply] | None, error: MachineError) -> None:
-    """Of an answer that came too late nobody waits any more."""
+    """Give an error to what waits for an answer; after a late answer nothing waits any more."""
     if waiting is not None and not waiting.done():
         waiting.set_exception(error)
 
 
 class AgentListener:
-    """What a link notices unasked; does nothing until overridden."""
+    """Is told what a link notices unasked; does nothing until overridden."""
 
     def on_tell(self, name: str, fields: dict[str, Any], payload: bytes) -> None:
-        """The agent sent something that was not an answer."""
+        """The agent sent something that is not an answer."""
 
     def on_lost(self, error: MachineError) -> None:
-        """The agent is gone; not called while it is closed."""
+        """The agent is lost; not called while it is closed."""
 
     def on_gap(self, seconds: float) -> None:
-        """This computer itself did not run for so long."""
+        """This computer itself did not run for so many seconds."""
 
     def say(self, text: str) -> None:
-        """A request takes long."""
+        """A request takes long, as ``text`` says."""

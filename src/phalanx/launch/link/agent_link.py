@@ -29,24 +29,24 @@ from phalanx.pool.machine import Machine
 PATIENCE = 8.0
 PING_SECONDS = 1.0
 OWN_GAP = 4.0
-"""Seconds that a ping is late when it is not for load: this computer slept."""
+"""Seconds by which a ping is late when this computer slept, and not only had much to do."""
 FIRST_PINGS = 4
 HELLO_SECONDS = 20.0
-"""Seconds for the machine's Python to start and answer: a small machine under load takes long."""
+"""Seconds for the machine's Python to start and answer: a small one under load takes long."""
 ASK_SECONDS = 10.0
 LEAVE_SECONDS = 6.0
 END_SECONDS = 3.0
 
 
 class AgentLink:
-    """An agent that answers; leaving ``async with`` ends it, and its workers with it."""
+    """A connection to an agent; leaving ``async with`` ends it, and its workers with it."""
 
     def __init__(
         self, command: RunningCommand, patience: float, listener: frames.AgentListener
     ) -> None:
         self.machine = command.machine
         self.hello: dict[str, Any] = {}
-        """What it said of itself: ``pid``, ``version``, ``folder`` …"""
+        """What the agent said of itself: ``pid``, ``version``, ``folder`` …"""
         self.lost: MachineError | None = None
         self.waiting = MachineWait(self.machine, listener.say)
         self._command, self._patience, self._listener = command, patience, listener
@@ -58,7 +58,7 @@ class AgentLink:
         self._clock = ClockOffset()
         self._closing = False
         self._ended = False
-        """Whether the agent's output has ended: then there is no process left to kill."""
+        """Whether the agent's output has ended, so that there is no process left to kill."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -73,7 +73,7 @@ class AgentLink:
 
     @property
     def folder(self) -> str:
-        """Where everything of ours is, over there."""
+        """The folder on the machine that has everything of ours."""
         return str(self.hello.get("folder"))
 
     @property
@@ -90,7 +90,7 @@ class AgentLink:
         payload: bytes = b"",
         **fields: Any,
     ) -> dict[str, Any]:
-        """The fields of the answer; ``MachineError`` for a problem, a lost machine, no answer.
+        """Return the answer's fields; raise ``MachineError`` for a problem, a loss or no answer.
 
         ``doing`` is for the user to read when it takes long; ``timeout`` is then without progress.
         """
@@ -103,7 +103,7 @@ class AgentLink:
     async def request(
         self, header: dict[str, Any], payload: bytes = b"", *, timeout: float | None = ASK_SECONDS
     ) -> frames.Reply:
-        """The same as ``ask``, with the bytes that came with the answer."""
+        """Do the same as ``ask``; return also the bytes that came with the answer."""
         number = next(self._numbers)
         answer: asyncio.Future[frames.Reply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -122,7 +122,7 @@ class AgentLink:
 
     @contextlib.contextmanager
     def diverted(self, take: frames.Taker) -> Iterator[None]:
-        """Meanwhile ``take`` is the first to hear what the agent sends unasked."""
+        """Let ``take`` be the first, within this context, to get what the agent sends unasked."""
         self._takers.append(take)
         try:
             yield
@@ -130,7 +130,7 @@ class AgentLink:
             self._takers.remove(take)
 
     async def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
-        """A frame without an answer (a blob); returns when there is room for the next."""
+        """Send a frame without an answer (a blob); return when there is room for the next."""
         if self.lost is not None:
             raise self.lost
         self._command.put(frames.pack(header, payload))
@@ -139,7 +139,7 @@ class AgentLink:
             raise self.lost
 
     async def close(self, grace: float = 2.0) -> None:
-        """Have the agent stop its workers and end; bounded, and harmless a second time."""
+        """Let the agent stop its workers and end, in bounded time; harmless a second time."""
         if self._closing:
             return
         self._closing = True
@@ -149,11 +149,11 @@ class AgentLink:
                 with contextlib.suppress(MachineError):
                     await self.ask("leave", grace=grace, timeout=LEAVE_SECONDS + grace)
                     left = await self._has_ended()
-        finally:  # also when closing itself is cancelled
+        finally:  # even if closing itself is cancelled
             await self._end(kill=not left and not self._ended)
 
     async def detach(self) -> None:
-        """Go, and leave a detached agent and its workers as they are."""
+        """Leave a detached agent and its workers as they are."""
         self._closing = True
         await self._end(kill=False)
 
@@ -189,7 +189,7 @@ class AgentLink:
             self._lose(await loss.why_it_ended(self._command))
         except frames.WrongAgentFrame as error:
             self._lose(loss.talks_otherwise(self.machine, str(error)))
-        except OSError as error:  # this machine's own disk; what becomes of the connection ends it
+        except OSError as error:  # of this machine's disk, not of the connection
             why = error.strerror or str(error)
             self._lose(
                 MachineError(
@@ -229,7 +229,7 @@ class AgentLink:
             frames.fail(self._waiting.get(found.problem), refused)
         elif found.answer is not None:
             waiting = self._waiting.get(found.answer)
-            if waiting is not None and not waiting.done():  # else it comes too late
+            if waiting is not None and not waiting.done():  # otherwise it comes too late
                 waiting.set_result((header, payload))
         else:
             raise frames.WrongAgentFrame("a frame has no message")
@@ -238,12 +238,12 @@ class AgentLink:
         for count in itertools.count(1):
             self._command.put(frames.pack({"ask": "ping", "sent": time.monotonic()}))
             pause = PING_SECONDS if count > FIRST_PINGS else PING_SECONDS / 20
-            # The monotonic clock stands still while the computer sleeps; this one does not.
+            # The monotonic clock stands still while the computer sleeps; this one goes on.
             before = time.clock_gettime(time.CLOCK_BOOTTIME)
             await asyncio.sleep(pause)
             gap = time.clock_gettime(time.CLOCK_BOOTTIME) - before - pause
             if gap > OWN_GAP:
-                self._heard = time.monotonic()  # it had no chance to be heard
+                self._heard = time.monotonic()  # the agent had no chance to be heard
                 self._listener.on_gap(gap)
             if self.lost is not None:
                 return
@@ -313,12 +313,12 @@ async def open_agent(
 
 BOOT = "boot"
 LABEL = "phalanx-agent"
-"""The command begins with it and the run, so that process tables show whose it is."""
+"""The first word of the command, before the run, so that process tables show whose it is."""
 
 
 @functools.cache
 def agent_sources() -> bytes:
-    """``{module: source}`` as JSON: all of the agent but its boot."""
+    """Return ``{module: source}`` as JSON: all of the agent but its boot."""
     sources = {"phalanx": "", **_sources_in(resources.files("phalanx.agent"), "phalanx.agent")}
     return msgspec.json.encode(sources)
 
@@ -341,7 +341,7 @@ def boot_source() -> str:
 
 
 def agent_command(python: str, run: str | None) -> list[str]:
-    """What starts an agent that reads its sources from standard input.
+    """Return the command that starts an agent, which reads its sources from standard input.
 
     Isolated (-I): nothing of the user's folder or ``PYTHONPATH`` is imported. Names of files and
     words of commands are UTF-8 whatever the machine's locale is.

@@ -1,4 +1,4 @@
-"""How a machine was lost, in one line for the user."""
+"""Says in one line for the user how a machine was lost."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MOST_WORDS = 500
 
 
 class ConnectionLost(MachineError):  # noqa: N818  (what happened)
-    """The agent at its other end may still be there."""
+    """A connection was lost, but the agent at its other end may still be there."""
 
 
 async def why_it_ended(command: RunningCommand, what: str = "agent") -> MachineError:
-    """The reason, from the exit code and the last words of what has ended."""
+    """Return the reason, from the exit code and the last words of what has ended."""
     machine = command.machine
     try:
         code = await command.wait(_WAIT)
@@ -42,7 +42,7 @@ async def why_it_ended(command: RunningCommand, what: str = "agent") -> MachineE
             f"{machine.name}: '{machine.python}' is not a Python 3",
             "Set 'python' in the blueprint to a newer Python.",
         )
-    if not code and not last:  # 0: of a relay that an agent has let go of
+    if not code and not last:  # code 0: it is a relay that an agent has let go of
         return ConnectionLost(
             f"the connection to {machine.name} was lost", "Check whether it is still up."
         )
@@ -55,7 +55,7 @@ async def why_it_ended(command: RunningCommand, what: str = "agent") -> MachineE
 
 
 def exit_words(code: int | None) -> str:
-    """A shell, and our guardian, say by 128 and more that a signal ended somebody."""
+    """Explain an exit code: a shell, and our guardian, show a signal by 128 and more."""
     if code is not None and 128 < code <= 128 + signal.SIGRTMAX:
         return f"it was killed by {signal_name(code - 128)}"
     return f"exit code {code}"
@@ -76,5 +76,5 @@ def talks_otherwise(machine: Machine, why: str) -> MachineError:
 
 
 def without_controls(text: str) -> str:
-    """Makes one printable line of a text: a machine's words must not steer a terminal."""
+    """Make one printable line of a text: a machine's words must not steer a terminal."""
     return "".join(c if c.isprintable() else " " for c in text)[:_MOST_WORDS].strip()

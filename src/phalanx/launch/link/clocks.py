@@ -1,4 +1,4 @@
-"""How far a machine's clocks are from this one's."""
+"""Measures how far a machine's clocks are from this one's."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections import deque
 from phalanx.launch.link.agent_frames import Pong
 
 SKEW_WARNING = 5.0
-"""Seconds that two machines' wall clocks may differ without a word."""
+"""Seconds by which two machines' wall clocks may differ without a warning."""
 PONGS_KEPT = 30
-"""Clocks drift: the best of the last half minute counts, not the best there ever was."""
+"""Pings that are kept: clocks drift, so the best of the last half minute counts."""
 
 
 class ClockOffset:
-    """How far a machine's monotonic clock is from ours, from the pings it answers."""
+    """The difference of a machine's monotonic clock from ours, from the pings it answers."""
 
     def __init__(self) -> None:
         self._pongs: deque[tuple[float, float]] = deque(maxlen=PONGS_KEPT)
 
     @property
     def seconds(self) -> float:
-        """What turns the machine's clock into ours when added, by the ping that took the least
+        """Seconds to add to the machine's clock to get ours, by the ping that took the least
         time."""
         return min(self._pongs)[1] if self._pongs else 0.0
 
@@ -37,7 +37,7 @@ def clock_words(name: str, skew: float) -> str:
 
 def _duration(seconds: float) -> str:
     for unit, size in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
-        # A minute less than an hour is said as an hour: clocks are not set to 59 minutes.
+        # A minute less than an hour counts as an hour: clocks are not set to 59 minutes.
         if seconds >= size * 0.98:
             number = round(seconds / size)
             return f"{number} {unit}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for a controller that never blocks; and the reverse."""
+"""Runs an event loop in its own thread, for a controller that never blocks; and the reverse."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class EventLoop:
     def wait(
         self, work: Coroutine[Any, Any, T], asked: Callable[[], bool], limit: float | None = None
     ) -> T:
-        """The result of ``work``; ``RunStopped`` soon after ``asked()``, ``TimeoutError`` late."""
+        """Return the result of ``work``; raise ``RunStopped`` or ``TimeoutError`` soon."""
         future = self.submit(work)
         left = float("inf") if limit is None else limit
         while True:
             try:
                 return future.result(_TICK)
             except concurrent.futures.TimeoutError:
-                if future.done():  # just now, or the work itself says so
+                if future.done():  # it has just ended, or its own work timed out
                     return future.result()
             left -= _TICK
             if asked() or left <= 0:
@@ -77,6 +77,6 @@ def cancel(future: concurrent.futures.Future[Any]) -> None:
 
 
 async def in_thread(work: Callable[P, T], *words: P.args, **options: P.kwargs) -> T:
-    """Does what ``asyncio.to_thread`` does; that one's threads would keep Ctrl-C waiting."""
+    """Do what ``asyncio.to_thread`` does, whose threads would delay Ctrl-C."""
     done = BackgroundThread("phalanx-reading").submit(partial(work, *words, **options))
     return cast(T, await asyncio.wrap_future(done))

@@ -1,4 +1,4 @@
-"""What is done on several machines at once, and what goes wrong there, as one error."""
+"""Makes one error of all that goes wrong on several machines at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.core.errors import PhalanxError
 
 
 def as_one(problems: Mapping[str, PhalanxError]) -> PhalanxError:
-    """Makes one error of the problems of several machines: all causes in a line, then remedies.
+    """Make one error of the problems of several machines: all causes in a line, then remedies.
 
     Machines with the same remedy share a line. A failed machine weighs more than wrong input.
     """
@@ -30,13 +30,13 @@ def as_one(problems: Mapping[str, PhalanxError]) -> PhalanxError:
 
 
 async def all_of(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-    """Does the work of all machines to its end; one error names everything that went wrong."""
+    """Do the work of all machines to its end; one error names everything that went wrong."""
     results = await asyncio.gather(*works.values(), return_exceptions=True)
     _raise(dict(zip(works, results, strict=True)))
 
 
 async def first_failure(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-    """Does the work of all machines at once, and stops all of it when one fails."""
+    """Do the work of all machines at once, and stop all of it when one fails."""
     tasks = {name: asyncio.create_task(work) for name, work in works.items()}
     try:
         done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)

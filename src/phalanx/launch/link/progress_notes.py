@@ -1,4 +1,4 @@
-"""Progress notes for long waits, and an end to those without progress."""
+"""Tells users about long waits, and ends those without progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EACH_WORD = 60.0
 async def telling(
     say: Say, words: Callable[[], str], last_sign: Callable[[], float] = lambda: 0.0
 ) -> AsyncIterator[None]:
-    """Say ``words()`` when what is done meanwhile takes 20 s, and every minute from then on.
+    """Say ``words()`` if what is done in this context takes 20 s, then every minute.
 
     ``last_sign``: when the user last read of it (monotonic); for 20 s after that nothing is said.
     """
@@ -54,7 +54,7 @@ class MachineWait:
 
     @contextlib.asynccontextmanager
     async def patiently(self, doing: Doing, seconds: float) -> AsyncIterator[None]:
-        """Say what it is ``doing``; ``MachineError`` when nothing moves for so many seconds."""
+        """Say what it is ``doing``; raise ``MachineError`` if nothing moves for so many seconds."""
 
         def words() -> str:
             return f"waiting for {self._machine.name}: {doing()}"
@@ -76,7 +76,7 @@ class MachineWait:
             ) from None
 
     def heard(self, told: str) -> None:
-        """Whatever an agent tells is what it was asked for, on its way; less its readings."""
+        """Count what an agent sends, except its readings, as progress of what it was asked for."""
         if told == "sample":
             return
         now = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""The address at which other machines reach a machine: configured, else found. Pure."""
+"""Finds the address at which other machines reach a machine: configured, else seen. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.pool.machine_facts import MachineFacts
 
 
 def address_for_others(machine: Machine, facts: MachineFacts, reached_at: str | None) -> str:
-    """The blueprint's ``address``; else the one that SSH took, if the machine has it itself.
+    """Return the blueprint's ``address``; else the one that SSH took, if the machine itself has it.
 
     Behind a translated address (a cloud's public one) a machine only has its inner one: then that
     of the interface that leads out. ``reached_at`` of this machine is its own on the way out.
@@ -41,6 +41,6 @@ def _usable(address: str) -> bool:
 
 
 def own_address(seen: Sequence[str | None]) -> str | None:
-    """The address of this machine from which most of its connections came."""
+    """Return the address of this machine from which most of its connections came."""
     known = [each for each in seen if each]
     return max(known, key=known.count) if known else None

@@ -24,12 +24,12 @@ from phalanx.pool.machine_facts import MachineFacts
 
 ANSWER_SECONDS = 20.0
 SAMPLES_SECONDS = 300.0
-"""Seconds for the samples of weeks to come over a slow line."""
+"""Seconds to wait for samples: those of weeks may come over a slow line."""
 MOST_NOTES = 2000
 
 
 class SessionListener(Protocol):
-    """What a session reports to its run."""
+    """Is told what a session reports to its run."""
 
     def say(self, text: str) -> None: ...
     def on_exit(self, rank: int, code: int) -> None: ...
@@ -41,9 +41,9 @@ class MachineSession(AgentListener):
     """The controller's work with one machine, from logging in to cleaning up."""
 
     facts: MachineFacts
-    """Known once it is connected."""
+    """Set once it is connected."""
     layout: RemoteLayout
-    """Known, as is the Python, once it is settled."""
+    """Set, as is the Python, once it is settled."""
     _python: PythonChoice
 
     def __init__(
@@ -68,21 +68,21 @@ class MachineSession(AgentListener):
         self.own_address = "127.0.0.1"
         """The address of this computer as the others know it, where the blueprint says 'here'."""
         self.gone: MachineError | None = None
-        """The error if a detached run was found again and nothing of it is left here."""
+        """The error if a detached run was found again, but nothing of it is left here."""
         self.samples: MachineFile | None = None
         self.python: Inspection | None = None
         self._link: AgentLink | None = None
         self._past: list[AgentLink] = []
-        """Kept: the process behind one of this computer is killed by asyncio when it is dropped."""
+        """Old links, kept because asyncio kills the process behind one of this computer with it."""
         self._run_id, self._run = run_id, run
         self._detach, self._attach, self._dry = detach, attach, dry
         self._hold = 0.0 if detach or attach else hold
-        """Seconds that an agent waits for a controller that sleeps; it ends with one that ends."""
+        """Seconds that an agent waits for a controller that fell silent; 0: it does not."""
         self._files: FileDownload | None = None
         self._checkpoints: CheckpointDownload | None = None
         self._notes = 0
         self._watched = False
-        """Whether a loss is reported; before, and while reconnecting, requests fail by it."""
+        """Whether a loss is reported; before that, and while reconnecting, requests fail by it."""
 
     @property
     def name(self) -> str:
@@ -99,18 +99,18 @@ class MachineSession(AgentListener):
 
     @property
     def run_folder(self) -> str:
-        """The run's, over there."""
+        """The run's folder on the machine."""
         return f"{self.link.folder}/runs/{self._run_id}"
 
     @property
     def address(self) -> str:
-        """Where the other machines reach this one: by the blueprint, or the way that SSH took."""
+        """The address for other machines: by the blueprint, or the way that SSH took."""
         reached_at = self.own_address if self.machine.is_here else self.link.address
         return address_for_others(self.machine, self.facts, reached_at)
 
     @property
     def interface(self) -> str | None:
-        """The network device of its address, if the machine said so."""
+        """The network device of its address, if the machine told it."""
         found = (one.interface for one in self.facts.addresses if one.address == self.address)
         return next(found, None)
 
@@ -174,13 +174,13 @@ class MachineSession(AgentListener):
         await self._have_sampled(ANSWER_SECONDS, keep=self._detach or self._hold > 0)
 
     async def _end_the_started(self) -> None:
-        """When one cannot be started, those before it end unheard: the one is the cause."""
+        """End workers that were started, unheard, because a later one failed and is the cause."""
         self.started_ranks = []
         with contextlib.suppress(MachineError):
             await self.link.ask("stop", grace=0.0, timeout=ANSWER_SECONDS)
 
     async def rejoin(self) -> None:
-        """Have the rest of what the workers wrote, and of how they ended, sent."""
+        """Let the agent send the rest of what the workers wrote, and how they ended."""
         assert self._files is not None
         self.started_ranks = list(self.ranks)
         offsets = self._files.know()
@@ -189,7 +189,7 @@ class MachineSession(AgentListener):
         await self._have_sampled(SAMPLES_SECONDS, keep=True, after=after or 0.0)
 
     async def reconnect(self, timeout: float) -> bool:
-        """Be its controller again; whether there was an agent that still has the run."""
+        """Become its controller again; return whether an agent there still has the run."""
         self._watched = False
         link = await self._open(timeout, attach=True)
         if link.hello.get("gone") is True:
@@ -209,7 +209,7 @@ class MachineSession(AgentListener):
         return True
 
     async def _have_sampled(self, timeout: float, **fields: Any) -> None:
-        """Figures only: the workers do not end because these are late."""
+        """Ask for samples, which are only figures: workers do not end because these are late."""
         try:
             await self.link.ask("sample", on=True, timeout=timeout, **fields)
         except MachineError as error:
@@ -218,7 +218,7 @@ class MachineSession(AgentListener):
             self.say(error.cause)
 
     async def fetch_samples(self, paths: RunPaths) -> None:
-        """Fetches the samples that an agent which is gone has kept.
+        """Fetch the samples that an agent kept which is gone by now.
 
         The machine may have been restarted, and its clock with it: only samples that are here tell
         when they were taken.
@@ -254,7 +254,7 @@ class MachineSession(AgentListener):
             self.samples.hear(fields)
         elif name == "note":
             self._notes += 1
-            if self._notes <= MOST_NOTES:  # a machine cannot fill the terminal
+            if self._notes <= MOST_NOTES:  # so that no machine can fill the terminal
                 self._say_by_name(without_controls(str(fields.get("text"))))
 
     def on_lost(self, error: MachineError) -> None:
@@ -273,7 +273,7 @@ class MachineSession(AgentListener):
     # -- the end -----------------------------------------------------------------------------
 
     async def checkpoints_home(self) -> None:
-        """The one that is on its way, if there is one, has come."""
+        """Wait for the checkpoint that is on its way, if there is one."""
         if self._checkpoints is not None:
             await self._checkpoints.finish()
 

@@ -1,4 +1,4 @@
-"""Machines that were lost for a while: the network was cut, or this computer slept.
+"""Reconnects to machines that were lost for a while: the network was cut, or this computer slept.
 
 Their agents and workers go on. An agent that is reached again has kept all that is missing here.
 """
@@ -19,21 +19,21 @@ from phalanx.launch.machines.machine_session import MachineSession
 VARIABLE = "PHALANX_RECONNECT"
 SECONDS = 120.0
 LEAST = PATIENCE + 2.0
-"""Agents notice by their patience that they are alone; less would be over before they listen."""
+"""The least seconds to reconnect: agents notice only by their patience that they are alone."""
 SETTLED = PATIENCE + 4.0
 """Seconds until an agent surely knows that it is alone."""
 BETWEEN = 1.0
 ATTEMPT_SECONDS = 15.0
 ONE_GAP = 5.0
-"""Links notice one gap one after the other."""
+"""Seconds in which links notice the same gap one after the other."""
 
 
 class Unreached(MachineError):  # noqa: N818  (what happened)
-    """A machine did not answer for as long as it was waited for: its workers may go on."""
+    """A machine did not answer for as long as it was waited for; its workers may go on."""
 
 
 def reconnect_seconds() -> float:
-    """The seconds that the user set; 0 is never."""
+    """Return the seconds that the user set; 0: never."""
     text = os.environ.get(VARIABLE, "")
     try:
         seconds = float(text) if text else SECONDS
@@ -62,12 +62,12 @@ class Absences:
 
     @property
     def lost(self) -> dict[int, MachineError]:
-        """Why a rank is away, by rank."""
+        """Return why a rank is away, by rank."""
         found = list(self._away.values())
         return {rank: error for member, error in found for rank in member.ranks}
 
     def slept(self, seconds: float, *, leave: bool) -> None:
-        """This computer did not run; ``leave``: if that was long, the run goes on without it."""
+        """Note that this computer slept; ``leave``: after a long sleep, leave the run alone."""
         if time.monotonic() - self._slept < ONE_GAP:
             return
         self._slept = time.monotonic()
@@ -84,12 +84,12 @@ class Absences:
     def wait_for(
         self, member: MachineSession, error: MachineError, lose: Callable[[MachineError], None]
     ) -> None:
-        """Try to reach it again; ``lose`` when that is in vain."""
+        """Try to reach a machine again; call ``lose`` if that is in vain."""
         self._away[member.name] = member, error
         task = asyncio.create_task(self._bring_back(member, error, lose))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # A machine that is back at once after this computer slept is not worth a line.
+        # A machine that is back soon after this computer slept is not worth a line.
         pause = max(0.0, self._slept + SETTLED - time.monotonic())
         words = f"{error.cause}; trying for {self.seconds:.0f} s to reach it again"
         word = asyncio.get_running_loop().call_later(pause, self._say, words)

@@ -1,4 +1,4 @@
-"""What agents send of events, logs and samples, written where a local run would have written it.
+"""Writes the events, logs and samples that agents send where a local run would have written them.
 
 A machine is not trusted: it writes the files of its own ranks, in order, and nothing else.
 """
@@ -19,14 +19,14 @@ from phalanx.launch.shipping.home.incoming import folder_below
 from phalanx.observe.machines.monitor import SampleReader, ToldSample
 
 LARGEST = 4 << 30
-"""Bytes of one file; what a machine sends beyond is not kept."""
+"""Most bytes of one file; what a machine sends beyond that is dropped."""
 LARGEST_TRACEBACK = 1 << 20
-"""Bytes of a traceback that are kept, because it is read as a whole."""
+"""Most bytes of a traceback, because it is read as a whole."""
 _LAST_BYTES = 1 << 16
 
 
 class FileDownload:
-    """The files of one machine's ranks; ``node``: its samples too, of a machine without agent."""
+    """Writes the files of one machine's ranks; ``node``: also its samples, without agent."""
 
     def __init__(
         self, paths: RunPaths, ranks: Collection[int], say: Callable[[str], None], node: str = ""
@@ -37,10 +37,10 @@ class FileDownload:
         if node:
             self._limits[paths.machine(node).relative_to(paths.folder).as_posix()] = LARGEST
         self.offsets = dict.fromkeys(self._limits, 0)
-        """How far each file has come."""
+        """How many bytes of each file have come."""
 
     def take(self, file: str, offset: int, data: bytes) -> None:
-        """Keep a piece; one that is not the next, or not this machine's, is passed over."""
+        """Keep a piece; skip one that is not the next, or not this machine's."""
         done = self.offsets.get(file, 0)
         if file not in self._limits or not 0 <= offset <= done:
             return
@@ -57,7 +57,7 @@ class FileDownload:
         self.offsets[file] = done + len(fresh)
 
     def know(self) -> dict[str, int]:
-        """How much of each file is here already, for a machine to continue from there."""
+        """Return how much of each file is here already, from where a machine is to continue."""
         for name in self._limits:
             path = self._paths.folder / name
             self.offsets[name] = path.stat().st_size if path.is_file() else 0
@@ -65,7 +65,7 @@ class FileDownload:
 
 
 def _of_rank(paths: RunPaths, rank: int) -> list[tuple[str, int]]:
-    """The names of a rank's files, each with the most that is kept of it."""
+    """Return the names of a rank's files, each with the most that is kept of it."""
     files = {
         paths.events_of(rank): LARGEST_LOG,  # more of them would not be read
         paths.log_of(rank): LARGEST,
@@ -75,7 +75,7 @@ def _of_rank(paths: RunPaths, rank: int) -> list[tuple[str, int]]:
 
 
 class MachineFile:
-    """The samples that the agent of one machine sends, kept in its file."""
+    """Keeps the samples that the agent of one machine sends, in its file."""
 
     def __init__(self, path: Path) -> None:
         self.clock_to_run = 0.0
@@ -90,7 +90,7 @@ class MachineFile:
             self.add(sample)
 
     def go_on(self) -> float | None:
-        """When the last one was, by the machine's clock: what comes now is by that clock too."""
+        """Return when the last sample was taken, by the machine's clock, which goes on."""
         last = self.last()
         if last is None:
             return None
@@ -106,7 +106,7 @@ class MachineFile:
         self._size += len(line)
 
     def last(self) -> ToldSample | None:
-        """The last sample in the file; an incomplete line is removed, as it will be sent again."""
+        """Return the last sample in the file; remove an incomplete line, to be sent again."""
         if not self._path.is_file():
             return None
         with self._path.open("r+b") as file:
@@ -133,7 +133,7 @@ def _append(path: Path, data: bytes) -> None:
         file = os.open(path.name, flags, 0o644, dir_fd=folder)
         try:
             rest = memoryview(data)
-            while rest:  # a disk that becomes full takes a part
+            while rest:  # a disk that becomes full takes only a part
                 rest = rest[os.write(file, rest) :]
         finally:
             os.close(file)

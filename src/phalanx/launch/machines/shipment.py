@@ -1,4 +1,4 @@
-"""What a run needs on every machine: our own code, the project, an environment, data.
+"""Sends what a run needs to every machine: our own code, the project, an environment, data.
 
 Manifests are made once, here; each machine is sent what it has not got yet.
 """
@@ -24,14 +24,14 @@ from phalanx.launch.shipping.versions import Inspection
 from phalanx.pool.machine import Machine
 
 Load = tuple[Path, FileManifest]
-"""A folder of this machine, and what of it travels."""
+"""A folder of this machine, and the files of it that are sent."""
 _WORTH_TELLING = 5_000_000
-"""Bytes: less is there before anybody has read the line."""
+"""Bytes; a smaller load arrives before anybody has read the line about it."""
 
 
 @dataclass(frozen=True)
 class RemoteLayout:
-    """Where the files of a run are on one machine, and what starts its workers."""
+    """Where the files of a run are on one machine, and which Python starts its workers."""
 
     python: str
     run_folder: str
@@ -39,7 +39,7 @@ class RemoteLayout:
     """The folder that holds our own package."""
     data: str | None = None
     checkpoint: str | None = None
-    """The checkpoint that this run goes on from."""
+    """The checkpoint from which this run continues."""
 
     @property
     def project(self) -> str:
@@ -48,21 +48,21 @@ class RemoteLayout:
 
 @dataclass(frozen=True)
 class Equipment:
-    """The loads of one run."""
+    """All that one run sends."""
 
     code: Load
     project: Load
     data: Load | None
     checkpoint: Load | None
     resumed: str
-    """Where in it the checkpoint is that the run goes on from."""
+    """The place in it of the checkpoint from which the run continues."""
     framework: Framework | None
     say: Say
 
     async def settle(
         self, link: AgentLink, machine: Machine, run_folder: str
     ) -> tuple[RemoteLayout, PythonChoice]:
-        """Where it all will be on ``machine``, and what Python its workers get; sends nothing."""
+        """Find out where all will be on ``machine``, and which Python workers get; send nothing."""
 
         def place(load: Load | None, kind: str) -> str | None:
             return f"{link.folder}/{kind}/{load[1].digest}" if load else None
@@ -83,7 +83,7 @@ class Equipment:
     async def bring(
         self, link: AgentLink, layout: RemoteLayout, python: PythonChoice
     ) -> Inspection:
-        """Have it all where ``layout`` says."""
+        """Bring all of it to where ``layout`` says."""
         there = {}
         there[layout.code] = await self._ship(link, self.code, "code")
         there[layout.project] = await self._ship(link, self.project, "project")
@@ -94,7 +94,7 @@ class Equipment:
             copied = await self._ship(link, self.checkpoint, "data")
             there[str(layout.checkpoint)] = f"{copied}/{self.resumed}"
         if any(place != found_at for place, found_at in there.items()):
-            raise answers_wrongly(link)  # the run's record names those places
+            raise answers_wrongly(link)  # the run's record already names those places
         return found
 
     async def _ship(self, link: AgentLink, load: Load, kind: str) -> str:
@@ -106,7 +106,7 @@ class Equipment:
 
 
 async def pack_up(job: Job, say: Say) -> Equipment:
-    """Look at all that travels; reading it takes a while, and happens in threads."""
+    """List all that is sent; reading it takes a while, and happens in threads."""
     fleet, resume = job.fleet, job.settings.resume
     limit = SHIP_LIMIT if fleet.ship_limit is None else fleet.ship_limit
     follow = fleet.follow_links
@@ -125,7 +125,7 @@ async def pack_up(job: Job, say: Say) -> Equipment:
 
 
 class _Telling:
-    """Progress in tenths, of what is large."""
+    """Reports the progress of large loads in tenths."""
 
     def __init__(self, say: Say, kind: str) -> None:
         self._say, self._kind, self._tenth = say, kind, -1

@@ -1,1 +1,1 @@
-"""What is done with a whole pool, without a run: check, init, trust, probe."""
+"""Commands on a whole pool, without a run: check, init, trust, probe."""

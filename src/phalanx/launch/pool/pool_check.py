@@ -31,13 +31,13 @@ class Visit:
     error: PhalanxError | None = None
     facts: MachineFacts | None = None
     python: str | None = None
-    """Version of the Python that workers would run on."""
+    """The version of the Python on which workers would run."""
     torch: str | None = None
     python_error: PhalanxError | None = None
     skew: float | None = None
     """Seconds that its wall clock is ahead of ours."""
     address: str | None = None
-    """Where the others reach it."""
+    """The address at which other machines reach it."""
     listen_error: PhalanxError | None = None
 
 
@@ -61,7 +61,7 @@ class Check:
 
 
 async def check_pool(machines: Sequence[Machine], say: Say = lambda _: None) -> Check:
-    """What can be known of each machine; a failure is part of the answer."""
+    """Find out what can be known of each machine; failures are part of the answer."""
     check = Check([Visit(machine) for machine in machines])
     async with AsyncExitStack() as stack:
         say(f"connecting to {len(machines)} machines")
@@ -86,7 +86,7 @@ async def _visit(stack: AsyncExitStack, visit: Visit) -> AgentLink | None:
 
 
 async def see(link: AgentLink, visit: Visit) -> None:
-    """What the machine is, and what its Python has."""
+    """Find out what the machine is, and what its Python has."""
     visit.facts, visit.skew = await ask_facts(link, ANSWER_SECONDS)
     await _inspect(link, visit)
 

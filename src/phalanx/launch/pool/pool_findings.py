@@ -1,4 +1,4 @@
-"""What is wrong with a pool, each with its fix: pure functions of what a check has seen."""
+"""Says what is wrong with a pool, and how to fix it: pure functions of what a check has seen."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FILTERED = (
     "operation not permitted",
     "permission denied",
 )
-"""The machine that is tested listens: such an answer comes from a firewall."""
+"""Answers that come from a firewall, because the machine that is tested listens."""
 
 
 @dataclass(frozen=True)
 class PoolFinding:
-    """``error`` keeps a machine from taking part; a warning does not."""
+    """Something wrong: ``error`` keeps a machine from taking part; a warning does not."""
 
     level: str
     machines: tuple[str, ...]

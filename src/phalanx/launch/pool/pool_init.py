@@ -1,4 +1,4 @@
-"""A blueprint from names: what each machine was found to be, written so that people read it."""
+"""Writes a blueprint from names: what each machine was found to be, for people to read."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PYTHONS = (
     "~/anaconda3/bin/python",
     "/opt/conda/bin/python",
 )
-"""Where a torch is looked for, in this order."""
+"""Pythons in which torch is looked for, in this order."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./~@-]*")
 _ADDRESS = re.compile(r"\[?[0-9a-fA-F:.]+\]?")
 
 
 def password_reference(text: str) -> Credential:
-    """What ``--password`` refers to; the answer to a mistake repeats nothing of a secret."""
+    """Read what ``--password`` refers to; an error message repeats nothing of a secret."""
     try:
         found = read_credential(text)
     except ValueError as error:
@@ -77,7 +77,7 @@ def machines_named(
     key: str | None = None,
     password: Credential | None = None,
 ) -> list[Machine]:
-    """The machines that ``names`` stand for, with their ways and the file of their keys."""
+    """Return the machines that ``names`` stand for, with their ways and the file of their keys."""
     found: list[Machine] = []
     for name in names:
         machine = _machine(name, user, key, password)
@@ -110,13 +110,13 @@ def _machine(name: str, user: str | None, key: str | None, password: Credential 
 
 
 def name_for(text: str) -> str:
-    """A name that a blueprint takes, as near as can be to what was given."""
+    """Return a name that a blueprint takes, as near as possible to the given one."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text.rpartition("@")[2]).strip("-._")[:60]
     return f"{plain}-1" if plain in SELECTION_WORDS else plain or "machine"
 
 
 async def find_out(machines: Sequence[Machine], typed: Credential | None = None) -> list[Visit]:
-    """Facts of every machine, and the first Python there that has torch.
+    """Return facts of every machine, and the first Python there that has torch.
 
     ``typed`` is the password of those that refer to ``prompt``; what is visited keeps the
     reference.
@@ -141,7 +141,7 @@ async def _find_out_one(stack: AsyncExitStack, visit: Visit, typed: Credential |
 
 
 def _in_words_of_init(error: PhalanxError, machine: Machine) -> PhalanxError:
-    """A refused login is mended by options of this command: there is no blueprint yet."""
+    """Advise on a refused login by options of this command, as there is no blueprint yet."""
     if not isinstance(error.__context__, asyncssh.PermissionDenied):
         return error
     if machine.password is None:
@@ -167,7 +167,7 @@ async def _look_for_torch(link: AgentLink, visit: Visit) -> None:
 
 
 def with_host_names(visits: Iterable[Visit]) -> None:
-    """A machine that was given by its address is called by its own name, where that is free."""
+    """Name machines that were given by address after their own host names, if these are free."""
     visits = list(visits)
     taken = {visit.machine.name for visit in visits}
     for visit in visits:
@@ -180,7 +180,7 @@ def with_host_names(visits: Iterable[Visit]) -> None:
 
 
 def blueprint_text(visits: Iterable[Visit], out: Path, today: date) -> str:
-    """YAML; what could not be reached stays as a comment, with the reason."""
+    """Return the blueprint in YAML; machines not reached stay as comments, with the reason."""
     lines = [
         f"# Written by phalanx pool init on {today.isoformat()}; edit it as needed.",
         f"# Check it:        phalanx pool check {out.name}",
@@ -235,5 +235,5 @@ def _left_out(visit: Visit) -> list[str]:
 
 
 def _one_line(text: str, limit: int = 60) -> str:
-    """What another machine says of itself, as a comment that stays one."""
+    """Make what another machine says of itself fit in one line of comment."""
     return "".join(c if c.isprintable() else " " for c in text).strip()[:limit]

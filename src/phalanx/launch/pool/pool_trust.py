@@ -1,4 +1,4 @@
-"""Host keys before they are trusted: what each machine shows, against what is known of it.
+"""Shows host keys before they are trusted: what each machine shows, and what is known of it.
 
 A connection is opened just far enough to see the key, without a login, except to jump hosts, whose
 own keys have to be known by then.
@@ -36,7 +36,7 @@ class Shown:
     status: Status
     key: asyncssh.SSHKey | None = None
     place: str = ""
-    """Where a known key is written."""
+    """The place where a known key is written."""
     problem: PhalanxError | None = None
 
     @property
@@ -49,7 +49,7 @@ class Shown:
 
 
 def in_waves(machines: Iterable[Machine]) -> list[list[Machine]]:
-    """Machines and their jump hosts, each once: those that lead to others come first."""
+    """Group machines and their jump hosts, each once: those that lead to others come first."""
     waves: list[dict[tuple[str, int], Machine]] = []
     for machine in machines:
         way = _way_to(machine)
@@ -67,7 +67,7 @@ def _way_to(machine: Machine) -> list[Machine]:
 
 
 async def look_at(machines: Sequence[Machine]) -> list[Shown]:
-    """What each of them shows, in their order."""
+    """Return what each of the machines shows, in their order."""
     return list(await asyncio.gather(*(_look_at_one(machine) for machine in machines)))
 
 
@@ -113,7 +113,7 @@ async def _judge(machine: Machine, tunnel: asyncssh.SSHClientConnection | None) 
 
 
 def _kinds_of(known: Sequence[KnownKey]) -> list[tuple[str, ...]]:
-    """The kinds of keys that are recorded; for an unknown machine the preferred one."""
+    """Return the kinds of keys that are recorded; for an unknown machine the preferred one."""
     if not known:
         return [()]
     recorded = {each.kind for each in known}
@@ -125,7 +125,7 @@ def _kinds_of(known: Sequence[KnownKey]) -> list[tuple[str, ...]]:
 async def _fetch(
     machine: Machine, kinds: tuple[str, ...], tunnel: asyncssh.SSHClientConnection | None
 ) -> asyncssh.SSHKey | None:
-    """``None`` when it has no key of these kinds."""
+    """Fetch a machine's key; ``None`` if it has none of these kinds."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             return await asyncssh.get_server_host_key(

@@ -72,7 +72,7 @@ class Prober:
         self._peers: dict[str, m.ProbePeer] = {}
         emulated = any(machine.emulated for machine in machines)
         self._found = Probe("", 0.0, budget, [], [], emulated=emulated)
-        """What is known so far."""
+        """The figures found so far."""
         self._deadline = float("inf")
         self._groups = itertools.count()
 
@@ -94,9 +94,9 @@ class Prober:
         )
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        """A worker on every machine that can be reached, listening."""
+        """Start a worker on every machine that can be reached, and wait until it listens."""
         self._say(f"starting {len(self._machines)} workers")
-        code = await in_thread(code_manifest)  # once for all machines; reading it takes a while
+        code = await in_thread(code_manifest)  # once for all machines, as reading it takes a while
         await asyncio.gather(*(self._start_one(stack, each, code) for each in self._machines))
         own = own_address([w.reached_from for w in self._workers.values()]) or LOOPBACK
         names = list(self._workers)
@@ -111,7 +111,7 @@ class Prober:
         self._workers[machine.name] = await stack.enter_async_context(worker)
 
     async def _give_orders(self, name: str, own: str) -> None:
-        """Tells a worker what to do, and its address: as given, as it was reached, or our own."""
+        """Tell a worker what to do, and its address: as given, as it was reached, or our own."""
         worker = self._workers[name]
         address = (worker.machine.address or worker.address or own).strip("[]")
         computing = MACHINE_SECONDS * len(self._machines)
@@ -124,7 +124,7 @@ class Prober:
             self._lose(name, f"{name}: {answer.cause}", answer.remedy)
 
     async def _measure_machines(self) -> None:
-        """All at once; emulated ones share a host's cores, so that one comes after the other."""
+        """Measure all machines at once; emulated ones, which share a host's cores, in turn."""
         self._say("how fast the machines compute")
         request, limit = m.MeasureMachine(FIGURE_SECONDS), MACHINE_SECONDS
         names = [machine.name for machine in self._machines if machine.name in self._peers]
@@ -204,7 +204,7 @@ class Prober:
         return all(isinstance(answers.get(name), m.ProbeDone) for name in names)
 
     async def _time(self, schedule: Schedule, name: str, size: int, repeats: int) -> bool:
-        """Time a collective; whether it gave a figure. One that does not end ends the probe."""
+        """Time a collective; return whether it gave a figure. One without end ends the probe."""
         names = self._found.participants
         request = m.TimeCollective(name, size, repeats)
         limit = max(0.0, self._left) + GRACE_SECONDS
@@ -222,7 +222,7 @@ class Prober:
         return self._deadline - time.monotonic()
 
     async def _ask(self, requests: Requests, limit: float) -> dict[str, m.Answer]:
-        """The answers of those who gave one; who did not is lost from now on."""
+        """Return the answers by machine; one that gives none is lost from now on."""
         names = list(requests)
         answers = await asyncio.gather(*(self._ask_one(n, requests[n], limit) for n in names))
         return {name: answer for name, answer in zip(names, answers, strict=True) if answer}
@@ -272,7 +272,7 @@ async def _why_it_ended(worker: RunningCommand) -> MachineError:
 
 
 async def _worker_command(machine: Machine, code: Code, module: str) -> Sequence[str]:
-    """What starts ``module`` there, once the machine has our code."""
+    """Return the command that starts ``module`` there, once the machine has our code."""
     if machine.is_here:
         return [machine.interpreter, "-m", module]
     root, manifest = code

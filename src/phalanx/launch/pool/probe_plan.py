@@ -1,4 +1,4 @@
-"""How the time of a probe is spent: pure arithmetic, so that a budget is kept on any link."""
+"""Plans how the time of a probe is spent: pure arithmetic, so that any link keeps its budget."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from phalanx.pool.measured import CollectiveFigures
 SIZES = (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
 """Bytes of the collectives that are timed."""
 NAMES = ("all_reduce.direct", "all_reduce.ring", "all_reduce.butterfly", "all_reduce.tree")
-"""What training waits for."""
+"""The collectives that are timed, on which training waits."""
 PAIRS_SHARE = 0.4
-"""Largest part of the budget that pairs get; the rest is for collectives."""
+"""The largest part of the budget for pairs; the rest is for collectives."""
 LONGEST_PAIR = 1.0
 LONGEST_COLLECTIVE = 1.2
 MOST_REPEATS = 30
 BESIDES = 2
-"""Times that a collective also runs, unmeasured: to warm up, and as barriers and requests."""
+"""How many more times a collective runs, unmeasured: to warm up, as barriers and requests."""
 
 
 def names_for(participants: int) -> list[str]:
-    """The collectives that so many take part in."""
+    """Return the collectives in which so many machines take part."""
     direct = participants <= MOST_DIRECT
     return [name for name in NAMES if direct or name != "all_reduce.direct"]
 
 
 @dataclass
 class Schedule:
-    """Which collective comes next, how often, and which ones there is no time for.
+    """Decides which collective comes next, how often, and which ones there is no time for.
 
     Small sizes come first. What a collective has taken beyond its formula at one size is expected
     of it at the next, as so many seconds: handling of messages does not grow with them.
@@ -52,17 +52,17 @@ class Schedule:
         return COSTS[name](self.participants, size).seconds(self.link)
 
     def expected(self, name: str, size: int) -> float:
-        """Seconds of one repetition, from the formula and from smaller sizes."""
+        """Return the seconds of one repetition, from the formula and from smaller sizes."""
         return self.predicted(name, size) + self._beyond.get(name, 0.0)
 
     def least(self, name: str, size: int) -> float:
-        """Seconds of a single repetition, together with what is not measured."""
+        """Return the seconds of a single repetition, together with what is not measured."""
         return self.expected(name, size) * (1 + BESIDES)
 
     def repeats(
         self, name: str, size: int, left: float, later: Sequence[tuple[str, int]] = ()
     ) -> int:
-        """How often to run it when ``left`` seconds are left; 0: there is no time for it.
+        """Return how often to run it if ``left`` seconds are left; 0: there is no time for it.
 
         Sizes that come ``later`` keep an equal share of the time; of the same size, those that do
         keep a single repetition each.
@@ -81,7 +81,7 @@ class Schedule:
 
 
 def handling(schedule: Schedule, figures: Iterable[CollectiveFigures]) -> float | None:
-    """Seconds that a message costs besides latency and bytes, as the smallest ones show it."""
+    """Return the seconds that a message costs besides latency and bytes, by the smallest ones."""
     smallest = [each for each in figures if each.bytes == min(schedule.sizes)]
     link, found = schedule.link, []
     for each in smallest:
@@ -92,13 +92,13 @@ def handling(schedule: Schedule, figures: Iterable[CollectiveFigures]) -> float 
 
 
 def all_reached(names: Iterable[str], reached: Set[frozenset[str]]) -> list[str]:
-    """Machines that all reach each other: those with the most missing links are left out."""
+    """Return machines that all reach each other, leaving out those with the most missing links."""
     chosen = list(names)
     while len(chosen) > 1:
         missing = [pair for pair in combinations(chosen, 2) if frozenset(pair) not in reached]
         if not missing:
             break
-        # Among machines that miss equally many, drop the last: the order of the pool decides.
+        # Among machines that miss equally many, drop the last in the pool's order.
         worst = max(reversed(chosen), key=lambda name: sum(name in pair for pair in missing))
         chosen.remove(worst)
     return chosen

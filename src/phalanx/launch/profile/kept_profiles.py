@@ -1,5 +1,5 @@
-"""Profiles that were made before, by the content of what they depend on; machines that need not
-be measured twice, and costs of one that are scaled to another."""
+"""Reads and writes profiles that were made before, by the content of what they depend on; groups
+machines that need not be measured twice, and scales costs from one to another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LARGEST = 4 << 20
 
 
 def job_key(script: Path, arguments: Sequence[str], chosen: RunSettings) -> str:
-    """A digest of what a job's costs depend on, besides the machine."""
+    """Return a digest of what a job's costs depend on, besides the machine."""
     digest = hashlib.sha256()
     plain = msgspec.structs.replace(chosen, profile=None, virtual=None, seed=0, strategy="single")
     for file in script_files(script):
@@ -42,7 +42,7 @@ def _file(key: str, kind: str) -> Path:
 
 
 def read_kept(key: str, kind: str) -> JobProfile | None:
-    """``None`` also where the file is damaged: it is written anew."""
+    """Read a kept profile; ``None`` also if the file is damaged, as it will be written anew."""
     try:
         kept = msgspec.json.decode(read_bounded(_file(key, kind), _LARGEST), type=JobProfile)
     except (OSError, PhalanxError, msgspec.MsgspecError):
@@ -58,9 +58,9 @@ def keep(key: str, kind: str, profile: JobProfile) -> None:
 
 
 SCALED_ERROR = 0.3
-"""Error of costs that were scaled by what a probe has measured."""
+"""The relative error of costs that were scaled by the measurements of a probe."""
 GUESSED_ERROR = 0.6
-"""Error of costs that were scaled by the number of cores, or from another kind of device."""
+"""The relative error of costs that were scaled by cores, or from another kind of device."""
 
 
 class Kinds:
@@ -70,15 +70,15 @@ class Kinds:
         self._probe = probe
 
     def _device(self, machine: Machine) -> DeviceRates | None:
-        """What one worker of it computes on."""
+        """Return the rates of the device on which one worker of it computes."""
         rates = self._probe.rates_of(machine.name) if self._probe else None
         devices = rates.devices if rates else []
         fast = [d for d in devices if (d.name != CPU) == (machine.gpus > 0)]
         return next(iter(fast or devices), None)
 
     def name(self, machine: Machine) -> str:
-        """The name that all machines of one kind share; their costs are measured once and kept by
-        it. Without a probe, every machine is a kind of its own."""
+        """Return the name that all machines of one kind share, which are measured once. Without a
+        probe, every machine is a kind of its own."""
         device = self._device(machine)
         what = cpu_model() if machine.is_here else f"{machine.host}:{machine.port}"
         if device is not None and device.float32 and not machine.is_here:
@@ -86,7 +86,7 @@ class Kinds:
         return f"{what} cores={machine.cores} gpus={machine.gpus} emulated={machine.emulated}"
 
     def scaled(self, costs: MachineCosts, source: Machine, target: Machine) -> MachineCosts:
-        """Costs on ``source`` as they may be on ``target``."""
+        """Return costs on ``source`` as they may be on ``target``."""
         one, other = self._device(source), self._device(target)
         factor, alike = (source.cores or 1) / (target.cores or source.cores or 1), False
         if one is not None and other is not None and one.float32 and other.float32:
@@ -96,6 +96,6 @@ class Kinds:
         work = msgspec.structs.replace(
             costs.work, fixed=fixed, each=each, error=error, extrapolated=True
         )
-        # Reading samples and starting take no part of what was compared.
+        # Reading samples and starting were no part of the comparison.
         update, evaluate = costs.update * factor, costs.evaluate * factor
         return msgspec.structs.replace(costs, work=work, update=update, evaluate=evaluate)

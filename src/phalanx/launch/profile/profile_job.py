@@ -1,4 +1,4 @@
-"""``profile_job``: what a script costs on each kind of machine, measured there by a short run.
+"""``profile_job``: measures what a script costs on each kind of machine, by a short run there.
 
 Such a run goes the way of every run of strategy ``single``; its folder is temporary. A profile is
 kept in the user's cache by the content of what it depends on, and read from there the next time.
@@ -49,7 +49,7 @@ OWN_WORDS = "phalanx: "
 _TICK = 0.05
 _LAST_LINES = 5
 _PATIENCE = 40
-"""Ticks in which those that Ctrl-C has reached too may end: a second signal means hurry."""
+"""Ticks in which runs that Ctrl-C has also reached may end; a second signal means hurry."""
 
 
 def profile_job(
@@ -64,7 +64,7 @@ def profile_job(
     fleet: Fleet | None = None,
     say: Say = lambda _line: None,
 ) -> JobProfile:
-    """Costs of ``script`` on each of ``machines``; machines of the same kind share them.
+    """Return the costs of ``script`` on each of ``machines``; those of one kind share them.
 
     Each kind is measured for about ``seconds`` of steps, those of one host in turn; ``quick``: this
     machine only, and the others by what the probe says of their speeds. ``settings`` and ``fleet``
@@ -94,7 +94,7 @@ def profile_job(
 
 
 def plain_settings(chosen: RunSettings, seconds: float | None = None) -> RunSettings:
-    """The settings of a run that only measures."""
+    """Return the settings of a run that only measures."""
     return msgspec.structs.replace(
         chosen, strategy="single", profile=seconds, slow=None, rate=None, checkpoint_epochs=0,
         checkpoint_gap=0.0, checkpoint_minutes=None, resume=None, private_weights=False,
@@ -112,7 +112,7 @@ class _Work:
     say: Say
 
     def measured(self, machines: Mapping[str, Machine]) -> dict[str, JobProfile]:
-        """One profile for each kind: the one that is kept, or a run on a machine of that kind."""
+        """Return one profile for each kind: the kept one, or that of a run on such a machine."""
         key = job_key(self.script, self.arguments, plain_settings(self.chosen))
         kept = {kind: read_kept(key, kind) for kind in machines}
         found = {kind: profile for kind, profile in kept.items() if profile is not None}
@@ -135,7 +135,7 @@ class _Work:
         return found
 
     def _run(self, machine: Machine, paths: RunPaths) -> None:
-        """Makes one run in a folder of its own."""
+        """Make one run in a folder of its own."""
         self.say(f"measuring a few steps on {machine.name}, {self.seconds:g} seconds")
         outcome = execute(self._job(machine), paths.make(), _Listener(self.say))
         if outcome.summary.status == "stopped":
@@ -150,7 +150,7 @@ class _Work:
             )
         cause = error.cause.replace(f" (log: {paths.log_of(0)})", "")
         remedy = error.remedy
-        if not told_by(0, paths):  # why it ended stands in its log, which goes with the folder
+        if not told_by(0, paths):  # the reason is only in its log, which is removed with the folder
             printed = read_tail(paths.log_of(0), 1 << 12).splitlines()
             lines = [line for line in printed if line.strip() and not line.startswith(OWN_WORDS)]
             for line in lines[-_LAST_LINES:]:
@@ -176,8 +176,8 @@ class _Work:
 
 
 def _hosts(machines: Sequence[Machine]) -> list[str]:
-    """The host of each, by the kernel's boot id: emulated machines, and containers, share one, and
-    would be measured slower than they are if several were measured at once."""
+    """Return the host of each machine, by its kernel's boot id: emulated machines and containers
+    share one, and would be measured too slow if several were measured at once."""
     if len(machines) < 2:
         return [machine.name for machine in machines]
     remote = with_passwords(machine for machine in machines if not machine.is_here)
@@ -215,8 +215,8 @@ class _Listener(Observer):
 
 
 def side_by_side(works: Sequence[Callable[[], None]]) -> None:
-    """All of them, each in a process of its own: a controller takes up signals, and ends what its
-    process has started. When one fails the others are stopped, and its error is raised."""
+    """Do all works, each in a process of its own: a controller takes over signals, and ends what
+    its process has started. If one fails, the others are stopped, and its error is raised."""
     forking = multiprocessing.get_context("fork")
     errors: SimpleQueue[PhalanxError] = forking.SimpleQueue()
     running = [forking.Process(target=_run, args=(work, errors)) for work in works]

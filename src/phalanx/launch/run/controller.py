@@ -1,4 +1,4 @@
-"""The one orchestrator of a run: writes down what it starts, watches, ends everything.
+"""Controls a run: writes down what it starts, watches, ends everything.
 
 Nothing here waits without a bound, and nothing that was started outlives :func:`execute`.
 """
@@ -36,7 +36,7 @@ _GRACE_OF_FAILURE = 2.0
 _PATIENCE_FOR_CAUSE = 3.0
 """Seconds to wait for the death that made another worker report a lost peer."""
 _PATIENCE_FOR_EARLY = 30.0
-"""Seconds that others may run on after a worker left without having finished its training."""
+"""Seconds that others may run on after a worker left without finishing its training."""
 _PATIENCE_FOR_STRAGGLERS = 30.0
 """Seconds that others may run on after the first worker is done."""
 _PATIENCE_FOR_FIRST = 300.0
@@ -45,7 +45,7 @@ _PATIENCE_FOR_FIRST = 300.0
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended. ``error`` says why when it was not ``done``."""
+    """The end of a run. ``error`` says why if it was not ``done``."""
 
     summary: Summary
     error: PhalanxError | None
@@ -144,7 +144,7 @@ class Controller:
         return RunOutcome(summary, error, ending.exit_code or (error.exit_code if error else DONE))
 
     def _model_lost(self) -> PhalanxError | None:
-        """Why there is no model: the first worker, which writes it, was lost or killed."""
+        """Return why there is no model: the first worker, which writes it, was lost or killed."""
         first = self._ranks[0]
         code = self._launcher.codes().get(first, 0)
         killed = failure.explain(first, code, self._paths, self._launch) if code < 0 else None
@@ -192,7 +192,7 @@ class Controller:
         if self._interrupts.asked():
             return self._stopped(STOPPED)
         if self._launcher.detached() and (self._relay.joined or not self._launch.joins):
-            self._launcher.leave()  # not before: what goes wrong at first is for somebody to see
+            self._launcher.leave()  # not earlier, so that somebody sees what goes wrong at first
             return _Ending(RUNNING, DONE)
         if alone := self._launcher.alone():
             return self._left_to_itself(alone)
@@ -205,12 +205,12 @@ class Controller:
             known = gone or failure.is_clear(codes)
             return self._failed(codes) if known or self._cause_waited.over() else None
         for rank, error in lost.items():
-            # Other frameworks do not go on without a machine, and nobody begins without one.
+            # Other frameworks do not go on without a machine, and no framework starts without one.
             begun = self._launch.joins and rank in self._relay.joined
             if not begun or (rank not in self._relay.lost and self._relay.stands_still()):
                 return self._stop_for(error)
         if len({*codes, *lost, *killed}) == len(self._ranks):
-            # A killed worker is excused only where the others said that they go on without it.
+            # A killed worker is excused only if the others said that they go on without it.
             missed = [rank for rank in killed if codes.get(rank, 0) < 0]
             if any(rank not in self._relay.lost for rank in missed):
                 return self._failed(codes)
@@ -228,7 +228,7 @@ class Controller:
         return None
 
     def _taken_along(self, codes: dict[int, int]) -> set[int]:
-        """Ranks gone with a killed worker; those of other machines know whether they can go on."""
+        """Return ranks gone with a killed worker; other machines' know whether they can go on."""
         begun = self._launch.joins and self._relay.joined.issuperset(self._training)
         gone = failure.taken_along(codes, self._launch) if begun else set()
         for rank in [r for r in gone - self._named if codes.get(r, 0) < 0]:
@@ -238,8 +238,8 @@ class Controller:
         return gone
 
     def _lost(self) -> dict[int, MachineError]:
-        """Lost workers, and those that may come back too late: before the start, or the others are
-        off."""
+        """Return lost workers, and those that may come back too late: before the start, or if the
+        others have gone on."""
         away = self._launcher.away()
         begun = self._relay.joined if self._launch.joins else away
         late = {r: error for r, error in away.items() if r not in begun or r in self._relay.lost}
@@ -250,7 +250,7 @@ class Controller:
         return _Ending(RUNNING, why.exit_code if code is None else code, why)
 
     def _ending_of_foreign(self, codes: dict[int, int]) -> _Ending | None:
-        """How a run of another framework's processes ends: some never end, some hang at the end."""
+        """Return how another framework's run ends: some processes never end, some hang then."""
         deciding = self._launch.decides
         if all(rank in codes for rank in deciding):
             self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
@@ -284,11 +284,11 @@ class Controller:
         error = failure.explain(rank, codes[rank], self._paths, self._launch)
         lost = {**self._launcher.lost(), **self._launcher.away()}
         if rank in lost or (lost and codes[rank] == STOPPED_CODE):
-            # A machine took its worker along, and that one the others.
+            # A lost machine took its worker along, and that one took the others.
             error = lost.get(rank) or next(iter(lost.values()))
         elif not self._launch.joins:
             error, told = why_failed(self._launch, rank, codes[rank], self._paths)
-        if error.exit_code not in (BAD_INPUT, MACHINE_FAILED):  # which is told in whole already
+        if error.exit_code not in (BAD_INPUT, MACHINE_FAILED):  # those are told in full already
             for line in told:
                 self._observer.failure(rank, line)
         return _Ending("failed", error.exit_code, error)
@@ -301,7 +301,7 @@ class Controller:
         return _Ending("done", DONE)
 
     def _write_down(self, summary: Summary) -> MachineError | None:
-        """Write the summary; an error is returned, so that the summary can still be shown."""
+        """Write the summary; return an error, so that the summary can still be shown."""
         try:
             write_whole(self._paths.summary, summary.to_json() + "\n")
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Carries what workers produce to the observer."""
+"""Passes on to the observer what workers produce."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from phalanx.observe.events.event_types import Event, Finished, Joined, WorkerLo
 from phalanx.observe.events.figure_lines import is_figures
 
 OWN_GAP = 4.0
-"""Seconds between two looks when this computer slept."""
+"""Seconds between two looks that show that this computer slept."""
 
 
 class Relay:
-    """Events of every rank, output of the first."""
+    """Passes on the events of every rank, and the output of the first."""
 
     def __init__(
         self, paths: RunPaths, ranks: list[int], observer: Observer, awaited: Collection[int] = ()
@@ -38,7 +38,7 @@ class Relay:
         self._polled = time.monotonic()
 
     def poll(self, away: Collection[int] = ()) -> None:
-        """Pass on what is new; of ranks that are ``away`` with their machine nothing can be."""
+        """Pass on what is new, except of ranks that are ``away`` with their machine."""
         before, self._polled = self._polled, time.monotonic()
         if self._polled - before > OWN_GAP:
             self._silence.slept(self._polled - before)

@@ -1,4 +1,4 @@
-"""Which worker's failure is the cause, and how to tell it."""
+"""Finds which worker's failure is the cause, and explains it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def failures(codes: Mapping[int, int]) -> dict[int, int]:
 
 
 def culprit(codes: Mapping[int, int]) -> int | None:
-    """The first rank that failed by itself, not for what happened to another.
+    """Return the first rank that failed by itself, not because of another.
 
     One that missed a machine comes last: a worker that was killed is what it missed.
     """
@@ -46,15 +46,15 @@ def culprit(codes: Mapping[int, int]) -> int | None:
 
 
 def is_clear(codes: Mapping[int, int]) -> bool:
-    """Whether a worker failed by itself; one that missed a machine may have missed a worker whose
+    """Whether a worker failed by itself. One that missed a machine may have missed a worker whose
     end is not known yet."""
     first = culprit(codes)
     return first is not None and codes[first] != MACHINE_FAILED
 
 
 def taken_along(codes: Mapping[int, int], launch: Launch) -> set[int]:
-    """The ranks of machines where a worker was killed, if there are several machines: the workers
-    of a machine share its memory."""
+    """Return the ranks of machines where a worker was killed, if there are several machines: the
+    workers of a machine share its memory."""
     machines = {worker.rank: worker.machine for worker in launch.workers}
     hit = {machines[rank] for rank, code in codes.items() if code < 0}
     several = len(set(machines.values())) > 1
@@ -62,7 +62,7 @@ def taken_along(codes: Mapping[int, int], launch: Launch) -> set[int]:
 
 
 def explain(rank: int, code: int, paths: RunPaths, launch: Launch | None = None) -> PhalanxError:
-    """The failure of ``rank`` in one line that names it and its log, with a remedy."""
+    """Return the failure of ``rank`` in one line that names it and its log, with a remedy."""
     told = told_by(rank, paths)
     if code == BAD_INPUT and told:
         return InputError(told[0], " ".join(told[1:]))
@@ -77,7 +77,7 @@ def explain(rank: int, code: int, paths: RunPaths, launch: Launch | None = None)
         said, hint = told, ""
         if told[-1].startswith("hint: ") and "" in told[1:]:  # advice follows an empty line
             said, hint = told[: -told[::-1].index("") - 1], told[-1].removeprefix("hint: ")
-        # An error's message may have several lines; the first of them names its kind.
+        # An error's message may have several lines, of which the first names its kind.
         named = (line for line in reversed(said) if _NAMES_ERROR.match(line))
         return ScriptError(f"{who} failed: {next(named, said[-1])} {log}", hint)
     if code < 0:
@@ -89,7 +89,7 @@ def explain(rank: int, code: int, paths: RunPaths, launch: Launch | None = None)
 
 
 def ended_early(rank: int, paths: RunPaths) -> ScriptError:
-    """A worker left in the middle: the others would wait for it for ever."""
+    """Return the error for a worker that left in the middle; the others would wait for ever."""
     return ScriptError(
         f"worker {rank} ended before the training was finished (log: {paths.log_of(rank)})",
         "Let every worker call fit, or run the same epochs in the loop after join.",
@@ -116,8 +116,8 @@ def cannot_write(path: Path, error: OSError) -> MachineError:
 
 
 def worker_name(rank: int, launch: Launch | None) -> str:
-    """A worker's name, with its machine if there are several; other frameworks' processes have
-    roles."""
+    """Return a worker's name, with its machine if there are several; processes of other frameworks
+    have roles."""
     workers = {worker.rank: worker for worker in launch.workers} if launch else {}
     several = len({worker.machine for worker in workers.values()}) > 1
     where = f" on {workers[rank].machine}" if several else ""
@@ -128,7 +128,7 @@ def worker_name(rank: int, launch: Launch | None) -> str:
 
 
 def told_by(rank: int, paths: RunPaths) -> list[str]:
-    """The lines of the traceback (or message) that ``rank`` left, if any."""
+    """Return the lines of the traceback (or message) that ``rank`` left, if any."""
     return read_tail(paths.traceback_of(rank), _MOST_TOLD).rstrip().splitlines()
 
 

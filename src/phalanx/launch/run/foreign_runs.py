@@ -1,4 +1,4 @@
-"""What the controller needs for processes of other frameworks: figures, and failures."""
+"""Lets the controller follow processes of other frameworks: their figures and failures."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def figures_of(launch: Launch, paths: RunPaths) -> FigureLines | None:
-    """What turns printed figures into events; none where workers write their own."""
+    """Return what turns printed figures into events; ``None`` if workers write their own."""
     if launch.framework is None:
         return None
     workers = launch.workers
-    for worker in workers:  # of an earlier controller: the log is read from its beginning again
+    for worker in workers:  # from an earlier controller: the log is read anew
         paths.events_of(worker.rank).unlink(missing_ok=True)
     told = Told(
         machines=[worker.machine for worker in workers],
@@ -36,7 +36,7 @@ def figures_of(launch: Launch, paths: RunPaths) -> FigureLines | None:
 
 
 def counted(launch: Launch, codes: Mapping[int, int]) -> Mapping[int, int]:
-    """The exit codes that count: TensorFlow's workers may fail because the first has ended well."""
+    """Return the exit codes that count: TensorFlow's workers may fail when the first has ended."""
     framework = launch.framework
     if framework is None or framework.name != TENSORFLOW:
         return codes
@@ -47,13 +47,13 @@ def counted(launch: Launch, codes: Mapping[int, int]) -> Mapping[int, int]:
 def why_failed(
     launch: Launch, rank: int, code: int, paths: RunPaths
 ) -> tuple[PhalanxError, list[str]]:
-    """The failure in one line, and the traceback that stands in the log."""
+    """Return the failure in one line, and the traceback in the log."""
     told = last_words(paths.log_of(rank))
     if code < 0 or not told:
         return explain(rank, code, paths, launch), told
     name = worker_name(rank, launch)
     error = ScriptError(f"{name} failed: {told[-1]} (log: {paths.log_of(rank)})")
-    return error, told if rank else []  # what the first prints is shown as it comes
+    return error, told if rank else []  # what the first worker prints is shown as it comes
 
 
 def stuck_first(rank: int, paths: RunPaths, seconds: float) -> PhalanxError:
@@ -66,11 +66,11 @@ def stuck_first(rank: int, paths: RunPaths, seconds: float) -> PhalanxError:
 
 _LOOKED_AT = 1 << 16  # bytes at the end of the log
 _BEGINS = "Traceback (most recent call last):"
-_RANK = re.compile(r"^\[rank\d+\]: ?")  # torch puts it before every line
+_RANK = re.compile(r"^\[rank\d+\]: ?")  # torch puts this before every line
 
 
 def last_words(log: Path) -> list[str]:
-    """The lines of the last traceback, without what other threads printed after it."""
+    """Return the lines of the last traceback, without what other threads printed after it."""
     lines = [_RANK.sub("", line) for line in read_tail(log, _LOOKED_AT).splitlines()]
     begins = [index for index, line in enumerate(lines) if line.rstrip().endswith(_BEGINS)]
     if not begins:

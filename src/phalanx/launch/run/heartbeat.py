@@ -1,4 +1,4 @@
-"""Workers that have sent nothing for so long that the user should know.
+"""Reports workers that have sent nothing for so long that the user should know.
 
 A worker writes at least a sign of life every few seconds, from a thread of its own: one that is
 silent is stopped, starved of memory or stuck in code that lets no other thread run. In lockstep
@@ -15,17 +15,17 @@ from phalanx.launch.link.progress_notes import EACH_WORD, FIRST_WORD
 from phalanx.observe.events.event_types import Event, Finished, Joined, Steps, WorkerLost
 
 MOST_STEP = 1.0
-"""Seconds between two questions that count; more is a sleep."""
+"""Most seconds between two questions; a longer pause is a sleep of this computer."""
 LIMIT = 12.0
-"""Seconds without a sign of life; the workers give one every 5."""
+"""Seconds without a sign of life; workers give one every 5."""
 STANDSTILL = 60.0
-"""Seconds without a step of any worker, where a machine is lost and no worker says so."""
+"""Seconds without a step of any worker, if a machine is lost and no worker reports that."""
 AS_SHOWN = 2.0
-"""How many times as long as the longest pause that a run has shown the next one may be."""
+"""How many times the longest pause of a run so far the next one may last."""
 
 
 class Patience:
-    """Runs out some seconds after it was first asked for, however long this computer sleeps."""
+    """Runs out some seconds after it was first asked for, not counting this computer's sleep."""
 
     def __init__(self, seconds: float) -> None:
         self._left = seconds
@@ -40,7 +40,7 @@ class Patience:
 
 
 class Silence:
-    """Fed with every event; asked now and then for what there is to say."""
+    """Takes in every event, and says now and then which workers are silent."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, awaited: Collection[int] = ()
@@ -73,24 +73,24 @@ class Silence:
             self._heard[event.rank] = self._clock()
 
     def excuse(self, ranks: Collection[int]) -> None:
-        """Counts their silence from now on: what is said of their machine stands for them."""
+        """Count the silence of ``ranks`` from now on: what is said of their machine covers them."""
         for rank in self._heard.keys() & set(ranks):
             self._heard[rank] = self._clock()
             self._silent.pop(rank, None)
 
     def slept(self, seconds: float) -> None:
-        """Nobody listened for so long: that is no silence of anybody, nor its end."""
+        """Note that nobody listened for so long, which neither is nor ends a silence."""
         for known in (self._heard, self._silent):
             known.update({rank: at + seconds for rank, at in known.items()})
         self._stepped += seconds
 
     def stands_still(self) -> bool:
-        """Whether no worker has made a step for longer than this run ever needed for one."""
+        """Whether no worker has taken a step for longer than this run ever needed for one."""
         pause = self._clock() - self._stepped
         return pause > max(STANDSTILL, AS_SHOWN * self._longest_pause)
 
     def news(self) -> Iterator[str]:
-        """Tells once of each silence and once of its end; now and then who has not joined yet."""
+        """Tell of each silence once, and of its end; now and then, who has not joined yet."""
         now = self._clock()
         if self._awaited and now >= self._due:
             self._due = now + EACH_WORD

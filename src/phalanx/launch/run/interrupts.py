@@ -1,4 +1,4 @@
-"""Signals that ask the controller to stop, as a count that its loop looks at.
+"""Counts signals that ask the controller to stop; its loop looks at the count.
 
 An exception raised by a handler could strike between a process being started and being noted;
 a count cannot, so Ctrl-C is safe at any moment.
@@ -37,7 +37,7 @@ class Interrupts:
         for number in _SIGNALS:
             before = signal.getsignal(number)
             if number == signal.SIGHUP and before == signal.SIG_IGN:
-                continue  # nohup
+                continue  # it was started by nohup
             self._before[number] = signal.SIG_DFL if before is None else before
             signal.signal(number, self._count)
         return self
@@ -51,7 +51,7 @@ class Interrupts:
 
 
 def await_end(ended: Callable[[], bool], seconds: float, hurry: Callable[[], bool]) -> None:
-    """Waits until ``ended()`` or ``hurry()``, at most for ``seconds``."""
+    """Wait until ``ended()`` or ``hurry()``, at most for ``seconds``."""
     deadline = time.monotonic() + seconds
     while not ended() and time.monotonic() < deadline and not hurry():
         time.sleep(_TICK)

@@ -1,4 +1,4 @@
-"""The observer of a run: the progress display, or a test."""
+"""The interface of a run's observer: the progress display, or a test."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from phalanx.observe.summary.summary import Summary
 
 
 class Observer:
-    """Called in the controller's own thread; does nothing until overridden."""
+    """Is told what happens, in the controller's own thread; does nothing until overridden."""
 
     def started(self, launch: Launch) -> None:
         """The workers are about to start."""
 
     def note(self, text: str) -> None:
-        """The launcher says what it does: connecting, copying, a machine that is gone."""
+        """The launcher says what it does: it connects, copies, or has lost a machine."""
 
     def event(self, event: Event) -> None:
         """A worker wrote an event."""

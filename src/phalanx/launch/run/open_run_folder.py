@@ -1,4 +1,4 @@
-"""The folder of a run while it runs: whether it is still there, its logs, the script that ran."""
+"""Looks after the folder of a run while it runs: is it there, its logs, its script's copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.core.script.script_imports import script_files
 
 
 class OpenRunFolder:
-    """A folder that is there now, distinguished from another one that has its name later."""
+    """A folder that is there now, told apart from another one that has its name later."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._about = folder, folder.stat()
@@ -37,11 +37,11 @@ def folder_gone(paths: RunPaths) -> MachineError:
 
 
 def append_to_log(log: Path, lines: list[str]) -> None:
-    """Adds to the log at the end of the run, so that the terminal never shows a traceback twice."""
+    """Add lines to the log at the end of the run, so that the terminal never shows them twice."""
     if not lines:
         return
     with contextlib.suppress(OSError):
-        # Never through a link: the folder of a run that is attached to may be somebody else's.
+        # Follow no link: the folder of a run that is attached to may be somebody else's.
         number = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         with os.fdopen(number, "a", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
@@ -52,7 +52,7 @@ def keep_source(script: Path, paths: RunPaths) -> None:
     root = script.resolve().parent
     for file in script_files(script):
         copy = paths.source / file.relative_to(root)
-        # A module that cannot be copied is the bundle's loss, not the training's.
+        # A module that cannot be copied is missing in the bundle, not in the training.
         with suppress(OSError):
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(file.read_bytes())

@@ -15,7 +15,7 @@ from phalanx.core.script.script_imports import imported, imported_files, parse
 
 _ENTRIES = {"fit", "join", "keras"}
 _CANNOT_TELL = {"import_module", "spec_from_file_location", "runpy", "exec", "__import__"}
-"""A script that uses one of these may reach phalanx in ways that cannot be read from it."""
+"""Names by which a script may reach phalanx in ways that cannot be read from it."""
 _TRAINS = {
     "torch", "torchvision", "transformers", "lightning", "pytorch_lightning", "accelerate", "keras"
 }  # fmt: skip
@@ -23,7 +23,7 @@ _MOST_FILES = 200
 
 
 def check_script(path: Path, *, joins: bool = True) -> Path:
-    """``path`` itself, if it is a script that can be run; syntax errors are left to the run.
+    """Return ``path`` if it is a script that can be run; syntax errors are left to the run.
 
     ``joins``: it has to call ``phalanx.fit`` or ``phalanx.join``; those of others need not.
     """
@@ -50,7 +50,7 @@ def check_script(path: Path, *, joins: bool = True) -> Path:
 
 
 def is_adopted(script: Path) -> bool:
-    """Whether the script does not call Phalanx, so that what it trains is found while it runs.
+    """Whether the script does not call Phalanx, which then finds what it trains while it runs.
 
     Where that is unclear it is; a call of Phalanx then ends the adoption.
     """
@@ -69,15 +69,15 @@ def may_call_phalanx(script: Path) -> bool:
 
 @dataclass
 class _Look:
-    """What the source of a script, and of modules beside it, says."""
+    """What the source of a script, and of modules beside it, shows."""
 
     calls: bool = False
-    """The script calls Phalanx."""
+    """Whether the script calls Phalanx."""
     unclear: bool = False
-    """The script may call Phalanx in a way that cannot be read from it."""
+    """Whether the script may call Phalanx in a way that cannot be read from it."""
     imports: set[str] = field(default_factory=set)
     keras: bool = False
-    """The script uses Keras by TensorFlow's name for it, and distributes nothing itself."""
+    """Whether the script uses Keras by TensorFlow's name for it, and distributes nothing itself."""
 
     @property
     def can_train(self) -> bool:
@@ -86,7 +86,7 @@ class _Look:
 
 
 def _remedy_for(source: bytes) -> str:
-    """Somebody else's distributed script can be run as it is."""
+    """Advise on a script without Phalanx; other frameworks' scripts can be run as they are."""
     if b"tf.distribute" in source or b"tensorflow" in source:
         return (
             "It uses TensorFlow: run it unchanged with --framework tensorflow, or let Phalanx "
@@ -99,7 +99,7 @@ def _remedy_for(source: bytes) -> str:
 
 
 def _look(script: Path, source: bytes) -> _Look:
-    """Reads the script and the modules beside it that it imports."""
+    """Read the script and the modules beside it that it imports."""
     above = place_of(script.resolve()).root
     named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     folders = [script.resolve().parent, above, Path.cwd(), *map(Path, named)]
@@ -143,7 +143,7 @@ def _look_at(tree: ast.AST, found: _Look) -> None:
 
 
 def _entered(tree: ast.AST, ours: set[str]) -> Iterator[bool]:
-    """Wherever phalanx is used: whether that may lead to an entry."""
+    """Yield for each use of phalanx whether it may lead to an entry."""
     harmless: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -158,7 +158,7 @@ def _suggest_near(path: Path) -> str:
     if not folder.is_dir():
         return f"There is no folder '{folder}' either."
     scripts = sorted(file.stem for file in folder.glob("*.py"))
-    # By their stems: the same ending makes all names look alike.
+    # Compare names without their endings, which make all look alike.
     near = difflib.get_close_matches(path.name.removesuffix(".py"), scripts, n=1, cutoff=0.8)
     if near:
         return f"Did you mean '{folder / near[0]}.py'?"

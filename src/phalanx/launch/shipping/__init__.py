@@ -1,2 +1,2 @@
-"""What travels to a machine: Phalanx itself, the project, data, environments; ``home`` brings
+"""Sends to a machine what it needs: Phalanx, the project, data, environments; ``home`` brings
 results back."""

@@ -1,4 +1,4 @@
-"""Which Python the workers of a machine get: named, made for the project, or what is there."""
+"""Chooses which Python the workers of a machine get: named, made for the project, or found."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from phalanx.launch.shipping.wheels import fetch_wheels
 
 INSPECT_SECONDS = 90.0
 MAKE_SECONDS = 3700.0
-"""Since pip last said something. It loads a large wheel, and builds one, without a word; the
+"""Seconds since pip last said something. It loads large wheels, and builds one, silently; the
 machine itself ends a pip that takes an hour."""
 
 
@@ -47,7 +47,7 @@ class PythonChoice:
     base: Inspection
     recipe: Recipe | None = None
     packages: Sequence[str] = WORKER_PACKAGES
-    """Packages whose versions are of interest."""
+    """Packages whose versions are asked for."""
 
     @property
     def digest(self) -> str:
@@ -55,7 +55,7 @@ class PythonChoice:
         return self.recipe.digest(self.base.version, self.base.platform)
 
     def executable(self, link: AgentLink) -> str:
-        """Known before it is made: environments are named by what is in them."""
+        """Return its path, also before it is made: environments are named by what is in them."""
         if self.recipe is None:
             return self.base.executable
         return f"{link.folder}/environments/{self.digest}/bin/python"
@@ -70,12 +70,12 @@ class PythonChoice:
 
 
 async def choose_python(link: AgentLink, root: Path) -> PythonChoice:
-    """The Python that the machine's workers shall run, for the project at ``root``."""
+    """Choose the Python that the machine's workers run, for the project at ``root``."""
     machine = link.machine
     base = await inspect(link, machine.interpreter)
     if machine.is_here or "python" in machine.model_fields_set:
         return PythonChoice(base)
-    # One that is too old for us is reported when versions are compared.
+    # A Python too old for us is reported when versions are compared.
     return PythonChoice(base, read_recipe(root) if base.minor >= OLDEST else None)
 
 
@@ -94,7 +94,7 @@ async def inspect(
 
 
 async def _make(link: AgentLink, choice: PythonChoice, progress: Progress) -> str:
-    """Makes it by pip on the machine, with wheels of this one if the machine reaches no index."""
+    """Make it by pip on the machine, with wheels of this one if the machine reaches no index."""
     assert choice.recipe is not None
     made = await _ask(link, choice, None)
     if made.python is None:
@@ -127,12 +127,12 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 async def choose_foreign(link: AgentLink, framework: Framework) -> PythonChoice:
-    """First the blueprint's Python, then where this machine has it, at last a new environment."""
+    """Choose the blueprint's Python, else this machine's, else that of a new environment."""
     machine, lines = link.machine, framework.requirements
     needed = [found[0] for line in lines if (found := _NAME.match(line))]
     named = [machine.python] if "python" in machine.model_fields_set else []
     for python in (*named, framework.python or str(python_of(framework))):
-        with contextlib.suppress(MachineError):  # there is no such Python: the next one
+        with contextlib.suppress(MachineError):  # there is no such Python: try the next one
             has = await inspect(link, python, needed, kept=cache_home() in Path(python).parents)
             if all(name in has.packages for name in needed):
                 return PythonChoice(has)

@@ -1,4 +1,4 @@
-"""Walks a folder that shall be sent: its files, links and empty folders, with safe names."""
+"""Walks a folder that is to be sent: its files, links and empty folders, with safe names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.core.errors import InputError
 MOST_FILES = 200_000
 
 LeftOut = Callable[[str, bool], bool]
-"""Whether the path (relative, with slashes), a folder or not, is left out."""
+"""Returns whether the path (relative, with slashes), a folder or not, is left out."""
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class FileEntry(msgspec.Struct, frozen=True):
 
 
 def walk(root: Path, left_out: LeftOut, *, follow: bool = False) -> list[FileEntry]:
-    """Everything below ``root`` that is not left out, in the order of the paths.
+    """Return everything below ``root`` that is not left out, in the order of the paths.
 
     ``follow``: links to files that are not sent, outside or left out, are sent as those files.
     """
@@ -42,7 +42,7 @@ def walk(root: Path, left_out: LeftOut, *, follow: bool = False) -> list[FileEnt
 
 
 def _entries(root: Path, left_out: LeftOut) -> Iterator[FileEntry]:
-    """Files and links, and folders that have none."""
+    """Yield files, links, and folders without any."""
     count = 0
     for place, folders, names in os.walk(root, onerror=_refuse_unreadable):
         inner, kept, before = Path(place).relative_to(root), [], count
@@ -92,7 +92,7 @@ def _check_name(root: Path, path: str) -> None:
 
 
 def _link(root: Path, path: str) -> FileEntry:
-    """A link, by where it leads from its own folder."""
+    """Return a link with where it leads from its own folder."""
     source = root / path
     try:
         target = Path(os.path.realpath(source, strict=True))
@@ -111,7 +111,7 @@ def _refused(link: Path, why: str, otherwise: str = "") -> InputError:
 
 
 def _with_target(root: Path, file: FileEntry, shipped: set[str], follow: bool) -> FileEntry:
-    """A link that stays a link leads to what is sent; another one is refused, or becomes the file.
+    """Keep a link that leads to what is sent; refuse another one, or send the file instead.
 
     The author of the project may have put the link there to get at a file of this machine.
     """

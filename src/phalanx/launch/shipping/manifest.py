@@ -21,7 +21,7 @@ from phalanx.launch.shipping.listing import FileEntry
 
 
 class FileManifest(msgspec.Struct, frozen=True, dict=True):
-    """The entries in the order of their paths; two that are equal have one digest."""
+    """The entries in the order of their paths; equal manifests have one digest."""
 
     entries: tuple[FileEntry, ...]
 
@@ -39,14 +39,14 @@ class FileManifest(msgspec.Struct, frozen=True, dict=True):
 
 
 SETTLED_NS = 2_000_000_000
-"""A file that was changed just now may change again within the same tick of its clock."""
+"""Nanoseconds: a file changed more recently may change again in the same tick of its clock."""
 
 Known = dict[str, tuple[int, int, int, str]]
-"""What is known of a file, by path: size, time of the last change, inode, checksum."""
+"""What is known of each file, by path: size, time of the last change, inode, checksum."""
 
 
 def make_manifest(root: Path, files: Sequence[FileEntry]) -> FileManifest:
-    """The manifest of files below ``root``."""
+    """Make the manifest of files below ``root``."""
     memory = cache_home() / "hashes" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()}.json"
     before = _read(memory)
     now: Known = {}

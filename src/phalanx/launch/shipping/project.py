@@ -1,4 +1,4 @@
-"""Which folder is the project of a script, and which of its files the machines get."""
+"""Finds the project of a script, and which of its files are sent to machines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHIP_LIMIT = 200_000_000
 
 
 def find_root(script: Path) -> Path:
-    """The nearest folder above ``script`` that looks like a project, else the script's own."""
+    """Return the nearest folder above ``script`` that looks like a project, or its own."""
     folder = script.resolve().parent
     for place in (folder, *folder.parents):
         if _is_too_wide(place):
@@ -35,7 +35,7 @@ def find_root(script: Path) -> Path:
 
 
 def _is_too_wide(folder: Path) -> bool:
-    """Whether that is more than a project: somebody's home, what is above, everybody's /tmp."""
+    """Whether a folder is more than a project: a home, what is above one, everybody's /tmp."""
     home = Path(os.path.realpath(Path.home()))
     return folder in {home, *home.parents, Path(os.path.realpath(tempfile.gettempdir()))}
 
@@ -43,13 +43,13 @@ def _is_too_wide(folder: Path) -> bool:
 def project_manifest(
     script: Path, limit: int = SHIP_LIMIT, without: Sequence[Path] = (), follow: bool = False
 ) -> tuple[Path, FileManifest]:
-    """The project's root and what of it is sent: always the script, whatever is ignored.
+    """Return the project's root and what of it is sent: always the script, even if it is ignored.
 
     ``without``: files that must not leave this machine, such as the blueprint with its passwords.
     ``follow``: see :func:`walk`.
     """
     root = find_root(script)
-    if _is_too_wide(root):  # somebody's home: the script and the modules that it imports
+    if _is_too_wide(root):  # a home: send the script and the modules that it imports
         files = [
             regular(file.relative_to(root).as_posix(), file.stat()) for file in script_files(script)
         ]
@@ -65,7 +65,7 @@ def project_manifest(
 
 
 def list_files(root: Path, limit: int = SHIP_LIMIT, follow: bool = False) -> list[FileEntry]:
-    """The files of a project, less what its .gitignore files and common sense leave out."""
+    """List the files of a project, less what its .gitignore files and common sense leave out."""
     root = root.resolve()
     rules = Ignored(root)
     files = walk(root, rules.leaves_out, follow=follow)
@@ -107,11 +107,11 @@ class Ignored:
         folder = self._root / path
         if folder == self._runs:
             return True
-        # Made by runs that were started from here, while this one was started elsewhere.
+        # These were made by runs from here, while this run was started elsewhere.
         return path == "runs" and any(folder.glob("*/launch.json"))
 
     def _is_ignored(self, path: str) -> bool:
-        """The innermost file that has a word on it decides; in a file, its last word."""
+        """Decide by the innermost file that names the path, and by its last such line."""
         parts = path.rstrip("/").split("/")
         for depth in range(len(parts) - 1, -1, -1):
             base = "/".join(parts[:depth])
@@ -145,8 +145,8 @@ def _read_rules(file: Path) -> pathspec.GitIgnoreSpec | None:
 
 
 def _rules_above(root: Path) -> list[tuple[pathspec.GitIgnoreSpec, str]]:
-    """Ignore rules of the repository that ``root`` lies in, the innermost first, each with root's
-    path."""
+    """Return the ignore rules of the repository around ``root``, the innermost first, each with the
+    path of root in it."""
     found: list[tuple[pathspec.GitIgnoreSpec, str]] = []
     for folder in (root, *root.parents):
         prefix = "" if folder == root else f"{root.relative_to(folder).as_posix()}/"
@@ -156,4 +156,4 @@ def _rules_above(root: Path) -> list[tuple[pathspec.GitIgnoreSpec, str]]:
             if rules := _read_rules(folder / ".git" / "info" / "exclude"):
                 found.append((rules, prefix))
             return found
-    return []  # no repository: what lies above has nothing to say
+    return []  # outside a repository, nothing above counts

@@ -1,4 +1,4 @@
-"""What an environment for a project has to hold: its own requirements, and those of a worker."""
+"""Finds what an environment for a project has to hold: its own and a worker's requirements."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ WORKER_PACKAGES = (
     "ruamel-yaml",
     "cryptography",
 )
-"""What a worker imports of what Phalanx requires; the rest is the command line's."""
+"""Packages that a worker imports; Phalanx' other requirements are the command line's."""
 TLS_ONLY = frozenset({"cryptography"})
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _DEEPEST = 10
 LARGEST = 4 << 20
-"""Bytes of a requirements file; one with the hashes of hundreds of packages has less."""
-MOST_SHOWN = 120  # characters of a line
+"""Most bytes of a requirements file; one with hashes of hundreds of packages has fewer."""
+MOST_SHOWN = 120  # most characters of a line that are shown
 
 
 class PipStep(msgspec.Struct, frozen=True):
@@ -52,13 +52,13 @@ class Recipe(msgspec.Struct, frozen=True):
     steps: tuple[PipStep, ...]
 
     def digest(self, *circumstances: str) -> str:
-        """A digest that equal environments share, of their contents and ``circumstances``."""
+        """Return a digest that equal environments share, by contents and ``circumstances``."""
         content = msgspec.json.encode([self.steps, circumstances])
         return hashlib.sha256(content).hexdigest()
 
 
 def read_recipe(root: Path) -> Recipe | None:
-    """Reads the project's lock, requirements or constraints; ``None`` when it has none."""
+    """Read the project's lock, requirements or constraints; ``None`` if it has none."""
     for name in (*LOCKS, CONSTRAINTS):
         if (root / name).is_file():
             found = RequirementLines([], [])
@@ -76,17 +76,17 @@ class RequirementLines:
 
 
 def _steps(lines: RequirementLines) -> tuple[PipStep, ...]:
-    """The project's wishes first: Phalanx is held to the versions here only where they allow it."""
+    """Put the project's wishes first: our versions count only where they allow them."""
     every = [*lines.wanted, *lines.constraints]
     own, without = own_requirements(), _names(every)
-    # This machine's versions, so that the others get the same; builds (+cpu) may differ.
+    # Use this machine's versions, so that the others get the same; builds (+cpu) may differ.
     here = {name: v.partition("+")[0] for name, v in installed().items() if name not in without}
     versions = [f"{name}=={version}" for name, version in here.items()]
     if not any("--hash" in line for line in every):
         constraints = _text([*lines.constraints, *versions])
         return (PipStep(_text([*lines.wanted, *own]), constraints),)
-    # With hashes pip takes nothing without one, so ours come after, and change nothing; those of
-    # ours that have one are taken by it.
+    # With hashes, pip takes nothing without one, so our packages come after and change nothing;
+    # those that have a hash are installed by the first step.
     needed = _names(own) - _names(lines.wanted)
     hashed = [line for line in lines.constraints if "--hash" in line and _names([line]) & needed]
     first = PipStep(_text([*lines.wanted, *hashed]), _text(lines.constraints))
@@ -99,7 +99,7 @@ _NAME_AND_PIN = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*\s*==\s*[^\s;\\]+).*"
 
 
 def own_requirements() -> list[str]:
-    """Phalanx's own, as far as a worker needs them."""
+    """Return Phalanx's own requirements, as far as a worker needs them."""
     try:
         required = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -110,7 +110,7 @@ def own_requirements() -> list[str]:
 
 
 def installed(names: tuple[str, ...] = WORKER_PACKAGES) -> dict[str, str]:
-    """The versions that this machine has."""
+    """Return the versions that this machine has."""
     found = {}
     for name in names:
         try:
@@ -132,7 +132,7 @@ def _text(lines: list[str]) -> str:
 def _read_lines(
     file: Path, root: Path, found: RequirementLines, depth: int = 0, *, as_constraints: bool = False
 ) -> None:
-    """The lines of a file with those that it includes; comments are left out."""
+    """Read the lines of a file with those that it includes, without comments."""
     shown = file.relative_to(root) if file.is_relative_to(root) else file
     if depth > _DEEPEST:
         raise InputError(f"{shown} includes itself", "Remove one of its -r lines.")
@@ -155,7 +155,7 @@ def _read_lines(
 
 
 def _text_of(file: Path, shown: Path, root: Path) -> str:
-    """The text of a file of the project. A file outside the project is not read and not sent."""
+    """Return the text of a file of the project; one outside is neither read nor sent."""
     real = Path(os.path.realpath(file))
     if not real.is_relative_to(os.path.realpath(root)):
         raise InputError(
@@ -197,7 +197,7 @@ _SAFE_OPTION = re.compile(
 
 
 def _included(line: str) -> tuple[str, str | None]:
-    """The option and the file of a line that names one by ``-r`` or ``-c``."""
+    """Return the option and the file of a line that names one by ``-r`` or ``-c``."""
     found = re.fullmatch(r"(-r|-c|--requirement|--constraint)[\s=]*(.+)", line)
     try:
         return (found[1], shlex.split(found[2])[0]) if found else ("", None)

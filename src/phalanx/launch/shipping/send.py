@@ -1,4 +1,4 @@
-"""Sends a manifest's files to a machine: only what it misses, from where it was interrupted."""
+"""Sends a manifest's files to a machine: only what it lacks, from where it was interrupted."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PIECE = 1 << 20
 WINDOW = 8 << 20
 FIRST_WINDOW = 256 << 10
 WINDOW_SECONDS = 0.5
-"""A window is what arrives in so many seconds. The machine answers for each window, and one more is
-on its way meanwhile; more would keep pings waiting on a slow line."""
+"""Seconds of sending that make a window. The machine answers for each window, and one more is on
+its way meanwhile; more would delay pings on a slow line."""
 ANSWER_SECONDS = 120.0
 SLOWEST_FILE, SLOWEST_DISK = 0.02, 2e6
 """A machine is silent while it checks and copies files, so it gets the time that the slowest disk
@@ -54,7 +54,7 @@ def answers_wrongly(link: AgentLink) -> MachineError:
 
 
 def ignore_progress(done: int, total: int, machine: str) -> None:
-    """Where progress is not shown."""
+    """Do nothing, where progress is not shown."""
 
 
 async def ship(
@@ -64,7 +64,7 @@ async def ship(
     kind: str,
     progress: Progress = ignore_progress,
 ) -> str:
-    """Have the machine lay out ``manifest``; the folder's path there."""
+    """Let the machine lay out ``manifest``; return the folder's path there."""
     shipment = Shipment(link, manifest, source_root, kind, progress)
     for _ in range(ATTEMPTS):
         found = await shipment.ask_what_is_missing()
@@ -104,7 +104,7 @@ class Shipment:
         page = found
         at = 0
         while page.next is not None:
-            if not at < page.next < len(self._manifest.entries):  # or there would be no end to it
+            if not at < page.next < len(self._manifest.entries):  # or there would be no end
                 raise answers_wrongly(self._link)
             at = page.next
             page = await self._have(at)
@@ -173,12 +173,12 @@ class Shipment:
 
 
 class SendWindow:
-    """Keeps a machine's troubles (a full disk) from being noticed only at the end."""
+    """Limits what is under way, so that a machine's troubles (a full disk) are noticed soon."""
 
     def __init__(self, link: AgentLink, what: str) -> None:
         self._link, self._what = link, what
         self.arrived = 0
-        """Bytes, as far as is known."""
+        """Bytes that are known to have arrived."""
         self._sent = self._asked_at = 0
         self._size = min(FIRST_WINDOW, WINDOW)
         self._since = time.monotonic()
@@ -190,7 +190,7 @@ class SendWindow:
         return min(PIECE, self._size)
 
     async def passed(self, count: int) -> bool:
-        """Count bytes that were sent; whether it is known of more of them that they arrived."""
+        """Count bytes that were sent; return whether more are now known to have arrived."""
         self._sent += count
         if self._sent - self._asked_at < self._size:
             return False
@@ -205,10 +205,10 @@ class SendWindow:
         await self._link.ask("stored", timeout=ANSWER_SECONDS, doing=lambda: doing)
 
     def _adapt(self, arrived: int) -> None:
-        """The next window is what arrives in ``WINDOW_SECONDS`` at the rate of the last one."""
+        """Make the next window what arrives in ``WINDOW_SECONDS`` at the rate of the last one."""
         now = time.monotonic()
         rate = (arrived - self.arrived) / max(now - self._since, 1e-6)
-        # At most twice as many as before: one fast answer may be luck.
+        # At most double it, because one fast answer may be luck.
         wanted = min(int(rate * WINDOW_SECONDS), 2 * self._size, WINDOW)
         self._size = max(wanted, min(FIRST_WINDOW, WINDOW) // 4)
         self.arrived, self._since = arrived, now
@@ -240,7 +240,7 @@ def _seconds(files: int, size: int) -> float:
 async def _pieces(
     path: Path, entry: FileEntry, offset: int, window: SendWindow
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """The file's content from ``offset``, at least one piece (an empty file has an empty one)."""
+    """Yield the file's content from ``offset`` in pieces; an empty file has an empty one."""
     try:
         with await asyncio.to_thread(path.open, "rb", 0) as file:
             file.seek(offset)

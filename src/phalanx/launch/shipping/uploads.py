@@ -1,4 +1,4 @@
-"""What each machine gets once, and finds by its content: our code, ``--data``, a checkpoint."""
+"""What each machine is sent once, and finds by its content: our code, ``--data``, a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEST, MANIFEST = "best.safetensors", "manifest.json"
 
 
 def data_manifest(folder: Path, follow: bool = False) -> tuple[Path, FileManifest]:
-    """The folder and all that is in it; nothing is ignored."""
+    """Return the folder and the manifest of all that is in it; nothing is ignored."""
     if not folder.is_dir():
         raise InputError(f"--data {folder} is not a folder", "Name the folder that holds the data.")
     root = folder.resolve()
@@ -21,7 +21,7 @@ def data_manifest(folder: Path, follow: bool = False) -> tuple[Path, FileManifes
 
 
 def checkpoint_manifest(checkpoint: Path) -> tuple[Path, FileManifest]:
-    """A checkpoint under the names it has in its run, and the best weights if they are older."""
+    """Return a checkpoint under its names in its run, with the best weights if they are older."""
     folder = checkpoint.resolve()
     root, own = folder.parent.parent, f"{folder.parent.name}/{folder.name}"
     with_best = _is_older(root / BEST, folder)
@@ -43,12 +43,12 @@ def _is_older(best: Path, checkpoint: Path) -> bool:
 
 
 def code_root() -> Path:
-    """The folder that Phalanx is imported from."""
+    """Return the folder from which Phalanx is imported."""
     return Path(phalanx.__file__).resolve().parent.parent
 
 
 def code_manifest() -> tuple[Path, FileManifest]:
-    """The folder of our code, and the manifest of the package in it (paths begin with
+    """Return the folder of our code, and the manifest of the package in it (paths begin with
     ``phalanx/``)."""
     return code_root(), make_manifest(code_root(), walk(code_root(), _left_out))
 

@@ -1,4 +1,4 @@
-"""Whether the Pythons of several machines can train together."""
+"""Checks whether the Pythons of several machines can train together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.launch.shipping.requirements import TLS_ONLY, WORKER_PACKAGES
 
 OLDEST = (3, 11)
 Words = Annotated[str, msgspec.Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")]
-"""A text of one line, because it is shown to the user."""
+"""A text of one line, which is shown to the user."""
 
 
 class Inspection(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Inspection(msgspec.Struct, frozen=True):
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """``2.13.0+cpu`` as ``(2, 13, 0)``; what is no number ends it."""
+    """Return ``2.13.0+cpu`` as ``(2, 13, 0)``; it ends where there is no number."""
     found = []
     for part in version.partition("+")[0].split("."):
         if not part.isdecimal():
@@ -41,7 +41,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def check_versions(found: Mapping[str, Inspection], *, tls: bool = False) -> list[str]:
-    """Refuse what cannot work; lines on what differs without harm. By machine, in any order."""
+    """Refuse what cannot work; return lines on harmless differences. By machine, in any order."""
     problems = {
         name: problem
         for name, python in found.items()
@@ -86,7 +86,7 @@ def _lacking(name: str, python: Inspection, tls: bool) -> MachineError | None:
 
 
 def _listed(versions: Mapping[str, str]) -> str:
-    """``m1, m2 2.13.0; m3 2.11.0``."""
+    """Return versions as ``m1, m2 2.13.0; m3 2.11.0``."""
     by_version: dict[str, list[str]] = {}
     for name, version in versions.items():
         by_version.setdefault(version, []).append(name)

@@ -1,4 +1,4 @@
-"""Wheels for a machine that reaches no package index, fetched here for its platform."""
+"""Fetches wheels here for a machine that reaches no package index."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TICK = 0.2
 async def fetch_wheels(
     recipe: Recipe, python: Inspection, machine: str
 ) -> tuple[Path, FileManifest]:
-    """A folder with every wheel that the recipe needs there, and its manifest."""
+    """Return a folder with every wheel that the recipe needs there, and its manifest."""
     refuse_unsafe(recipe.steps, machine)
     digest = recipe.digest(python.version, python.platform)
     folder = cache_home() / "wheels" / digest
@@ -45,7 +45,7 @@ async def fetch_wheels(
 
 @contextlib.asynccontextmanager
 async def _alone(folder: Path) -> AsyncIterator[None]:
-    """Machines that are alike ask at the same time: one fetches, the others find."""
+    """Let one of several like machines fetch, so that the others find the wheels."""
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         while True:
             try:
@@ -94,7 +94,7 @@ async def _run(words: list[str], folder: str) -> tuple[int, str]:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        cwd=folder,  # no name of a file in the project is one for pip
+        cwd=folder,  # so that pip does not take a file of the project for its own
         start_new_session=True,
     )
     try:
@@ -109,7 +109,7 @@ async def _run(words: list[str], folder: str) -> tuple[int, str]:
 
 
 def platforms(platform: str, libc: tuple[str, str]) -> list[str]:
-    """The tags of wheels that run on ``platform``, the newest first."""
+    """Return the tags of wheels that run on ``platform``, the newest first."""
     tag = platform.replace("-", "_").replace(".", "_")
     linux = re.fullmatch(r"linux_(\w+)", tag)
     mac = re.fullmatch(r"macosx_(\d+)_(\d+)_(\w+)", tag)

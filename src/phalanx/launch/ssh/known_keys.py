@@ -1,4 +1,4 @@
-"""The host keys that are known: read with file and line, and recorded, in OpenSSH's format."""
+"""Reads known host keys with their file and line, and records new ones, in OpenSSH's format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE_LIMIT = 4 << 20
 
 @dataclass(frozen=True)
 class KnownKey:
-    """One key that a machine may show, and where that is written."""
+    """One key that a machine may show, and where it is written."""
 
     kind: str
     fingerprint: str
@@ -32,7 +32,7 @@ class KnownKey:
 
 
 def known_keys(machine: Machine) -> list[KnownKey]:
-    """The keys that decide for ``machine``: the pool's where it has any, else the user's."""
+    """Return the keys that decide for ``machine``: the pool's if it has any, else the user's."""
     files = [Path(machine.known_keys)] if machine.known_keys else []
     for file in (*files, Path("~/.ssh/known_hosts").expanduser()):
         if found := keys_in(file, machine):
@@ -41,7 +41,7 @@ def known_keys(machine: Machine) -> list[KnownKey]:
 
 
 def keys_in(file: Path, machine: Machine) -> list[KnownKey]:
-    """The keys of ``machine`` in one file."""
+    """Return the keys of ``machine`` in one file."""
     return [
         KnownKey(key.get_algorithm(), key.get_fingerprint("sha256"), file, number)
         for number, line in enumerate(_lines(file), start=1)
@@ -50,7 +50,7 @@ def keys_in(file: Path, machine: Machine) -> list[KnownKey]:
 
 
 def as_known_hosts(machine: Machine) -> Any:
-    """What asyncssh is to check against; ``None`` when the user's own file decides."""
+    """Return what asyncssh is to check against; ``None`` if the user's own file decides."""
     if not machine.known_keys:
         return None
     file = Path(machine.known_keys)
@@ -63,7 +63,7 @@ def as_known_hosts(machine: Machine) -> Any:
 
 
 def record(file: Path, found: Iterable[tuple[Machine, asyncssh.SSHKey]]) -> None:
-    """Add keys at the end of the pool's file; who reads the file also learns the name."""
+    """Add keys at the end of the pool's file, with names for those who read it."""
     lines = _lines(file)
     for machine, key in found:
         public = key.export_public_key("openssh").decode().split()

@@ -1,4 +1,4 @@
-"""One command on a machine of a pool: over SSH, or here as a subprocess, with one interface.
+"""Runs one command on a machine of a pool: over SSH, or here as a subprocess, with one interface.
 
 Commands are argument lists; secrets go over standard input.
 """
@@ -29,13 +29,13 @@ that a command is ended through its process group, which it tells in its first l
 
 
 class RunningCommand(ABC):
-    """A command that is running; leaving ``async with`` ends it."""
+    """A running command; leaving ``async with`` ends it."""
 
     def __init__(self, machine: Machine, process: Any) -> None:
-        """``process``: of asyncio or of asyncssh, whose streams are alike."""
+        """Take ``process``, of asyncio or of asyncssh, whose streams are alike."""
         self.machine = machine
         self.address: str | None = None
-        """The machine's, as it was reached; ``None`` of this machine."""
+        """The machine's address as it was reached; ``None`` for this machine."""
         self.reached_from: str | None = None
         """This machine's own address on the way there."""
         self._process = process
@@ -49,12 +49,12 @@ class RunningCommand(ABC):
         return self._errors.decode(errors="replace").strip()
 
     async def write(self, data: bytes) -> None:
-        """Give it ``data`` as standard input."""
+        """Give the command ``data`` as standard input."""
         self.put(data)
         await self.drain()
 
     def put(self, data: bytes) -> None:
-        """The same as ``write``, without waiting for room (see ``drain``)."""
+        """Do the same as ``write``, without waiting for room (see ``drain``)."""
         with contextlib.suppress(OSError, asyncssh.Error):
             self._process.stdin.write(data)
 
@@ -64,17 +64,17 @@ class RunningCommand(ABC):
             await self._process.stdin.drain()
 
     async def read(self, count: int) -> bytes:
-        """Reads at most ``count`` bytes of its standard output; none at its end."""
+        """Read at most ``count`` bytes of its standard output; none at its end."""
         with contextlib.suppress(OSError, asyncssh.Error):
             return bytes(await self._process.stdout.read(count))
         return b""
 
     def let_go(self) -> None:
-        """Leaving ``async with`` ends the connection only: the command ends, or goes on, itself."""
+        """Let leaving ``async with`` end the connection only, not the command."""
         self._kept = False
 
     async def line(self, timeout: float) -> bytes | None:
-        """The next line of its standard output; ``None`` at its end. ``TimeoutError`` if late."""
+        """Return the next line of its output; ``None`` at its end. ``TimeoutError`` if late."""
         async with asyncio.timeout(timeout):
             try:
                 return bytes(await self._process.stdout.readline()).rstrip(b"\n") or None
@@ -96,11 +96,11 @@ class RunningCommand(ABC):
 
     @abstractmethod
     async def wait(self, timeout: float) -> int | None:
-        """Waits for its exit code; ``None`` when it has none (a signal, a lost connection)."""
+        """Wait for its exit code; ``None`` if it has none (a signal, a lost connection)."""
 
     @abstractmethod
     async def _end(self, *, kill: bool) -> None:
-        """End the connection it came over, and the command itself only where ``kill``."""
+        """End the connection it came over; the command itself only with ``kill``."""
 
     async def _keep_errors(self) -> None:
         with contextlib.suppress(OSError, asyncssh.Error):
@@ -110,7 +110,7 @@ class RunningCommand(ABC):
 
 
 class LocalCommand(RunningCommand):
-    """A subprocess of this machine, in a group of its own."""
+    """A subprocess on this machine, in a group of its own."""
 
     async def wait(self, timeout: float) -> int | None:
         async with asyncio.timeout(timeout):
@@ -123,7 +123,7 @@ class LocalCommand(RunningCommand):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
-        # Pipes too, which what the command has started may hold open; there is no public way.
+        # Close pipes too, which what the command started may hold open; there is no public way.
         self._process._transport.close()
 
 
@@ -180,7 +180,7 @@ async def start_command(
 
 
 def _group_in(line: bytes) -> int:
-    """What the first line says; anything else is the login shell's."""
+    """Return the group in the first line; anything else there is the login shell's."""
     if line.strip().isdigit():
         return int(line)
     said = "".join(c for c in line.decode(errors="replace") if c.isprintable())

@@ -1,4 +1,4 @@
-"""What the user's SSH configuration says of a name: read by ``ssh`` itself (``ssh -G``)."""
+"""Reads the user's SSH configuration for a name, by ``ssh`` itself (``ssh -G``)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def config_file() -> Path:
 
 
 def resolve(name: str) -> Resolved:
-    """``name`` may be an alias, a host, an address, or ``user@`` one of them."""
+    """Resolve ``name``: an alias, a host, an address, or ``user@`` one of them."""
     user, at, host = name.rpartition("@")
     tool = shutil.which("ssh")
     if tool is None:
@@ -76,7 +76,7 @@ def _ask(tool: str, name: str) -> dict[str, list[str]]:
 
 
 def _which_file() -> list[str]:
-    """ssh reads the home of the account, whatever ``HOME`` says; we read what ``HOME`` says."""
+    """Return options for the file in our ``HOME``; ssh itself reads the account's home."""
     home = Path(pwd.getpwuid(os.getuid()).pw_dir)
     if config_file().parent.parent == home:
         return []
@@ -84,7 +84,7 @@ def _which_file() -> list[str]:
 
 
 def _own_key(files: list[str]) -> str | None:
-    """The key that the configuration names; ssh lists its own defaults where there is none."""
+    """Return the key that the configuration names; without one, ssh lists its own defaults."""
     for file in files:
         path = Path(file).expanduser()
         if path.name not in DEFAULT_KEYS and path.is_file():
@@ -93,7 +93,7 @@ def _own_key(files: list[str]) -> str | None:
 
 
 def _resolve_jump(tool: str, jump: str) -> str:
-    """The last hop as ``user@host:port``: an alias means nothing outside this configuration."""
+    """Return the last hop as ``user@host:port``: aliases mean nothing outside the configuration."""
     last = jump.rpartition(",")[2].removeprefix("ssh://")
     name, colon, port = last.rpartition(":")
     name, port = (name, port) if colon and port.isdigit() else (last, "")

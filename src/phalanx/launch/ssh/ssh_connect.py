@@ -30,7 +30,7 @@ HOST_KEY_KINDS = (
 OTHER_KEY = (
     asyncssh.HostKeyNotVerifiable,
     asyncssh.KeyExchangeFailed,
-    ConnectionResetError,  # how some servers say that they have no key of this kind
+    ConnectionResetError,  # some servers say so that they have no key of this kind
     asyncssh.ConnectionLost,
 )
 
@@ -71,7 +71,7 @@ async def _connect_over(
                 "Check that it is up, and that this is its address.",
             ) from None
         except OTHER_KEY as error:
-            why = error  # a server has several keys, and the blueprint one of them
+            why = error  # a server has several keys, and the blueprint has one of them
         else:
             watch.tunnel = tunnel
             return connection
@@ -107,7 +107,7 @@ async def _log_in(
 
 
 def ends_of(machine: Machine, connection: asyncssh.SSHClientConnection) -> tuple[str, str | None]:
-    """The machine's address as it was reached, and this machine's own on the way there.
+    """Return the machine's address as it was reached, and this machine's own on the way there.
 
     Through a jump host neither is seen from here: the address is the blueprint's.
     """

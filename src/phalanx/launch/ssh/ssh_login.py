@@ -1,4 +1,4 @@
-"""What it takes to log in to a machine of a pool, from its blueprint alone."""
+"""Finds what it takes to log in to a machine of a pool, from its blueprint alone."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from phalanx.launch.ssh.known_keys import as_known_hosts
 from phalanx.pool.machine import Credential, Machine
 
 NOBODY: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-"""Known hosts: none. What is left is the fingerprint in the blueprint."""
+"""No known hosts, so that only the fingerprint in the blueprint counts."""
 
 
 def login_options(machine: Machine) -> dict[str, Any]:
-    """User, keys and password; the user's ``~/.ssh/config`` is not read."""
+    """Return user, keys and password; the user's ``~/.ssh/config`` is not read."""
     options: dict[str, Any] = {"config": None}
     if machine.host_key:
         options["known_hosts"] = NOBODY
@@ -42,12 +42,12 @@ def login_options(machine: Machine) -> dict[str, Any]:
 
 
 def with_passwords(machines: Iterable[Machine]) -> list[Machine]:
-    """The machines, once the user has typed the passwords of those that ask for one."""
+    """Return the machines, after the user has typed the passwords of those that ask for one."""
     return [_with_password(machine) for machine in machines]
 
 
 def with_jump_passwords(machines: Iterable[Machine]) -> list[Machine]:
-    """Asks for passwords of jump hosts only: there is no login to the machines behind them."""
+    """Ask for passwords of jump hosts only: there is no login to the machines behind them."""
     return [
         machine
         if machine.via is None
@@ -68,9 +68,9 @@ def _with_password(machine: Machine) -> Machine:
 
 @functools.cache
 def typed(label: str) -> Credential:
-    """Ask for a password, once however many runs a command has."""
+    """Ask for a password, only once even if a command has several runs."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:  # a run counts Ctrl-C instead, which would leave the user in front of the question
+    try:  # a run counts Ctrl-C instead, which would leave the user waiting at the question
         text = getpass(f"password of {label}: ")
     except EOFError:
         raise InputError(
@@ -83,8 +83,8 @@ def typed(label: str) -> Credential:
 
 
 class LoginWatch(asyncssh.SSHClient):
-    """Accepts the key with the expected fingerprint only, and ends the way through a jump host
-    with the connection."""
+    """Accepts only the key with the expected fingerprint, and ends the way through a jump host with
+    the connection."""
 
     def __init__(self, expected: str | None) -> None:
         self._expected = expected

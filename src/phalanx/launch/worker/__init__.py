@@ -1,1 +1,1 @@
-"""What runs in a worker process before and around the script. No torch until it is bound."""
+"""Code that runs in a worker process before and around the script. No torch until it is bound."""

@@ -58,7 +58,7 @@ def become_main(script: str, arguments: list[str], named: str | None = None) -> 
     """Arrange ``sys`` as plain ``python SCRIPT`` does, with a fresh ``__main__``."""
     module = main_module(script, named)
     sys.modules["__main__"] = module
-    # A spawned process knows the script by this name, also in objects that it sends back.
+    # A spawned process finds the script by this name, also in objects that it sends back.
     sys.modules["__mp_main__"] = module
     sys.argv = [script, *arguments]
     if not os.environ.get("PYTHONSAFEPATH"):  # we ourselves are started without the folder
@@ -75,7 +75,7 @@ def give_terminal() -> None:
         return
     try:
         _, slave = pty.openpty()
-    except OSError:  # there are only so many
+    except OSError:  # the system has only so many
         return
     attributes = termios.tcgetattr(slave)
     attributes[3] &= ~(termios.ICANON | termios.ECHO)
@@ -87,7 +87,7 @@ def give_terminal() -> None:
 
 
 def _size() -> bytes:
-    """The size of the terminal in which the run was started, if this process is of its session."""
+    """Return the size of the run's terminal, if this process is of its session."""
     unknown = struct.pack("HHHH", 24, 80, 0, 0)
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)

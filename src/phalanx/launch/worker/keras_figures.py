@@ -22,11 +22,11 @@ from typing import Any
 
 MARK = "phalanx-figures"
 MEASURE, MEASURED = "PHALANX_MEASURE", "measured.json"
-"""The variable with the seconds for which steps are measured instead, and the file for them."""
+"""The variable with the seconds for measuring steps instead, and the file for the results."""
 _WARM_UP, PATIENCE = 3, 30
-"""Steps that are not counted; times the seconds that a script may take to its first steps."""
+"""Steps that are not counted; how many times the seconds a script's first steps may take."""
 _HOOKS = Path(__file__).parents[2] / "core" / "script" / "import_hooks.py"
-_EPOCHS = itertools.count()  # of all calls of fit
+_EPOCHS = itertools.count()  # counts epochs of all calls of fit
 _BEGAN = time.perf_counter()
 
 
@@ -62,16 +62,16 @@ def _figures(base: Any) -> Any:
             self.ended, self.samples = time.perf_counter(), _samples_seen(self.model)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if not self.ended:  # there was no validation, before which training ended
+            if not self.ended:  # there was no validation, before which training would have ended
                 self.on_test_begin()
-            if not self.told:  # not sooner: a model may be built by its first batch
+            if not self.told:  # not sooner, because a model may be built by its first batch
                 self.told = True
                 _tell(parameters=self.model.count_params(), epochs=self.params.get("epochs"),
                       since_seconds=time.perf_counter() - self.began)  # fmt: skip
             self.done = {} if logs is None else logs
 
         def on_train_end(self, logs: Any = None) -> None:
-            """Tell the epoch that is over, now that other callbacks have added their figures."""
+            """Print the epoch that is over, now that other callbacks have added their figures."""
             if self.done is not None:
                 seconds, after = self.ended - self.began, time.perf_counter() - self.ended
                 _tell(epoch=next(_EPOCHS), seconds=seconds, samples=self.samples,
@@ -83,7 +83,7 @@ def _figures(base: Any) -> Any:
 
 def _steps(base: Any, seconds: float) -> Any:
     class Steps(base):  # type: ignore[misc]
-        _supports_tf_logs = True  # else Keras waits for the figures of every batch
+        _supports_tf_logs = True  # otherwise Keras waits for the figures of every batch
 
         def on_train_begin(self, logs: Any = None) -> None:
             self.took: list[float] = []
@@ -107,7 +107,7 @@ def _steps(base: Any, seconds: float) -> Any:
                 self.write(self.done)
 
         def write(self, steps: int | None) -> None:
-            """End the script here: all was measured."""
+            """Write the measurements, and end the script here."""
             took, seen = self.took[_WARM_UP:], _samples_seen(self.model)
             found = {
                 "step": statistics.fmean(took),
@@ -127,7 +127,7 @@ def _steps(base: Any, seconds: float) -> Any:
 
 
 def _columns(logs: dict[str, Any]) -> dict[str, float]:
-    """Names of figures as reports have them; a callback may name its own ``test_…``."""
+    """Return figures by their names in reports; a callback may name its own ``test_…``."""
     found = {}
     for name, value in logs.items():
         kept = name.startswith(("test_", "val_"))
@@ -138,13 +138,13 @@ def _columns(logs: dict[str, Any]) -> dict[str, float]:
 
 
 def _samples_seen(model: Any) -> int | None:
-    """How many samples the mean of the loss was taken of.
+    """Return of how many samples the mean of the loss was taken.
 
     Only this worker's part of mirrored variables is read, because all workers would have to ask for
     their sum. So a last batch that cannot be divided evenly counts up to one sample a worker too
     many.
     """
-    with suppress(Exception):  # how Keras counts is its own affair
+    with suppress(Exception):  # how Keras counts may change
         count = next(metric.count for metric in model.metrics if metric.name == "loss")
         parts = getattr(count, "values", None)
         if parts is None:

@@ -14,24 +14,24 @@ _PR_SET_PDEATHSIG = 1
 
 def tie() -> None:
     die_with_controller()
-    # Ctrl-C is the controller's to answer: it stops the workers in order.
+    # Ctrl-C is for the controller to handle, which stops the workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pin()
 
 
 def die_with_controller() -> None:
-    """Have the kernel kill this process when the controller is gone, however it went."""
+    """Let the kernel kill this process when the controller is gone, however it ended."""
     controller = int(os.environ.get("PHALANX_CONTROLLER", "0"))
     if not sys.platform.startswith("linux") or not controller:
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    # The controller may have died before the line above; then nobody would tell us.
+    # The controller may have died before the line above, and then nobody would tell us.
     if os.getppid() != controller:
         os._exit(1)
 
 
 def pin() -> None:
-    """Stay on the cores of our slot; a core that has gone away since the plan is not fatal."""
+    """Stay on the cores of our slot; a core that has gone since the plan is no error."""
     wanted = {int(cpu) for cpu in os.environ.get("PHALANX_CPUS", "").split(",") if cpu}
     if not wanted:
         return

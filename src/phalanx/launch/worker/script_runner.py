@@ -31,9 +31,9 @@ from phalanx.core.errors import (
 from phalanx.core.script.packages import place_of
 
 STOPPED_CODE = 143
-"""What a shell says of a process ended by SIGTERM: the worker stopped on request."""
+"""The exit code of a worker that stopped on request: a shell's for SIGTERM."""
 PEER_LOST_CODE = 75
-"""The worker ended because another one did, which is the one to be named."""
+"""The exit code of a worker that ended because another one did, which is the one to name."""
 
 _LAST_WORDS = 5.0
 """Seconds that a failed script's other threads and exit handlers get before they are cut off."""
@@ -41,7 +41,7 @@ _HOOKS = str(Path(__file__).parents[2] / "train" / "adopt")
 
 
 def main_module(script: str, named: str | None = None) -> ModuleType:
-    """A fresh ``__main__`` for ``script``, which may be a module of a package."""
+    """Make a fresh ``__main__`` for ``script``, which may be a module of a package."""
     module, path = ModuleType("__main__"), Path(script).absolute()
     module.__file__ = str(path)
     place = place_of(path, named)
@@ -51,7 +51,7 @@ def main_module(script: str, named: str | None = None) -> ModuleType:
 
 
 def import_folders(script: str, named: str | None = None) -> list[str]:
-    """Where the script's imports are looked for first: as Python does it for a file, or ``-m``."""
+    """Return where the script's imports are looked for first, as in Python for a file or ``-m``."""
     place, own = place_of(Path(script).resolve(), named), str(Path(script).resolve().parent)
     if named is not None:
         return [str(place.root)]
@@ -59,7 +59,7 @@ def import_folders(script: str, named: str | None = None) -> list[str]:
 
 
 def run_script(main: ModuleType, traceback_file: Path) -> int:
-    """Execute the script of ``main`` in it; its exit code."""
+    """Execute the script in ``main``; return its exit code."""
     try:
         return _run(main, traceback_file)
     except RunStopped:  # perhaps while another error of the script was written
@@ -74,7 +74,7 @@ def _run(main: ModuleType, traceback_file: Path) -> int:
         try:
             exec(code, main.__dict__)
         finally:
-            if os.getpid() != process:  # forked by the script: it is no worker
+            if os.getpid() != process:  # the script forked this process, which is no worker
                 sys.stdout.flush()
                 os._exit(0 if sys.exc_info()[0] is None else SCRIPT_FAILED)
     except SystemExit as ending:
@@ -88,7 +88,7 @@ def _run(main: ModuleType, traceback_file: Path) -> int:
         raise
     except PeerLost as error:
         if stopping.asked():
-            return STOPPED_CODE  # the others were told as well, and came to their end first
+            return STOPPED_CODE  # the others were told as well, and ended first
         if isinstance(error, MachineLost):
             _write(traceback_file, str(error) + "\n")
             return error.exit_code
@@ -106,12 +106,12 @@ def _run(main: ModuleType, traceback_file: Path) -> int:
                 return told.exit_code
         _write(traceback_file, users_traceback(error) + advice_on(error))
         return SCRIPT_FAILED
-    # A script that leaves its loop is not told by an exception that its training has failed.
+    # No exception tells a script that leaves its loop that its training has failed.
     return SCRIPT_FAILED if traceback_file.exists() else 0
 
 
 def leave_in_time(code: int, before: Callable[[], object] | None = None) -> None:
-    """A failed script whose other threads never end must not keep the others waiting."""
+    """End a failed script whose other threads never do, so that the others need not wait."""
 
     def cut_off() -> None:
         time.sleep(_LAST_WORDS)
@@ -123,7 +123,7 @@ def leave_in_time(code: int, before: Callable[[], object] | None = None) -> None
 
 
 def users_traceback(error: BaseException) -> str:
-    """The traceback as plain ``python script.py`` would print it."""
+    """Return the traceback as plain ``python script.py`` would print it."""
     frames = _without_ours(error.__traceback__)
     told = traceback.TracebackException(type(error), error, frames, compact=True)
     if not os.environ.get("PHALANX_DEBUG"):
@@ -132,7 +132,7 @@ def users_traceback(error: BaseException) -> str:
 
 
 def _hide_hooks(told: traceback.TracebackException) -> None:
-    """An adopted script calls ``open``; that we are called instead is nothing that it knows."""
+    """Hide our frames from an adopted script that called ``open``, which we had replaced."""
     told.stack[:] = [frame for frame in told.stack if not frame.filename.startswith(_HOOKS)]
     for other in (told.__cause__, told.__context__, *(getattr(told, "exceptions", None) or ())):
         if other is not None:
@@ -146,10 +146,10 @@ def _without_ours(frames: TracebackType | None) -> TracebackType | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """A full disk must not hide that the script failed: the exit code still says so."""
+    """Write a file; ignore a full disk, because the exit code still shows the failure."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError:
-        with contextlib.suppress(OSError):  # where the log is, there is no space either
+        with contextlib.suppress(OSError):  # the log has no space either
             print(text, flush=True)

@@ -67,7 +67,7 @@ class AdmissionGate:
         if not self.away:
             return False
         with self._arena.lock(Locks.GATE):
-            floor = int(self._present(self._steps).min())  # of the others: this worker is away
+            floor = int(self._present(self._steps).min())  # of the others: this one is away
             self._own = rejoin(self._own, floor, int(self._newest[0]))
             self._began = self._arena.pace.now()
             self._times[self._rank], self._intervals[self._rank] = self._began, 0.0
@@ -77,7 +77,7 @@ class AdmissionGate:
         return True
 
     def before_push(self) -> None:
-        """In lockstep, wait: parameters must not change while another worker has still to take
+        """In lockstep, wait, because parameters must not change while another worker has to take
         them."""
         if self._lockstep:
             self._arena.await_(self._all_pulled, self._gone)
@@ -106,7 +106,7 @@ class AdmissionGate:
             self._arena.wake()
 
     def rest(self) -> None:
-        """The others do not wait for this worker until it enters again."""
+        """Rest: the others do not wait for this worker until it enters again."""
         self._steps[self._rank] = self._pulled[self._rank] = AWAY
         self._arena.wake()
 

@@ -53,7 +53,7 @@ class Locks(IntEnum):
 
 
 def shard_lock(shard: int) -> int:
-    """The lock of ``shard``; with very many shards, some share one."""
+    """Return the lock of ``shard``; with very many shards, some share one."""
     return Locks.FIRST_SHARD + shard % Locks.SHARDS
 
 
@@ -100,8 +100,8 @@ class Hosts(Protocol):
     def collective(
         self, tag: str, ranks: Iterable[int], topology: str | None = None
     ) -> Collective | None:
-        """The exchange of the leaders among ``ranks``; ``None`` if this worker is the only one.
-        Without a ``topology`` the cheapest is chosen."""
+        """Open the exchange of the leaders among ``ranks``; ``None`` if this worker is the only
+        one. Without a ``topology`` the cheapest is chosen."""
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Send tensors from the first host to all others; only leaders call it."""
@@ -179,8 +179,8 @@ class Arena(Protocol):
         """Lock number ``index`` (see :class:`Locks`)."""
 
     def subset_barrier(self, members: Sequence[int]) -> SubsetBarrier:
-        """The barrier of ``members``, of which this worker is one. A worker waits in one barrier
-        at a time, and everybody asks for barriers that do not overlap."""
+        """Return the barrier of ``members``, one of which is this worker. A worker waits in one
+        barrier at a time, and everybody asks for barriers that do not overlap."""
 
     def await_(self, ready: Callable[[], bool], gone: Callable[[], bool] | None = None) -> None:
         """Wait until ``ready()``, which is asked again whenever some worker calls :meth:`wake`.

@@ -93,7 +93,7 @@ class Hub:
         if len(arrived) + 1 < len(present):
             self.scheduler.block(rank, arrived, words, gone)
             return
-        latest = max(map(self.scheduler.time, present))  # more than that of the last to come
+        latest = max(map(self.scheduler.time, present))  # not always that of the last to come
         self.scheduler.charge(rank, latest - self.scheduler.time(rank))
         self._go_on(arrived)
         self.scheduler.sleep(rank, 0.0)
@@ -216,7 +216,7 @@ class ThreadArena:
         self.barrier()
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
-        """Watch for a worker that a simulation loses; a thread that fails ends all the same."""
+        """Watch for a worker that a simulation loses; a thread that fails ends all of them."""
         self.survives = survives
 
     def barrier(self, gone: Gone | None = None) -> None:

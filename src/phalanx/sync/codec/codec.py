@@ -66,7 +66,7 @@ class Stateless:
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type to compute in: half types have too few digits for it."""
+    """Return the type to compute in: half types have too few digits for it."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 

@@ -112,5 +112,5 @@ def _gaps(matrices: Sequence[_Matrix], flat: Tensor) -> Iterator[Tensor]:
 
 
 def _plain(factor: Tensor) -> Tensor:
-    """Lay a factor row by row in memory, also one column, of any order to torch."""
+    """Lay a factor row by row, also one column, which torch calls contiguous in any order."""
     return factor.clone(memory_format=torch.contiguous_format)

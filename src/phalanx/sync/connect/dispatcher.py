@@ -56,7 +56,7 @@ class Dispatcher:
         return found[0] if found else None
 
     def _accept_one(self) -> None:
-        """Accept one channel, if one comes soon. One thread does so; the others wait."""
+        """Accept one channel, if one comes soon. One thread does so; the others look again."""
         if not self._door.acquire(timeout=_LOOK_SECONDS):
             return
         try:
@@ -81,7 +81,7 @@ class Dispatcher:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a process needs to reach the others and to be reached: key, listener, address."""
+    """What a process needs to reach the others and to be reached: key, address, dispatcher."""
 
     key: RunKey
     address: str

@@ -111,7 +111,7 @@ class ServerHandshake:
             raise ConnectionAbortedError
         self._send(self._name + transcript.server_proof(self._key, self._name))
         purpose, name, caller, callee = _INTRODUCTION.unpack(said)
-        if name != self._name:  # it called another, and knows so: our answer has our name
+        if name != self._name:  # it called another, and our answer has told it our name
             raise ConnectionAbortedError
         self.introduction = Introduction(_text(purpose), caller, callee)
         self.binding = transcript.binding()

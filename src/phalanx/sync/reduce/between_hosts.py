@@ -103,7 +103,7 @@ class Summing:
         return self._collective.sent - before
 
     def _add(self, tensors: Iterator[Tensor], counts: list[int]) -> None:
-        """One host's messages, one per layout; none at all if it had nothing to give."""
+        """Add one host's messages, one per layout; none at all if it had nothing to give."""
         if counts == [NO_MESSAGES]:
             torch._foreach_add_(self._sums, torch.nan)
             return

@@ -105,7 +105,7 @@ def _watched_class(kind: type[Tensor], on_read: OnRead, on_write: OnWrite | None
     }
     if kind is not nn.Parameter:  # a plain parameter is saved without its class
         body["__reduce_ex__"] = reduced
-    if kind is torch.Tensor:  # what is computed from it must not be watched
+    if kind is torch.Tensor:  # so that what is computed from it is not watched
         body["__torch_function__"] = torch._C._disabled_torch_function_impl
     return type(kind.__name__, (kind,), body)
 

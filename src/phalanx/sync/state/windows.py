@@ -10,8 +10,8 @@ from torch import Tensor
 from phalanx.sync.arena.arena import Arena
 
 WINDOW = 1 << 20  # elements; frozen weights may be large, and pass through here only once
-GATHERED_BYTES = 1 << 20  # of each worker, sent at once
-BETWEEN_HOSTS = 1 << 16  # there they pass through the control memory, which is kept small
+GATHERED_BYTES = 1 << 20  # bytes of each worker that are sent at once
+BETWEEN_HOSTS = 1 << 16  # between hosts they pass through the control memory, which is kept small
 ABSENT = -1
 
 

@@ -189,9 +189,9 @@ class AdoptedTraining:
             drawn.own.give(given)
 
     def left_early(self, *, meant: bool) -> None:
-        """Where workers run freely they meet before the script uses a model again. They meet at
-        once, and save a checkpoint, only if this was ``meant``: a script that fails leaves its
-        loop too, must not wait for the others, and has not come to the end of its epoch."""
+        """Leave a pass early. Free-running workers meet before the script uses a model again: at
+        once, with a checkpoint, only if this was ``meant``. A script that fails leaves its loop
+        too, but must not wait for the others, and its epoch has not ended."""
         engine, current = self.parts.trained.engine, self._loop.current
         if not engine.lockstep:
             engine.rest()
@@ -322,8 +322,8 @@ class AdoptedPass(Iterator[Any]):
         return parts.trained.engine.workers > 1 and parts.steps.losses == self._losses
 
     def close(self, *, meant: bool = False, failed: bool = False) -> None:
-        """End the pass, because the script left its loop; another iterator over it would be a
-        second pass. ``meant``: left by ``break`` or ``return``; ``failed``: perhaps by an
+        """End the pass, because the script left its loop; if it took more batches of it, it would
+        go through two at once. ``meant``: by ``break`` or ``return``; ``failed``: perhaps by an
         exception, of which the others know nothing yet."""
         if isinstance(self._drawn, PlainPass):
             self._drawn.left = True

@@ -64,7 +64,7 @@ def passes_of(frame: FrameType | None) -> int | None:
 
 
 def _epochs_of_lightning(frame: FrameType) -> int | None:
-    """Return the length of Lightning's loops, which know it before their first pass."""
+    """Return how many passes Lightning's loop makes, which begins the first before its rounds."""
     loop = frame.f_locals.get("self")
     if frame.f_code.co_name != "run" or type(loop).__name__ != "_FitLoop":
         return None

@@ -64,7 +64,7 @@ class Run:
         return self._parts.stopwatch.batch_samples
 
     def average_accumulated(self) -> None:
-        """Batches since the last step are averaged by it; else they add up, as in torch."""
+        """Let a step average the batches since the last one; else they add up, as in torch."""
         self._weight.averages = True
 
     def autocast(self) -> AbstractContextManager[object]:

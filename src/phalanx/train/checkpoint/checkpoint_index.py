@@ -124,7 +124,7 @@ def sweep(folder: Path, upto: int | None = None, steps: Steps = unwatched) -> No
     Another worker may already be writing its part of the next one."""
     scratch_of(folder / BEST).unlink(missing_ok=True)
     found = [(name, n) for name in _names(folder) if (n := leftover_number(name)) is not None]
-    # Begin with those that block other workers' deletions.
+    # Begin with half-deleted ones, which would block the deletion of the others.
     for name, number in sorted(found, key=lambda item: item[0] != removed_name(item[1])):
         if name == removed_name(number) or upto is None or number <= upto:
             _remove(folder / name, number, steps)

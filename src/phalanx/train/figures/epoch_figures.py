@@ -131,7 +131,7 @@ class Figures:
         old = self._best_before
         if old is not None and not paths.best.exists():
             scratch = paths.best.with_suffix(".part")
-            with contextlib.suppress(OSError):  # the run before may still have them
+            with contextlib.suppress(OSError):  # no loss: the run before still has them
                 shutil.copy2(old, scratch)  # with its time, by which the next run judges it
                 scratch.replace(paths.best)
 

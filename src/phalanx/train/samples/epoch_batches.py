@@ -38,11 +38,11 @@ class Pass:
     fixed: bool = False
     """Whether each worker reads the same columns of each batch."""
     adopted: bool = False
-    """In the order of the script's own loader; the script itself moves batches to a device."""
+    """Whether it has the order of the script's own loader; the script then moves its batches."""
     lanes: PassLanes | None = None
     """The lanes of the pass, if its data come in blocks."""
     counted: bool = False
-    """The script takes as many batches as its loader has: each worker has a part of each."""
+    """Whether the script takes as many batches as its loader has: each worker has a part."""
 
     def indices(self, lease: Lease) -> Tensor:
         if self.lanes is not None:
@@ -89,7 +89,7 @@ def new_pass(
 
 
 def check_same_kind(saved: LaneState | None, current: Pass) -> None:
-    """A pass that goes on in its middle is over blocks, or over samples, as it began."""
+    """Refuse to continue a pass over blocks as one over samples, or the reverse."""
     if (saved is None) != (current.lanes is None):
         from phalanx.train.samples.pass_lanes import check_order
 

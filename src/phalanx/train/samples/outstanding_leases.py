@@ -28,7 +28,7 @@ Fence = Callable[[int], Applied | None]
 
 
 class OutstandingLeases:
-    """Each worker writes its own row; the rows of lost ones are written under the lock."""
+    """The shared record: each worker writes its own row, and lost ones' rows under the lock."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena, workers = arena, arena.workers
@@ -63,8 +63,8 @@ class OutstandingLeases:
         return given.again(given.total - given.samples)
 
     def end(self, had: int, stepped: int, ticket: int = _NOTHING) -> None:
-        """This worker has nothing in hand, and waits for those who have some of ``ticket``.
-        Gradients may wait for their step: it has had so many samples, and stepped with so many."""
+        """Note that this worker waits for those with some of ``ticket``, and has nothing in hand.
+        It had ``had`` samples and stepped with ``stepped``: gradients may wait for a step."""
         self._mine[_CARRIED], self._mine[_STEPPED] = had, stepped
         self._mine[_BUSY], self._mine[_WAITS] = _NOTHING, ticket
         self._arena.wake()
@@ -129,7 +129,7 @@ class OutstandingLeases:
         return [r for r in lost if self._rows[r, _COUNT] and not self._rows[r, _SETTLED]]
 
     def _settle(self, rank: int, applied: Applied | None) -> SettledSamples | None:
-        """Decide by what the store has ``applied``; ``None`` when another worker has."""
+        """Decide by what the store has ``applied``; ``None`` if another worker has."""
         with self._arena.lock(Locks.CLAIMS):
             row = self._rows[rank]
             if row[_SETTLED]:

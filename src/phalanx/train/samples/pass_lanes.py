@@ -60,7 +60,7 @@ class PassLanes:
         """For the last batches, where each ended, and the lanes there."""
         first, last = order.lines[rank if self.pinned else 0][0]
         self._weightless = [(first, min(first + 2, last))]
-        """For a worker without a part of a batch, which is in the script's loop as all are."""
+        """The rows for a worker without a part of a batch, which goes through the loop too."""
 
     @property
     def note(self) -> str:
@@ -114,7 +114,7 @@ class PassLanes:
             self._batches.clear()
 
     def rows(self, lease: Lease) -> Tensor:
-        """Where the rows of ``lease`` stand; in lockstep, to be asked once for each, in order."""
+        """Return where the rows of ``lease`` are; in lockstep ask once for each, in order."""
         mine = [(lease.start, lease.end)]
         if lease.ends:
             parts = [
@@ -130,7 +130,7 @@ class PassLanes:
     def claim(
         self, cells: NDArray[np.int64], worker: int, want: int, most: int, least: int
     ) -> Range | None:
-        """Rows of that worker's lane, where ``cells`` are shared; under their lock."""
+        """Claim rows of that worker's lane from the shared ``cells``, under their lock."""
         with self._using(cells):
             found = self._lanes.take_one(worker, want, most, least)
             ahead = self._lanes.next_window(worker)

@@ -68,7 +68,7 @@ class TrainingSchedule:
         return start is not None and current.number == start.pass_number
 
     def next(self, current: Pass) -> Segment | None:
-        """The segment that begins where all have come to; ``None`` at the end of the pass."""
+        """Return the segment from where all have come to; ``None`` at the end of the pass."""
         if self.position >= current.samples:
             return None
         if self.spec.on_straggler:
@@ -79,7 +79,7 @@ class TrainingSchedule:
         return Segment(self.position, part.end, part.phase)
 
     def follow(self, text: str, current: Pass) -> None:
-        """Another spec from here on; raises if this training cannot follow it: on all alike."""
+        """Follow another spec from here on; if this training cannot, raise on all alike."""
         spec = parse_spec(text)
         self._check(spec, current)
         if spec.text != self.spec.text:
@@ -103,7 +103,7 @@ class TrainingSchedule:
 
 
 def check_fixed(spec: Spec) -> None:
-    """Columns can be kept only where every worker has a part of each batch."""
+    """Refuse to keep columns where a worker may have no part of a batch."""
     free = next((phase.label for phase in spec.phases if not phase.traits.lockstep), None)
     if free is not None:
         raise InputError(

@@ -81,7 +81,7 @@ class SharedLeases:
             while len(found) < AHEAD:
                 lease = self._claim(ticket, segment, want)
                 if lease is None:
-                    # One at a time, too, so that a lost worker has little in hand.
+                    # Take back a lost worker's samples one at a time, too.
                     if not found and (back := self.given.take_back(ticket)):
                         again = self.given.record(ticket, back.again(0), back.want)
                         found.append(replace(again, batch_end=self.position))
@@ -196,7 +196,7 @@ class SharedLeases:
         return ready
 
     def cut(self) -> bool:
-        """Give out no more of what is under way; false when it is all given out already."""
+        """Give out no more of the present segment; ``False`` if all was given already."""
         with self._arena.lock(Locks.CLAIMS):
             counter = cut(self._counter())
             if counter is not None:

@@ -1,4 +1,4 @@
-"""A process that a cluster's launcher started takes its place in a training on several machines."""
+"""Lets a process that a cluster's launcher started join a training on several machines."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def serve(seat: Seat) -> NoReturn:
     serving.join(LEAVE_SECONDS)
     if keeper is not None and keeper.stdin is not None:
         keeper.stdin.close()
-    os._exit(code)  # a client's thread that is still in torch would abort an interpreter that ends
+    os._exit(code)  # a client's thread in torch would abort an orderly exit
 
 
 if __name__ == "__main__":  # our own launcher starts a server so

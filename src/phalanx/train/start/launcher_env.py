@@ -51,7 +51,7 @@ class Seat:
 
 
 def seat_of(variables: Mapping[str, str], hostname: str) -> Seat | None:
-    """The seat that ``variables`` give; ``None`` alone, or where Phalanx's own launcher did."""
+    """Return the seat of ``variables``; ``None`` alone, or under Phalanx's own launcher."""
     if settings.RANK in variables:
         return None
     found = Variables(variables)
@@ -64,7 +64,7 @@ def seat_of(variables: Mapping[str, str], hostname: str) -> Seat | None:
 
 
 def own_seat(variables: Mapping[str, str]) -> Seat | None:
-    """The seat that Phalanx's own launcher gives a worker of several machines, if that did."""
+    """Return the seat that Phalanx's own launcher gave to a worker of several machines."""
     if {settings.RANK, hosts.MEET} - variables.keys() or settings.ARENA in variables:
         return None
     found = Variables(variables)
@@ -121,7 +121,7 @@ def _by_our_variables(
 def _torchrun(found: Variables, numbers: Numbers, machine: str) -> Seat:
     here = found.number("LOCAL_WORLD_SIZE", least=1, most=numbers[1])
     taken = found.number("MASTER_PORT", least=1, most=65535)
-    # The port is not MASTER_PORT, on which torchrun itself listens.
+    # torchrun itself listens on MASTER_PORT, so take the port beside it.
     beside = None if taken is None else taken + 1 if taken < 65535 else taken - 1
     meeting = address, port = meeting_of(
         found, found.text("MASTER_ADDR"), beside, "the address of process 0, such as 10.0.0.1:29501"
@@ -193,7 +193,7 @@ def _on_this_node(found: Variables) -> int | None:
 
 
 def first_host(text: str) -> str:
-    """``node01`` of ``node[01-04,7],login``; brackets may be several (``rack[1-2]n[01-09]``)."""
+    """Return ``node01`` of ``node[01-04,7],login``, also with several brackets."""
     whole = re.match(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", whole[0]) if whole else ""
 
@@ -258,7 +258,7 @@ def numbers_of(found: Variables, process: str, processes: str) -> Numbers:
 
 
 def meeting_of(found: Variables, address: str, port: int | None, wanted: str) -> tuple[str, int]:
-    """Where process 0 is met: ``PHALANX_MEET`` and ``PHALANX_PORT`` win over the launcher."""
+    """Return where process 0 is met; ``PHALANX_MEET`` and ``PHALANX_PORT`` win."""
     told = found.text(hosts.MEET)
     if told:
         address, told_port = _split(told)

@@ -26,7 +26,7 @@ from phalanx.observe.events.emit import EventWriter
 from phalanx.observe.events.event_types import Data, Finished, Joined, PhaseDone
 from phalanx.train.start.environment import Environment, between_machines, saves_checkpoints
 
-_told = threading.local()  # what this worker has told already: a script may train several times
+_told = threading.local()  # what this worker has reported; a script may train several times
 
 
 class Lifecycle:
@@ -47,7 +47,7 @@ class Lifecycle:
         self._stops_in_order = False
         """Whether others have to be informed, or something saved, before this worker ends."""
         self.stopped = False
-        """Whether this worker was asked to stop, and training goes on, to be ended in order."""
+        """Whether this worker was asked to stop, and trains on until it can end in order."""
         self._obeyed = False
         self._process, self._hears = os.getpid(), False
         if environment.launched:

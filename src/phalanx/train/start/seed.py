@@ -42,7 +42,7 @@ def seed_this_worker() -> None:
 
 @dataclass
 class CommonSeed:
-    """What the generators of all ranks have in common: also the script's own ``manual_seed``."""
+    """The states that generators of all ranks have in common, also after ``manual_seed``."""
 
     states: tuple[bytes, bytes, bytes]
     """The states of Python, NumPy and torch, apart, because a script may seed only one of them."""
@@ -127,7 +127,7 @@ class Streams(CommonSeed):
             _set(self._own_of(self._common))
 
     def put_back(self) -> None:
-        """The script has set torch's state: perhaps to what it was before a seed (``fork_rng``)."""
+        """Follow the script, which has set torch's state, perhaps back (``fork_rng``)."""
         if self._common is None:
             return
         now = _state()

@@ -1,4 +1,4 @@
-"""A state that the script carries from one batch to the next, such as that of an LSTM.
+"""Finds a state that the script carries from one batch to the next, such as that of an LSTM.
 
 It belongs to the samples that it was made of: a worker has to go on with the same columns of each
 global batch, or it would continue somebody else's text.
@@ -20,12 +20,12 @@ REMEDY = "Use run.batches(…, fixed=True): every worker then keeps its columns 
 
 
 class CarriedState:
-    """Watches the batches of a worker among several."""
+    """Watches the batches of one worker among several."""
 
     def __init__(self, models: Sequence[nn.Module], stopwatch: Stopwatch) -> None:
         self._stopwatch = stopwatch
         self.fixed = False
-        """Whether the worker keeps its columns of each global batch in the pass under way."""
+        """Whether the worker keeps its columns of each global batch in the present pass."""
         self._made: dict[nn.Module, tuple[int, list[Tensor]]] = {}
         for module in {m for model in models for m in model.modules()}:
             if isinstance(module, nn.RNNBase):
@@ -45,7 +45,7 @@ class CarriedState:
                 "worker reads next may belong to other sequences",
                 REMEDY,
             )
-        # Kept, so that nothing else gets their memory; detached, so that the graph can go.
+        # Kept, so that nothing else gets their memory; detached, so that their graph is freed.
         self._made[module] = now, [t.detach() for t in tensors_in(outputs[1])]
 
     def _advise(self, error: BaseException) -> str:

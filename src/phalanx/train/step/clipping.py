@@ -37,11 +37,11 @@ class Clipping:
         self._optimizers, self._engine, self._weight = optimizers, engine, weight
         self._ours = ours
         self._clipped: dict[int, list[tuple[Tensor, int]]] = {}
-        """For each optimizer whose sums are clipped, its gradients with their versions."""
+        """The gradients of each optimizer whose sums are clipped, with their versions."""
 
     @torch.no_grad()
     def clip(self, parameters: list[Tensor], limit: float) -> Tensor | None:
-        """Limit the norm of one optimizer's gradients; what it was. ``None``: left to torch."""
+        """Limit the norm of one optimizer's gradients; return it, or ``None``: left to torch."""
         if self._ours or self._engine.parties == 1 or self._weight.loss_scale.scaler is not None:
             return None
         index = self._index(parameters)
@@ -60,8 +60,8 @@ class Clipping:
         return torch.tensor(norm, dtype=like.dtype, device=like.device)
 
     def stands(self, index: int) -> bool:
-        """Whether the step of optimizer ``index`` is that of the clipped sums: nothing has become
-        of its gradients since."""
+        """Whether the step of optimizer ``index`` is that of the clipped sums, because its
+        gradients have not changed since."""
         if index not in self._clipped:
             return False
         known, now = self._clipped.pop(index), self._gradients(index)
@@ -71,7 +71,7 @@ class Clipping:
         )
 
     def _index(self, parameters: list[Tensor]) -> int | None:
-        """The optimizer all of whose parameters these are, and no others that are trained."""
+        """Return the optimizer whose trained parameters are exactly these."""
         given = {id(p) for p in parameters if p.requires_grad}
         for index in range(len(self._optimizers)):
             if given == {id(p) for p in self._parameters(index) if p.requires_grad}:
@@ -93,7 +93,7 @@ _current = _Current()
 
 
 def watch_clipping(clipping: Clipping | None) -> None:
-    """``clip_grad_norm_`` of this thread clips by ``clipping`` from now on, where that can."""
+    """Let ``clip_grad_norm_`` of this thread clip by ``clipping`` from now on, where that can."""
     _current.clipping = clipping
     plain: Any = torch.nn.utils.clip_grad_norm_
     if hasattr(plain, "_phalanx_watches"):

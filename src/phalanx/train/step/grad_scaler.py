@@ -1,4 +1,4 @@
-"""``torch.amp.GradScaler``: in a script's own loop, and as the loss scale of ``float16``.
+"""Supports ``torch.amp.GradScaler``, in a script's own loop and as the loss scale of ``float16``.
 
 ``scaler.step(optimizer)`` checks this worker's gradients alone, and would then step alone. For an
 optimizer that joined it becomes a step of all: gradients are unscaled before they are exchanged,
@@ -49,10 +49,10 @@ class Scaling:
         nonfinite: NonFinite,
         own: GradScaler | None = None,
     ) -> None:
-        """``own``: of the run itself; its gradients are divided where they are copied out."""
+        """Take the optimizers; ``own`` is the run's scaler, applied in copying gradients."""
         self._optimizers, self._nonfinite, self.own = optimizers, nonfinite, own
         self.scalers: dict[int, GradScaler] = {}
-        """The scalers that steps were taken with, by optimizer."""
+        """The scaler with which each optimizer's steps were taken."""
         self._updates = self._one = len(optimizers) == 1
         for optimizer in optimizers:
             _joined[optimizer] = partial(self._by_scaler, step, optimizer)
@@ -61,12 +61,12 @@ class Scaling:
     def _by_scaler(
         self, step: Callable[..., None], optimizer: torch.optim.Optimizer, scaler: GradScaler
     ) -> None:
-        """``scaler.step(optimizer)``: the script itself updates the scaler."""
+        """Do ``scaler.step(optimizer)``; the script itself updates the scaler."""
         self._updates = False
         step(optimizer, scaler=scaler)
 
     def before_step(self, index: int, scaler: GradScaler | None) -> float:
-        """Unscale for a step of optimizer ``index``; returns what the losses were multiplied by."""
+        """Unscale for a step of optimizer ``index``; return what the losses were multiplied by."""
         if scaler is None or not scaler.is_enabled():
             return 1.0
         self.scalers[index] = scaler
@@ -76,7 +76,7 @@ class Scaling:
         stage = scaler._per_optimizer_states[id(optimizer)]["stage"]
         if stage is OptState.STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
-        if scaler.is_enabled() and stage is OptState.READY:  # else the script has done so itself
+        if scaler.is_enabled() and stage is OptState.READY:  # the script has not unscaled itself
             scaler.unscale_(optimizer)
         return scaler.get_scale()
 
@@ -87,7 +87,7 @@ class Scaling:
             scaler.update()
 
     def chosen(self, given: GradScaler | None) -> GradScaler | None:
-        """For a step that was ``given`` this one, or none, where the run has its own."""
+        """Return the run's own scaler, if it has one; refuse one that is ``given`` as well."""
         if given is not None and given.is_enabled():
             raise InputError(
                 "the script has a GradScaler of its own, and --precision float16 scales losses too",
@@ -96,7 +96,7 @@ class Scaling:
         return self.own
 
     def on_step(self, index: int, timing: Timing) -> None:
-        """The scaler hears what all workers found."""
+        """Tell the scaler what all workers found."""
         scaler = self.scalers.get(index)
         self._nonfinite.scale = 1.0 if scaler is None else scaler.get_scale()
         if scaler is not None:
@@ -138,9 +138,9 @@ def _tell(scaler: GradScaler, optimizer: torch.optim.Optimizer, refused: bool) -
 
 
 class LossScale:
-    """What ``--precision float16`` multiplies losses by, so that small gradients do not vanish. Of
-    a run with one optimizer; without a ``scaler`` it is 1. Micikevicius et al., "Mixed precision
-    training" (2018)."""
+    """The factor by which ``--precision float16`` multiplies losses, so that small gradients do not
+    vanish, in a run with one optimizer; without a ``scaler`` it is 1. Micikevicius et al., "Mixed
+    precision training" (2018)."""
 
     def __init__(
         self,
@@ -152,11 +152,11 @@ class LossScale:
         self.forget()
 
     def forget(self) -> None:
-        """The gradients in hand were stepped with, or dropped."""
+        """Forget the gradients in hand, which were stepped with or dropped."""
         self.scaled = self.unscaled = False
-        """A loss was scaled; its gradients were divided, to be read."""
+        """Whether a loss was scaled, and whether its gradients were unscaled to be read."""
         self._seen = self._overflowed = False
-        """The script saw gradients; these were not finite then."""
+        """Whether the script saw gradients, and whether these were not finite then."""
 
     @property
     def value(self) -> float:
@@ -167,21 +167,21 @@ class LossScale:
 
     @property
     def is_missing(self) -> bool:
-        """Whether there are gradients, and none of them is of a loss that was scaled."""
+        """Whether there are gradients, none of which is of a scaled loss."""
         return self.scaler is not None and not self.scaled and bool(self._gradients())
 
     def scale(self, error: Tensor) -> Tensor:
-        """The scaled loss to go backwards from, in place of ``error``."""
+        """Return the scaled loss to go backwards from, in place of ``error``."""
         if self.scaler is None:
             return error
         scale = self.scaler.get_scale()
         if not self.scaled:
-            self._multiply(scale)  # what the script has put there
+            self._multiply(scale)  # the script has put gradients there
         self.scaled = True
         return error * scale
 
     def unscale(self) -> bool:
-        """The script reads gradients of its own loss; returns whether they are others now."""
+        """Unscale gradients, because the script reads them; return whether they have changed."""
         scale = self.value if self.scaled else 1.0
         if scale == 1.0:
             return False
@@ -190,13 +190,13 @@ class LossScale:
         return True
 
     def look(self) -> None:
-        """The script sees gradients, and may hide that a scaled loss overflowed: it may limit each
-        number, or take no step at all."""
+        """Check gradients that the script sees, as it may hide that a scaled loss overflowed: it
+        may limit each number, or take no step at all."""
         if self.scaler is not None and not self._seen:
             self._seen, self._overflowed = True, not are_finite(self._gradients())
 
     def spoil(self) -> None:
-        """A step comes: what overflowed is skipped, whatever the script has made of it."""
+        """Make sure that overflowed gradients are skipped, whatever the script has done."""
         if self._overflowed:
             self._multiply(math.nan)
 

@@ -1,4 +1,4 @@
-"""What a script itself does between two steps: it calls ``backward``, it reads ``.grad``.
+"""Follows what a script does between two steps: it calls ``backward``, it reads ``.grad``.
 
 What it reads is the gradient of the whole batch.
 """
@@ -27,7 +27,7 @@ class GradientReads:
         self._weight, self._ours = weight, ours
         self._owners: dict[int, int] = {}
         self._hooked: dict[int, tuple[int, RemovableHandle]] = {}
-        """For each parameter that is watched for backward passes, its optimizer and the hook."""
+        """The optimizer and the hook of each parameter that is watched for backward passes."""
         self.watch()
 
     def watch(self) -> None:
@@ -74,7 +74,7 @@ class GradientReads:
             return
         trained = ((i, p) for i, o in enumerate(self._optimizers) for p in parameters_of([o]))
         index = self._owners.get(id(parameter))
-        if index is None:  # unless it was added meanwhile
+        if index is None:  # it may have been added meanwhile
             index = next((i for i, p in trained if p is parameter), None)
         if index is None:
             raise InputError(

@@ -1,4 +1,4 @@
-"""How much a worker's gradient counts: by its samples in the batch in hand.
+"""Weighs a worker's gradient by its samples in the present batch.
 
 What a script would compute alone it computes here. A loss is a mean over this worker's part of the
 global batch, so its gradient counts in proportion to that part; a loss that is a sum simply adds
@@ -30,7 +30,7 @@ NEXT_TO_NOTHING = 2.0**-40
 
 
 class GradientWeight:
-    """The measure of the gradients in hand, for each optimizer."""
+    """The scale and weight of the gradients in hand, for each optimizer."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class GradientWeight:
         """Whether a step takes the mean over the samples accumulated for it; else batches add up,
         as in torch."""
         self._batches = 0.0
-        """Since the last step, a shorter one by its samples."""
+        """Batches since the last step; a shorter one counts by its samples."""
         self.pending = 0
         """Batches since the last step, also those this worker had no part in."""
         self.agreed: set[int] = set()
@@ -53,11 +53,11 @@ class GradientWeight:
         self._scales = [1.0] * len(optimizers)
         self._weight = self._part = self._unit = 1.0
         self._counted: Counted | None = None
-        """What the batch in hand counts for, where that is not its samples."""
+        """What the present batch counts for, if that is not its samples."""
         self._weighted = self._unknown = False
-        """Since the last step: a loss did not count for its samples; unknown for what."""
+        """Whether a loss since the last step did not count by samples, or by something unknown."""
         self._looks = 0
-        """Losses of the batch in hand since its last step."""
+        """Losses of the present batch since its last step."""
         self._by_samples = list(self._scales), 1.0
         self._in_hand: tuple[Lease, int] | None = None
 
@@ -67,13 +67,13 @@ class GradientWeight:
         waiting = self.pending and not self.averages
         if waiting and all(get_grad(p) is None for p in parameters_of(self._optimizers)):
             self.loss_scale.back_off()
-            self._forget()  # the script dropped them, and takes no step
+            self._forget()  # the script dropped them without a step
             self.agreed.clear()
         if self._counted is not None and self.pending:
             self._count_by_samples()
         before = self._weight if self.pending and engine.apart else 0.0
         scale, self._weight = self._measure(lease, batch, engine)
-        self._weight += before  # movements are averaged by all samples that they are of
+        self._weight += before  # movements are averaged by all the samples behind them
         self._part, self._looks, self._counted = lease.part * engine.parties, 0, None
         self._unit = engine.parties / lease.whole
         self.pending += 1
@@ -86,7 +86,7 @@ class GradientWeight:
         self._by_samples = list(self._scales), self._weight
 
     def count_sums(self, engine: Engine) -> bool:
-        """The first loss of all turned out to be a sum; returns whether the scales are others."""
+        """Count losses as sums, as the first was one; return whether the scales have changed."""
         if self._sums or self._in_hand is None:
             return False
         self._sums = True
@@ -96,10 +96,10 @@ class GradientWeight:
         return True
 
     def _measure(self, lease: Lease, batch: int, engine: Engine) -> tuple[float, float]:
-        """The scale of the gradients, and the weight by whose sum the exchange divides."""
+        """Return the scale of the gradients, and the weight by whose sum the exchange divides."""
         together = engine.parties > 1
         if not self._sums:
-            # Times the parties, so that equal parts need no multiplication at all.
+            # Multiplied by the parties, so that equal parts need no multiplication at all.
             part = lease.part * engine.parties
             if together:
                 return part, part
@@ -119,15 +119,15 @@ class GradientWeight:
         ]
         if not gradients:
             return scale
-        # A batch that counts nothing is added to what does count: next to nothing, then.
+        # A batch that counts nothing is added to what counts, so it is made almost nothing.
         scale = scale or NEXT_TO_NOTHING
         with torch.no_grad():
             torch._foreach_mul_(gradients, before / scale)
         return scale
 
     def count_as(self, counted: Counted | None) -> bool:
-        """A loss of the batch in hand counts for this; ``None`` is its samples. Returns whether the
-        scales are others now."""
+        """Count a loss of the present batch; ``None`` counts its samples. Return whether the scales
+        have changed."""
         if counted is self._counted is None and self.pending == 1 and not self._looks:
             self._looks = 1  # the first loss of a step, which counts for its samples as expected
             return False
@@ -144,7 +144,7 @@ class GradientWeight:
             return
         if self.pending > 1 or (self._looks > 1 and counted != self._counted):
             if (counted is None or counted.even) and not self._weighted:
-                self._count_by_samples()  # as much for each of them
+                self._count_by_samples()  # which counts as much for each of them
                 return
             raise InputError(
                 "the loss is a weighted mean, and several losses are accumulated for one step",
@@ -166,7 +166,7 @@ class GradientWeight:
         self._scales, self._counted = list(scales), None
 
     def touched(self, index: int) -> None:
-        """A backward pass has added to gradients that were agreed on."""
+        """Note that a backward pass has added to gradients that were agreed on."""
         if index not in self.agreed and not self.loss_scale.unscaled:
             return
         scaled = self.loss_scale.scaler is not None
@@ -181,7 +181,7 @@ class GradientWeight:
     def of_step(
         self, index: int, wanted: float | None = None, *, taken: bool = True
     ) -> tuple[float, float]:
-        """Scale and weight of a step of optimizer ``index``, which is ``taken`` now."""
+        """Return scale and weight of a step of optimizer ``index``; ``taken``: it is taken now."""
         if self._unknown and wanted is None and taken:
             raise InputError(
                 "the loss is a mean over a selection of the batch, which may be of another size "
@@ -192,13 +192,13 @@ class GradientWeight:
         scale, weight = (self._scales[index], self._weight) if wanted is None else (wanted, wanted)
         if self.loss_scale.scaler is not None:
             scale /= self.loss_scale.value
-        if index in self.agreed:  # the same on all workers: together they count once
+        if index in self.agreed:  # the same on all workers, so that they count once together
             scale = weight = self._part
         return (scale / self._batches if self.averages and self._batches else scale), weight
 
     @property
     def scales(self) -> list[float]:
-        """The scale of every optimizer's gradients, if its step came now."""
+        """Return the scale of every optimizer's gradients, as if its step came now."""
         if not self.averages and not self.agreed and self.loss_scale.scaler is None:
             return self._scales
         return [self.of_step(index, taken=False)[0] for index in range(len(self._scales))]
@@ -216,10 +216,10 @@ class GradientWeight:
     # -- checkpoints -------------------------------------------------------------------------
 
     def export_state(self) -> dict[str, Tensor]:
-        """Gradients that wait for their step, and what they count."""
+        """Return gradients that wait for their step, and what they count."""
         if not self.pending:
             return {}
-        scale = self.loss_scale.value  # a resumed run may have another, or none
+        scale = self.loss_scale.value  # a resumed run may have another loss scale, or none
         gradients = {
             f"pending.{i}": gradient.detach().cpu() / scale
             for i, p in enumerate(parameters_of(self._optimizers))

@@ -1,4 +1,4 @@
-"""What a loss is over its batch, read from the graph that made it: a mean, a sum, a weighted mean.
+"""Finds what a loss is over its batch (a mean, a sum, a weighted mean), from its graph.
 
 A gradient counts by its samples, which is right for a mean over them. A sum over the batch, or a
 mean over something else (class weights, tokens that are not ignored), would be wrong in silence.
@@ -17,7 +17,7 @@ from phalanx.core.errors import InputError
 from phalanx.train.engine.engine import Engine
 
 MOST_NODES = 64
-"""Looked at, from the loss downwards: what combines terms is there."""
+"""Most nodes to look at, from the loss downwards; those that combine terms are there."""
 _MEAN, _SUM = 1, 2
 _COMBINES = tuple(f"{name}Backward" for name in ("Add", "Sub", "Rsub", "Mul", "Div", "Neg"))
 _BENDS = ("SqrtBackward", "RsqrtBackward", "PowBackward", "ExpBackward", "LogBackward")
@@ -42,10 +42,10 @@ class LossKind:
     divided: int = 0
     """How many sums are divided by what happens to be the number of samples."""
     even: list[float] = field(default_factory=list)
-    """For each mean over equally many targets of every sample, such as tokens: how many there are
-    in all. Such a mean may be weighted on another worker, so that it is counted alike there."""
+    """For each mean over equally many targets of every sample, such as tokens, the number of all.
+    It may be weighted on another worker, so that it is counted alike there."""
     bends: list[str] = field(default_factory=list)
-    """Functions, not linear, of the whole batch's loss."""
+    """Functions of the whole batch's loss that are not linear."""
     selected: int | None = None
     """Values that a mean was taken over, when they are a selection of the batch."""
     plain: int = 0
@@ -53,15 +53,15 @@ class LossKind:
 
 
 def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
-    """The terms of ``error``, a loss over ``samples``; of fewer than ``least`` no sum tells."""
+    """Find the terms of ``error``, a loss over ``samples``; below ``least`` no sum shows."""
     found = LossKind()
     for node, divisors in _terms(error.grad_fn):
         name = _name(node)
         reduction = getattr(node, "_saved_reduction", None)
         if name.startswith("NllLoss") and (
             reduction == _MEAN or _divide_by(float(node._saved_total_weight), divisors)
-        ):  # a mean over targets, or their sum divided by their weights
-            # In targets, whose number per sample may differ between workers (padding does).
+        ):  # a mean over targets, or a sum divided by their weights
+            # Count targets, whose number per sample may differ between workers (padding does).
             targets, total = node._saved_target.numel(), float(node._saved_total_weight)
             found.selected = targets if targets % samples else found.selected
             if node._saved_weight is not None or total != targets:
@@ -87,14 +87,14 @@ def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
 
 
 def _is_quotient(node: Any, name: str) -> bool:
-    """Divided by something that depends on the batch as well."""
+    """Whether a node divides by something that also depends on the batch."""
     if not name.startswith("DivBackward") or len(node.next_functions) < 2:
         return False
     return not _only_of_parameters(node.next_functions[1][0], _OF_NORMS)
 
 
 def _selected(node: Any, name: str, samples: int) -> int | None:
-    """How many values a mean is over, if the script picked them from the batch (``loss[mask]``)."""
+    """Return how many values a mean is over, if the script picked them (``loss[mask]``)."""
     if name.startswith("MeanBackward0"):
         sizes = tuple(getattr(node, "_saved_self_sym_sizes", ()))
     elif getattr(node, "_saved_reduction", None) == _MEAN and hasattr(node, "_saved_self"):
@@ -107,7 +107,7 @@ def _selected(node: Any, name: str, samples: int) -> int | None:
 
 
 def _picks(node: Any) -> bool:
-    """Whether a selection is a few operations below ``node``."""
+    """Whether there is a selection a few operations below ``node``."""
     waiting, seen = [node], 0
     while waiting and seen < MOST_NODES:
         below = waiting.pop(0)
@@ -128,7 +128,7 @@ _Divisors = tuple[_Divisor, ...]
 
 
 def _terms(root: Any) -> Iterator[tuple[Any, _Divisors]]:
-    """The nodes under additions and scalings, and by what those divide them."""
+    """Yield the nodes below additions and scalings, and by what these divide them."""
     waiting: list[tuple[Any, _Divisors]] = [(root, ())]
     seen = 0
     while waiting and seen < MOST_NODES:
@@ -147,14 +147,14 @@ def _terms(root: Any) -> Iterator[tuple[Any, _Divisors]]:
 
 
 def _is_of_one_number(node: Any, name: str) -> bool:
-    """The mean or sum of a single number is that number: what it is of lies below."""
+    """Whether it is the mean or sum of a single number, which is that number: look below it."""
     reduces = name.startswith(("MeanBackward", "SumBackward"))
     return reduces and tuple(getattr(node, "_saved_self_sym_sizes", (0,))) == ()
 
 
 def _is_mean(node: Any, samples: int, divisors: _Divisors) -> bool:
-    """Divided by the samples in hand, or by all numbers that were added up."""
-    sizes = getattr(node, "_saved_self_sym_sizes", ()) or (samples,)  # of none the product is 1
+    """Whether it is divided by the samples in hand, or by all numbers that were summed."""
+    sizes = getattr(node, "_saved_self_sym_sizes", ()) or (samples,)  # the product of none is 1
     return _divide_by(samples, divisors) or _divide_by(math.prod(sizes), divisors)
 
 
@@ -167,7 +167,7 @@ def _divide(divisors: _Divisors) -> float | None:
 
 
 def _divisor(node: Any, name: str) -> _Divisor | None:
-    """What a node divides by; ``None`` if it does not, or not by one number."""
+    """Return what a node divides by; ``None`` if it does not, or not by one number."""
     if not name.startswith(("MulBackward", "DivBackward")):
         return None
     other = getattr(node, "_saved_other", None)
@@ -192,7 +192,7 @@ def _adds_up(node: Any, name: str, reduction: int | None, samples: int, least: i
 
 
 def _only_of_parameters(node: Any, more: tuple[str, ...] = ()) -> bool:
-    """A penalty on weights: it has no samples, whatever its shape."""
+    """Whether it is a penalty on weights, which has no samples, whatever its shape."""
     if node is None:
         return True
     name = _name(node)
@@ -220,7 +220,7 @@ class Counted:
 
 
 class SumLossError(InputError):
-    """A loss that adds up over the batch, where a mean was expected."""
+    """A loss adds up over the batch, where a mean was expected."""
 
     def __init__(self, what: str, *, whole: bool, over: float | None = None) -> None:
         super().__init__(
@@ -241,7 +241,7 @@ class LossWatch:
         self.sums = sums
         """Whether losses are sums over the batch, not means."""
         self._divided = False
-        """Whether a sum was divided: then also one over a single sample tells."""
+        """Whether a sum was divided; then one over a single sample shows it too."""
         self._parts = parts
         """Whether a loss may be a function of this worker's whole part of the batch."""
 
@@ -250,10 +250,10 @@ class LossWatch:
         return workers > 1 and not self.sums
 
     def check(self) -> None:
-        """After a step: whether all workers see the same."""
+        """Check, after a step, that all workers see the same."""
 
     def weight_of(self, error: Tensor, samples: int) -> Counted | None:
-        """The weight of the loss, if it does not count by its samples; refuses a sum."""
+        """Return the weight of the loss, if it does not count by its samples; refuse a sum."""
         if _is_plain_mean(error.grad_fn, samples):
             return None
         found = inspect_loss(error, samples, least=1 if self._divided else 2)
@@ -282,12 +282,12 @@ class LossWatch:
 
 
 class AdoptedLoss(LossWatch):
-    """Whether the losses of an adopted script are means or sums over the batch: as the first looks.
-    An explicit script declares it. Here every loss has to be of the kind of the first one, and all
-    workers have to have found the same kind: one with a single sample may not be able to tell."""
+    """Finds whether an adopted script's losses are means or sums over the batch, by the first one.
+    An explicit script declares it. Here every loss has to be of the first one's kind, and all
+    workers have to find the same kind: one with a single sample may not be able to tell."""
 
     def __init__(self, engine: Engine, kinds: Tensor) -> None:
-        """``kinds``: what each worker has found, in memory that all see."""
+        """Take ``kinds``: what each worker has found, in memory that all share."""
         super().__init__(parts=engine.workers == 1)
         self._alone, self._rank = engine.workers == 1, engine.rank
         self._kinds, self._settled = kinds.numpy(), False
@@ -312,7 +312,7 @@ class AdoptedLoss(LossWatch):
             self._note(_SUM)
             return None
         except InputError:
-            if not self._alone:  # one worker computes whatever it is
+            if not self._alone:  # a worker alone computes any kind rightly
                 raise
             counted = None
         if self.sums and samples > 1:
@@ -341,7 +341,7 @@ class AdoptedLoss(LossWatch):
 
 
 def _is_plain_mean(node: Any, samples: int) -> bool:
-    """The most frequent loss, recognised at once: a cross entropy that counts every sample once."""
+    """Whether it is the most frequent loss: a cross entropy that counts every sample once."""
     return (
         type(node).__name__ == "NllLossBackward0"
         and node._saved_reduction == _MEAN

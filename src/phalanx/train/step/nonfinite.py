@@ -1,4 +1,4 @@
-"""Steps that were not taken because a gradient was not finite, and weights that are not."""
+"""Counts steps that were refused because a gradient was not finite, and finds bad weights."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _CAUSES = "Look for NaN in the data, a learning rate that is too high, or log(0)
 
 
 class NonFinite:
-    """Counts them; the same on all workers that step together, so that all end alike."""
+    """Counts refused steps, alike on all workers that step together, so that all end alike."""
 
     def __init__(self, environment: Environment, engine: Engine, stopwatch: Stopwatch) -> None:
         self._environment, self._engine, self._stopwatch = environment, engine, stopwatch
         self._most = 1 if environment.settings.on_nonfinite == "stop" else MOST_IN_A_ROW
         self.steps = self.in_a_row = 0
-        """Taken or refused; refused since the last one that was taken."""
+        """How many steps were taken or refused, and how many refused since one was taken."""
         self.scale = 1.0
-        """A ``GradScaler``'s scale; above 1, gradients overflow now and then by design."""
+        """The scale of a ``GradScaler``; above 1, gradients overflow now and then by design."""
 
     def stepped(self, index: int, timing: Timing) -> None:
         self.steps += index >= 0
@@ -50,7 +50,7 @@ class NonFinite:
             self._stopwatch.writer.flush()
             if self._engine.lockstep and not self._engine.apart:
                 with suppress(PeerLost):
-                    self._engine.barrier()  # who tells of it may end last
+                    self._engine.barrier()  # the worker that reports it may end last
             count = "a step was" if self._most == 1 else f"{self._most} steps in a row were"
             raise NotFinite(
                 f"{count} not finite, the last at step {self.steps} ({words}); the weights are "
@@ -58,7 +58,7 @@ class NonFinite:
             )
 
     def _words(self, index: int, whose: Sequence[int]) -> str:
-        """What was not finite, such as ``the loss of worker 1``."""
+        """Say what was not finite, such as ``the loss of worker 1``."""
         if not whose:
             return "the sum of all gradients" if index >= 0 else "the mean of all weights"
         what = "weights" if index < 0 else "scaled gradient" if self.scale > 1.0 else "gradient"
@@ -81,7 +81,7 @@ class NonFinite:
 
 
 def skip_on_device(script: Script, engine: Engine, say: Callable[[str], None]) -> None:
-    """Where the host need not know at once that a step was skipped, it does not wait for it."""
+    """Let the GPU skip steps, where the host need not know at once, so that it does not wait."""
     environment, optimizers = script.environment, script.optimizers
     chosen = environment.settings
     asks = chosen.profile is not None or chosen.on_nonfinite == "stop"
@@ -92,11 +92,11 @@ def skip_on_device(script: Script, engine: Engine, say: Callable[[str], None]) -
 def bad_weights(
     models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
 ) -> str | None:
-    """What is not finite of what was trained, in words."""
+    """Say what of the trained weights is not finite."""
     trained = [p.detach() for p in parameters_of(optimizers)]
     if not all(map(are_sound, _by_device(trained))):
         return "the weights are not finite"
-    # Only statistics of batches: a mask may well be infinite.
+    # Only statistics of batches are checked: a mask may well be infinite.
     statistics = {
         name: buffer
         for model in models
@@ -110,7 +110,7 @@ def bad_weights(
 
 
 def _by_device(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """The tensors by device, so that each device is waited for once."""
+    """Group the tensors by device, so that each device is waited for once."""
     found: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         found.setdefault(tensor.device, []).append(tensor)

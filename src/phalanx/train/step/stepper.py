@@ -1,4 +1,4 @@
-"""From a loss to updated parameters: a step, and the guards around it."""
+"""Goes from a loss to updated parameters: takes steps, and refuses others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from phalanx.train.step.nonfinite import NonFinite
 from phalanx.train.step.stopwatch import Stopwatch
 
 Look = Callable[[Tensor, Tensor | None], None]
-"""Given a loss that goes backwards, and what it is multiplied by."""
+"""Called with a loss that goes backwards, and what it is multiplied by."""
 
 
 class Stepper:
@@ -45,7 +45,7 @@ class Stepper:
         self._weight, self._stopwatch, self._losses = weight, stopwatch, losses
         nonfinite = self._nonfinite = NonFinite(script.environment, engine, stopwatch)
         self.ours = Inside()
-        """Entered when Phalanx, not the script, steps, saves, loads or reads gradients."""
+        """Entered while Phalanx, not the script, steps, saves, loads or reads gradients."""
         self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
         self._reads = GradientReads(script, engine, weight, self.ours)
         self._clipping = Clipping(list(optimizers), engine, weight, self.ours)
@@ -59,17 +59,17 @@ class Stepper:
         """Whether batches come from ``run.batches``; whether training is over."""
         self._clip: float | None = None
         self.not_finite: NotFinite | None = None
-        """Of a step that was judged where nothing can be raised."""
+        """A refused step that was judged where no error can be raised."""
         self.keeps_gradients = False
-        """Whether gradients are there after a step, until the script zeroes them."""
+        """Whether gradients stay after a step, until the script zeroes them."""
         self.watchers: list[Callable[[], None]] = []
         """Called after each step."""
         self.refused: InputError | RunStopped | None = None
-        """A script may have caught it, and gone on, or could not be reached by it."""
+        """An error that the script may have caught and ignored, or that could not reach it."""
         device, timed = script.environment.device, engine.workers > 1 or engine.timed
         self._device, self._waits_for_device = device, timed and device.type == "cuda"
-        """A GPU's gradient is there when it has computed it, not when it was asked to: else its
-        speed would look like that of the asking. The exchange would wait for it anyway."""
+        """Whether to wait for a GPU, whose gradient is there when it was computed, not when it was
+        asked for. Its speed would be wrong otherwise, and the exchange would wait anyway."""
 
     def open(self) -> None:
         """Begin a pass over the data."""
@@ -91,7 +91,7 @@ class Stepper:
             self._looked = False
 
     def _look_at(self, error: Tensor) -> None:
-        """A loss is about to go backwards."""
+        """Look at a loss that is about to go backwards."""
         self.losses += 1
         engine, samples, losses = self._engine, self._stopwatch.batch_samples, self._losses
         seen = error.grad_fn is not None and samples > 0 and losses.looks(engine.workers)
@@ -111,7 +111,7 @@ class Stepper:
             self._exchange.begin_batch(self._weight.scales)
 
     def _see_backward(self, error: Tensor, factor: Tensor | None) -> None:
-        """The script called ``error.backward()`` itself."""
+        """Note that the script called ``error.backward()`` itself."""
         if not self.in_batch or self._looked:
             return
         if self._weight.loss_scale.scaler is not None:
@@ -184,7 +184,7 @@ class Stepper:
             stepped()
 
     def note(self, known: torch.optim.Optimizer | None = None) -> None:
-        """The script has made a step itself, which counts as one of this training."""
+        """Count a step that the script has made itself as one of this training."""
         self._exchange.worked(*self._stopwatch.worked())
         ready = self._stopwatch.clock.now()
         self._engine.directives.look()
@@ -203,8 +203,8 @@ class Stepper:
         )
 
     def agree_on_pending(self) -> None:
-        """Training ends before accumulated gradients were stepped with: they become those of the
-        whole batch, in case the script goes on with them. Collective."""
+        """Agree on accumulated gradients that no step used before the training ends: they become
+        those of the whole batch, in case the script continues with them. Collective."""
         engine, weight = self._engine, self._weight
         if not weight.pending or engine.parties == 1 or not engine.lockstep:
             return
@@ -233,13 +233,13 @@ class Stepper:
             self._stopwatch.agreed(began, total)
 
     def judge_pending(self) -> None:
-        """Hear of all steps that a GPU may have skipped."""
+        """Learn of all steps that a GPU may have skipped."""
         for timing in self._exchange.settle():
             self._scaling.on_step(0, timing)
             self._stopwatch.judged(timing)
 
     def end_pass(self) -> None:
-        """``judge_pending``, where a generator may be closed, and nothing can be raised."""
+        """Do ``judge_pending`` where a generator may be closed, and no error can be raised."""
         self.in_batch = False
         try:
             self.judge_pending()
@@ -252,11 +252,11 @@ class Stepper:
         self._reads.watch()
 
     def leave_scalers(self) -> None:
-        """The script's gradient scalers call its optimizers themselves, as alone."""
+        """Let the script's gradient scalers call its optimizers themselves, as alone."""
         self._scaling.end()
 
     def close(self) -> None:
-        """Training is over; several workers do not step any more."""
+        """End the training; several workers take no steps any more."""
         self._over = self._engine.workers > 1
         self._weight.loss_scale.unscale()  # the script may go on with gradients that were left
         self._guard.end()
@@ -306,8 +306,8 @@ _current = _Current()
 
 
 def watch_backward(look: Look | None) -> Look | None:
-    """``look`` at each loss that this thread sends backwards, and at what it is multiplied by:
-    ``loss.backward()`` calls ``torch.autograd.backward``. Returns what looked before."""
+    """Call ``look`` for each loss that this thread sends backwards, with its factor:
+    ``loss.backward()`` calls ``torch.autograd.backward``. Return what was called before."""
     before, _current.look = _current.look, look
     plain: Any = torch.autograd.backward
     if look is None or hasattr(plain, "_phalanx_watches"):

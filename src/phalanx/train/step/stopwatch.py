@@ -1,4 +1,4 @@
-"""Stamps of the step under way, and the sums of the epoch."""
+"""Takes the times of the present step, and the sums of the epoch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.sync.strategy import Timing
 
 @dataclass
 class EpochSums:
-    """What this rank saw of an epoch."""
+    """Sums of what this rank saw of an epoch."""
 
     samples: int = 0
     losses: int = 0
@@ -25,7 +25,7 @@ class EpochSums:
     correct: float | Tensor = 0.0
 
     def judge(self, outputs: Tensor, targets: Tensor) -> None:
-        """``outputs`` are scores of classes."""
+        """Count right classes; ``outputs`` are their scores."""
         right = (outputs.detach().argmax(1) == targets).sum()
         if isinstance(self.correct, Tensor):
             self.correct.add_(right)
@@ -48,7 +48,7 @@ class EpochSums:
 
 @dataclass
 class Stopwatch:
-    """One step begins when data are asked for and ends when the parameters are updated."""
+    """Measures steps, each from asking for data to updated parameters."""
 
     clock: Clock
     writer: EventWriter
@@ -64,7 +64,7 @@ class Stopwatch:
     """This worker's samples of the batch before."""
     batches: int = 0
     loss_samples: int | None = None
-    """Samples of the current batch that its loss is the mean of, where these are fewer."""
+    """Samples of the current batch over which its loss is the mean, if they are fewer."""
     _loss: float | None = None
     _losses: list[tuple[float | Tensor, int]] = field(default_factory=list)
     """Losses of the current step, which count if the step does."""
@@ -75,7 +75,7 @@ class Stopwatch:
     _last: float = 0.0
 
     def asked(self) -> float:
-        """The worker asks for its next batch."""
+        """Note that the worker asks for its next batch; return the time."""
         now = self.clock.now()
         if self._began is None:
             self._began = now
@@ -90,13 +90,13 @@ class Stopwatch:
         self.sums.samples += samples
 
     def recount(self, samples: int) -> None:
-        """The batch in hand turned out to have so many."""
+        """Correct the samples of the present batch."""
         self.sums.samples += samples - self.batch_samples
         self._samples += samples - self.batch_samples
         self.batch_samples = samples
 
     def loss(self, error: Tensor, *, summed: bool = False) -> None:
-        """The mean loss of the batch in hand; of one that is ``summed``, per sample."""
+        """Add the mean loss of the present batch; of one that is ``summed``, per sample."""
         samples = self.batch_samples if self.loss_samples is None else self.loss_samples
         value = error.detach() / max(1, samples) if summed else error
         if value.is_cpu:  # reading it elsewhere would make the host wait
@@ -123,12 +123,12 @@ class Stopwatch:
                 sums.add_loss(value, samples)
 
     def worked(self) -> tuple[int, float]:
-        """Samples of the step in hand, and the seconds since it began."""
+        """Return the samples of the present step, and the seconds since it began."""
         began = self._last if self._began is None else self._began
         return self._samples, max(0.0, self.clock.now() - began)
 
     def agreed(self, began: float, timing: Timing) -> None:
-        """Workers that train apart have come together, since ``began``."""
+        """Note that workers that train apart have come together, since ``began``."""
         self.writer.rows.append((
             self.epoch, began, 0, 0.0, 0.0, timing.send, timing.wait,
             timing.reduce, timing.update, timing.settle, 0, None,
@@ -136,8 +136,8 @@ class Stopwatch:
         self.bytes_sent += timing.bytes_sent
 
     def stepped(self, ready: float, timing: Timing, scale: float = 1.0) -> None:
-        """The exchange that began at ``ready`` (the gradient is there) is over. ``scale`` is what
-        the script has multiplied its losses by."""
+        """End a step whose exchange began at ``ready``, when its gradient was there. ``scale`` is
+        the factor by which the script multiplied its losses."""
         losses, self._losses = self._losses, []
         if scale != 1.0:
             losses = [(value / scale, samples) for value, samples in losses]

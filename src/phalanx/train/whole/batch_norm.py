@@ -1,4 +1,4 @@
-"""Batch norm and cross entropy inside a shared call: over the whole batch, not this worker's rows.
+"""Batch norm and cross entropy in a shared call: over the whole batch, not this worker's rows.
 
 One small exchange on the way forward (how many values, their mean, their spread, which are put
 together as by Chan, Golub and LeVeque, "Updating formulae", 1979), and one on the way back (Ioffe
@@ -39,7 +39,7 @@ def batch_norm(
 
 
 def _statistics(rows: Rows, x: Tensor) -> tuple[float, Tensor, Tensor]:
-    """The count of values per channel, and each channel's mean and variance."""
+    """Return the count of values per channel, and each channel's mean and variance."""
     dims, number = _dims(x), x.dtype if x.dtype == torch.float64 else torch.float32
     counted, values = x.numel() // x.shape[1], x.to(number)
     mean = values.sum(dims) / counted
@@ -58,8 +58,8 @@ def _statistics(rows: Rows, x: Tensor) -> tuple[float, Tensor, Tensor]:
 
 
 class _Normalise(Operator):
-    """``(x - mean) / deviation * weight + bias``; mean and deviation depend on the rows of all
-    workers. What does not is left to torch's kernels for evaluations."""
+    """Computes ``(x - mean) / deviation * weight + bias``, where mean and deviation depend on the
+    rows of all workers. What does not is left to torch's kernels for evaluations."""
 
     @staticmethod
     def forward(
@@ -103,7 +103,7 @@ def _by_channel(values: Tensor, x: Tensor) -> Tensor:
 
 
 def _composed(rows: Rows, x: Tensor, count: float, eps: float) -> Tensor:
-    """The same of operations that autograd knows all derivatives of."""
+    """Compute the same by operations of which autograd knows all derivatives."""
 
     def mean_of(values: Tensor) -> Tensor:
         own = values.sum(_dims(x), keepdim=True)

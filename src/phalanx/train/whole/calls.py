@@ -45,7 +45,7 @@ _plain_hook = Tensor.register_hook
 _plain_checkpoint = torch.utils.checkpoint._checkpoint_without_reentrant_generator
 
 MOST_KINDS = 64
-"""Ways of calling one module that are looked into; more are computed whole."""
+"""Most ways of calling one module that are examined; further ones are computed whole."""
 
 
 @dataclass
@@ -53,13 +53,13 @@ class _Kind:
     """One way of calling a model: with tensors of these types, in this mode."""
 
     plan: RowPlan | None
-    """``None``: it cannot be shared out."""
+    """How it is shared out; ``None`` if it cannot be."""
     draws_alike: bool = False
     """Whether its random numbers have to be those of one process in all calls."""
     meaning: int = 0
     calls: int = 0
     compared: int = 1
-    """The call after which it was compared last."""
+    """The call after which it was last compared."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class _Known:
     kinds: dict[Any, _Kind] = field(default_factory=dict)
     others: _Kind = field(default_factory=lambda: _Kind(None))
     small: int = 0
-    """Small batches that could not be shared out."""
+    """How many small batches could not be shared out."""
 
 
 class SharedCalls(CallState):
@@ -84,15 +84,15 @@ class SharedCalls(CallState):
         self._collective, self._shares, self._say_once = collective, shares, say_once
         self._known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
         self.own_stream: Tensor | None = None
-        """The state of random numbers inside calls, where this worker has its own."""
+        """The state of random numbers inside calls, if this worker has its own."""
         self.alone_left = 0
-        """Steps to come in which the random numbers of calls are those of one process."""
+        """How many steps to come use the random numbers of one process in calls."""
         self._alone = False
         """Whether the random numbers of the newest shared call were those of one process."""
         self.trained = 0
-        """Rows of the largest shared call with gradients since the last step, all workers'."""
+        """Rows of the largest shared call with gradients since the last step, of all workers."""
         self.computed = 0
-        """And how many of them were this worker's."""
+        """How many of those rows this worker computed."""
 
     # -- a call ------------------------------------------------------------------------------
 
@@ -161,13 +161,13 @@ class SharedCalls(CallState):
         if how >= 0:
             return gathered(rows, how, value)
         graph = value.requires_grad and torch.is_grad_enabled()
-        # A common value is the mean of equal ones: so its gradient is counted once.
+        # A common value is the mean of equal ones, so its gradient is counted once.
         return averaged(rows, value) if how == MEAN or graph else value
 
     @contextmanager
     def _numbers(self, rows: Rows) -> Iterator[None]:
-        """Torch's random numbers inside a call: each worker's own, or those of a whole call.
-        Outside, they go on alike on all workers."""
+        """Set torch's random numbers inside a call: each worker's own, or those of a whole call.
+        Outside they continue alike on all workers."""
         if self._alone:
             with RowRandom(rows.mine, rows.start, rows.total):
                 yield
@@ -185,7 +185,7 @@ class SharedCalls(CallState):
             generator.set_state(outside)
 
     def computed_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function`` of a checkpoint, which on the way back is of the same rows as before."""
+        """Wrap a checkpoint's ``function``, so that it has the same rows on the way back."""
         rows, alone = self.rows, self._alone
         assert rows is not None
 
@@ -216,7 +216,7 @@ class SharedCalls(CallState):
         kind.meaning = meaning_of(name, leaves.shapes)
         if kind.plan is None and _most_rows(leaves) < 2 * self._collective.workers:
             known.small += 1
-            if known.small <= 4:  # a small batch tells little of the next one
+            if known.small <= 4:  # a small batch tells little about the next one
                 return kind
         known.kinds[key] = kind
         if kind.plan is None:
@@ -227,7 +227,7 @@ class SharedCalls(CallState):
         return kind
 
     def _new_kind(self, module: nn.Module, leaves: Leaves, slots: Sequence[Slot]) -> _Kind:
-        """Collective. Computes the call whole and shared, and puts everything back."""
+        """Compute a call whole and shared, and put everything back. Collective."""
         if not watches_calls(module):
             for plan in candidates(leaves):
                 rows = rows_of(leaves, plan)
@@ -238,7 +238,7 @@ class SharedCalls(CallState):
         return _Kind(None)
 
     def _compare_inputs(self, kind: _Kind, leaves: Leaves) -> None:
-        """Collective. Unlike processors round differently, but they see the same batches."""
+        """Compare the inputs of all workers; unlike processors round differently. Collective."""
         mine = signature(leaves)
         told = self._collective.sum(mine, kind.meaning).tolist()
         own, scale = mine.tolist()
@@ -277,7 +277,7 @@ _sharing = _Sharing()
 
 
 def share_calls(calls: SharedCalls | None) -> None:
-    """From now on this worker shares out its calls of models; ``None``: it does no longer."""
+    """Share out this thread's calls of models from now on; ``None``: no longer."""
     _sharing.calls = calls
     if calls is not None and nn.Module.__call__ is _plain_call:
         setattr(nn.Module, "__call__", _call)  # noqa: B010
@@ -309,7 +309,7 @@ def _batch_norm(
         return _plain_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     if calls.rows is None:
         calls.exchanges = True
-        if calls.dry:  # of a single row torch would refuse to make statistics
+        if calls.dry:  # for a single row torch refuses to compute statistics
             running_mean, running_var = (
                 input.new_zeros(input.shape[1]),
                 input.new_ones(input.shape[1]),

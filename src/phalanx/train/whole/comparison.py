@@ -1,4 +1,4 @@
-"""Whether a call of a module can be shared out: it is computed whole and in parts, and compared.
+"""Finds whether a call of a module can be shared out, by computing it whole and in parts.
 
 Nothing stays of it: what the module keeps is put back. Parameters that are all zero are compared
 as if they were not, for what they will let through after a step.
@@ -20,7 +20,7 @@ from phalanx.train.whole.row_plan import COMMON, NOT_ROWS, Leaves, RowPlan, RowR
 
 
 class CallState:
-    """What is under way on this worker."""
+    """The state of the call that this worker is computing."""
 
     def __init__(self) -> None:
         self.plain = nn.Module.__call__
@@ -28,13 +28,13 @@ class CallState:
         self.rows: Rows | None = None
         """The rows of the current shared call."""
         self.exchanges = self.hooked = False
-        """Whether what was computed exchanges something in parts; or has its gradients watched."""
+        """Whether the call exchanges something in parts, and whether its gradients are watched."""
         self.dry = False
         """Whether a part is only tried, by this worker alone."""
 
     @contextmanager
     def within(self, rows: Rows | None) -> Iterator[None]:
-        """Calls of modules are part of the one under way: of these rows, or of all."""
+        """Within this context, calls of modules belong to the present one: of ``rows``, or all."""
         before = self.inside, self.rows
         self.inside, self.rows = True, rows
         try:
@@ -44,15 +44,15 @@ class CallState:
 
 
 class Comparison:
-    """Collective: all workers make the same ones in the same order."""
+    """Compares calls. Collective: all workers make the same comparisons in the same order."""
 
     def __init__(self, calls: CallState, module: nn.Module, leaves: Leaves, rows: Rows) -> None:
         self._calls, self._module, self._leaves, self._rows = calls, module, leaves, rows
         self.draws_alike = False
-        """Whether the call draws random numbers that are not of single rows."""
+        """Whether the call draws random numbers that do not belong to single rows."""
 
     def plan(self, plan: RowPlan, slots: Sequence[Slot]) -> RowPlan | None:
-        """``plan`` with what its outputs are, if parts of them are those of the whole."""
+        """Return ``plan`` with what its outputs are, if parts of them equal those of the whole."""
         state = ModuleState(self._module)
         parameters = {id(where[name]): _not_zero(where[name]) for where, name in slots}
         try:
@@ -63,13 +63,13 @@ class Comparison:
                     whole = self._once(given, None)
             except InputError:
                 raise
-            except Exception:  # of which the script learns when it computes it by itself
+            except Exception:  # the script meets the error when it computes the call by itself
                 return None
             after, kept = state.now(), all(map(_equal, given, self._leaves.values))
             outside = reaches_outside(whole.values, None)
             outside.update((id(where[name]), where[name]) for where, name in slots)
             if self._calls.exchanges and not self._all(self._part(plan, slots, alone=True)):
-                return None  # some workers would wait for others that failed
+                return None  # or some workers would wait for others that failed
             state.put_back()
             part = self._part(plan, slots)
             fits = part is not None and kept and state.same_as(after) and not self._calls.hooked
@@ -80,7 +80,7 @@ class Comparison:
             state.put_back()
 
     def _all(self, part: Leaves | None) -> bool:
-        """Collective: whether all workers could compute their parts."""
+        """Return whether all workers could compute their parts. Collective."""
         there = self._rows.collective.sum(torch.tensor([float(part is not None)]))
         return int(there) == len(self._rows.sizes)
 
@@ -95,7 +95,7 @@ class Comparison:
                 return self._once(values, None if alone else self._rows)
         except (InputError, KeyboardInterrupt):
             raise
-        except Exception:  # a model that wants its constant batch size
+        except Exception:  # for example of a model that wants its constant batch size
             return None
         finally:
             self._calls.dry = False
@@ -129,7 +129,7 @@ class Comparison:
         return kinds
 
     def _agreed(self, plan: RowPlan, kinds: Sequence[int] | None) -> RowPlan | None:
-        """A plan, if all workers found the same. A part may look common to one of them only."""
+        """Return a plan that all workers agree on: a part may look common to one of them."""
         collective = self._rows.collective
         told = collective.sum(torch.tensor([float(kinds is None)]))
         if float(told) or kinds is None:
@@ -146,7 +146,7 @@ class Comparison:
 def entered_values(
     rows: Rows, values: list[Any], plan: RowPlan, slots: Sequence[Slot], *, changed: Any = None
 ) -> tuple[list[Any], dict[int, Tensor]]:
-    """This worker's arguments, and what modules find in place of their parameters."""
+    """Return this worker's arguments, and what modules find in place of their parameters."""
     grads = torch.is_grad_enabled()
     common = {id(where[name]): where[name] for where, name in slots}
     if changed is not None:
@@ -180,7 +180,7 @@ def _detached(value: Any) -> Any:
 
 
 def _copies(values: Sequence[Any]) -> list[Any]:
-    """A model may write into what it is given."""
+    """Copy values, because a model may write into what it is given."""
     return [
         v.detach().requires_grad_(_wants(v) and torch.is_grad_enabled()).clone()
         if isinstance(v, Tensor)

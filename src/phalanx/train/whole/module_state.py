@@ -1,4 +1,4 @@
-"""What a model keeps between its calls, beside parameters: to be put back, and to be compared.
+"""Saves, restores and compares what a model keeps between its calls, besides parameters.
 
 That is all that can be reached from its attributes, from what its methods know by global names or
 closures, and the states of random number generators.
@@ -23,9 +23,9 @@ from phalanx.train.whole.row_plan import near
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MOST = 1 << 24
-"""Numbers of a tensor of which a copy is made."""
+"""Most numbers of a tensor that is copied."""
 _OF_RNN = {"_flat_weights", "_flat_weight_refs"}
-"""Torch finds the parameters again by itself."""
+"""Attributes that torch itself makes again from the parameters."""
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 Slot = tuple[Any, Any]
 
@@ -44,7 +44,7 @@ class ModuleState:
                 stack.extend(_inside(held))
 
     def now(self) -> Any:
-        """What is kept, in memory of its own."""
+        """Return what is kept, in memory of its own."""
         drawn = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
         names = [get() for get, _ in self._names]
         return _frozen([self._module, names, *drawn], set())
@@ -63,14 +63,14 @@ class ModuleState:
 
 
 def _opaque(held: Any) -> bool:
-    """An object that is not looked into."""
+    """Whether an object is not looked into."""
     home = type(held).__module__ or ""
     strange = isinstance(held, type | FunctionType | nn.Parameter) or not hasattr(held, "__dict__")
     return strange or home.split(".")[0] in ("torch", "numpy", "phalanx", "builtins", "threading")
 
 
 def _copy(held: Any) -> Any:
-    """What is needed to put ``held`` back as it is; ``None``: nothing."""
+    """Return what is needed to put ``held`` back as it is; ``None``: nothing."""
     if isinstance(held, (*_PLAIN, UninitializedParameter)):
         return None
     if isinstance(held, Tensor):
@@ -97,7 +97,7 @@ def _inside(held: Any) -> list[Any]:
 
 
 def _put_back(held: Any, had: Any) -> None:
-    """Nothing is written where nothing has changed, and autograd does not see it."""
+    """Put values back, writing only where something has changed, unseen by autograd."""
     if isinstance(held, Tensor):
         if not torch.equal(held.detach(), had):
             held.data.copy_(had)
@@ -118,7 +118,7 @@ def _put_back(held: Any, had: Any) -> None:
 def _frozen(held: Any, seen: set[int]) -> Any:
     if isinstance(held, (*_PLAIN, UninitializedParameter)):
         return held if isinstance(held, _PLAIN) else id(held)
-    if isinstance(held, nn.Parameter):  # few models write into these, and they are large
+    if isinstance(held, nn.Parameter):  # few models write into parameters, which are large
         return [id(held), held.detach().sum()]
     if id(held) in seen:
         return "seen"
@@ -158,7 +158,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _outer_names(module: nn.Module) -> list[tuple[Callable[[], Any], Callable[[Any], None]]]:
-    """What methods of its own classes know from outside: how to get each, and to put it back."""
+    """Find what methods of its own classes use from outside: return how to get and to set each."""
     found: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
     classes = {c: None for m in module.modules() for c in type(m).__mro__}
     for kind in classes:
@@ -181,8 +181,8 @@ def _outer_names(module: nn.Module) -> list[tuple[Callable[[], Any], Callable[[A
 
 
 def survey(module: nn.Module) -> tuple[list[Any], list[Slot], bool]:
-    """How it is set; where parameters that want gradients are; whether it can be shared out. It is
-    looked at before every call, so this does no more than it has to."""
+    """Return its settings, where parameters that want gradients are, and whether it can be shared
+    out. This is done before every call, so it does no more than it has to."""
     mode: list[Any] = []
     slots: list[Slot] = []
     stack, seen, whole = [module], set(), True
@@ -192,7 +192,7 @@ def survey(module: nn.Module) -> tuple[list[Any], list[Slot], bool]:
         if id(inner) in seen:
             continue
         seen.add(id(inner))
-        if "_parameters" not in own:  # a compiled script
+        if "_parameters" not in own:  # it is a compiled script
             return mode, slots, False
         mode.append(inner.training)
         if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"]:
@@ -205,14 +205,14 @@ def survey(module: nn.Module) -> tuple[list[Any], list[Slot], bool]:
                 whole = whole and type(parameter) is not UninitializedParameter
                 if parameter.requires_grad:
                     slots.append((parameters, name))
-        if own.get("sparse") is True:  # gradients of a few rows, which are not added up
+        if own.get("sparse") is True:  # gradients of a few rows, which cannot be summed
             whole = False
         stack.extend(child for child in own["_modules"].values() if child is not None)
     return mode, slots, whole
 
 
 def watches_calls(module: nn.Module) -> bool:
-    """Whether the script looks into calls, of which it would see a part."""
+    """Whether the script looks into calls, where it would see only a part."""
     for inner in module.modules():
         for kind in _HOOKS:
             for hook in getattr(inner, kind, {}).values():
@@ -222,7 +222,7 @@ def watches_calls(module: nn.Module) -> bool:
 
 
 class _IfThere:
-    """A hook of a parameter, for which no worker may have found a gradient."""
+    """A hook of a parameter, which may get no gradient on any worker."""
 
     def __init__(self, hook: Callable[[Tensor], Any]) -> None:
         self._hook = hook
@@ -232,7 +232,7 @@ class _IfThere:
 
 
 def spare_hooks(slots: Sequence[Slot]) -> None:
-    """Autograd tells hooks of parameters that a shared call has not used; alone it would not."""
+    """Keep hooks of parameters from being called without a gradient, as in a shared call."""
     for where, name in slots:
         for key, hook in (where[name]._backward_hooks or {}).items():
             if not isinstance(hook, _IfThere):

@@ -23,7 +23,7 @@ from phalanx.sync.reduce.worker_collective import WorkerCollective, meaning_of
 
 @dataclass(frozen=True)
 class Rows:
-    """How many rows of a batch each worker computes."""
+    """The rows of a batch that each worker computes."""
 
     collective: WorkerCollective
     sizes: tuple[int, ...]
@@ -45,7 +45,7 @@ class Rows:
         return self.mine / self.total
 
     def own(self, whole: Tensor, dim: int) -> Tensor:
-        """This worker's rows; each may have become several, as where sequences become tokens."""
+        """Return this worker's rows; each may have become several (sequences, then tokens)."""
         each = whole.shape[dim] // self.total
         return whole.narrow(dim, each * self.start, each * self.mine)
 
@@ -66,7 +66,7 @@ class Operator(Function):
 
 
 class _Enter(Operator):
-    """Common values are used for partial results: the identity, whose gradient is the sum."""
+    """Uses common values for partial results: the identity, whose gradient is the sum."""
 
     @staticmethod
     def forward(ctx: Any, rows: Rows, *common: Tensor) -> tuple[Tensor, ...]:
@@ -80,7 +80,7 @@ class _Enter(Operator):
 
 
 class _Sum(Operator):
-    """Partial values become their sum, which is common; ``None`` where no worker has one."""
+    """Sums partial values into a common one; ``None`` if no worker has one."""
 
     @staticmethod
     def forward(
@@ -98,7 +98,7 @@ class _Sum(Operator):
 
 
 class _Gather(Operator):
-    """Partial rows become the whole, which is common."""
+    """Gathers partial rows into the whole, which is common."""
 
     @staticmethod
     def forward(ctx: Any, rows: Rows, dim: int, part: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class _Gather(Operator):
 
 
 class _Own(Operator):
-    """This worker's rows of something common."""
+    """Takes this worker's rows of something common."""
 
     @staticmethod
     def forward(ctx: Any, rows: Rows, dim: int, whole: Tensor) -> Tensor:
@@ -148,9 +148,9 @@ def own(rows: Rows, dim: int, whole: Tensor) -> Tensor:
 
 
 def reaches_outside(values: Sequence[Any], known: dict[int, Tensor] | None) -> dict[int, Tensor]:
-    """What results depend on that did not enter the call, among ``known``; ``None``: anything. Of
-    that the gradient would be this worker's alone. A checkpoint that goes backwards by itself hides
-    what it depends on, so it counts as well."""
+    """Return what of ``known`` results depend on without its entering the call; ``None``: anything.
+    Its gradient would be this worker's alone. A checkpoint that goes backwards by itself hides what
+    it depends on, so it counts as well."""
     found: dict[int, Tensor] = {}
     tensors = [v for v in values if isinstance(v, Tensor) and v.requires_grad]
     found.update((id(v), v) for v in tensors if v.grad_fn is None)
@@ -169,7 +169,7 @@ def reaches_outside(values: Sequence[Any], known: dict[int, Tensor] | None) -> d
 
 
 def averaged(rows: Rows, part: Tensor) -> Tensor:
-    """The mean over rows of each worker's mean over its rows."""
+    """Return the mean over rows of each worker's mean over its rows."""
     (found,) = summed(rows, [part * rows.weight], [part])
     assert found is not None
     return found
@@ -182,7 +182,7 @@ _GRADIENTS = meaning_of("gradients")
 def _add_up(
     collective: WorkerCollective, like: Sequence[Tensor], partial: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """In one flat tensor for each type of number, with a mark for each value that is there."""
+    """Sum values in one flat tensor per dtype, with a mark for each value that is there."""
     found: list[Tensor | None] = [None] * len(like)
     kinds: dict[torch.dtype, list[int]] = {}
     for index, value in enumerate(like):

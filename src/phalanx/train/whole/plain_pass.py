@@ -1,5 +1,5 @@
-"""One pass over a script's own loader, read as the script alone would read it; or over batches that
-the script makes itself, of which nothing else is known.
+"""Reads one pass over a script's own loader as the script alone would; or counts steps on batches
+that the script makes itself, of which nothing else is known.
 
 Those are taken in passes of so many steps, so that such a training has figures, checkpoints and
 places where it can be stopped.
@@ -28,11 +28,11 @@ from phalanx.train.whole.whole_engine import WholeEngine
 
 K = TypeVar("K")
 UNKNOWN = 1 << 40
-"""Batches of a loader that does not say how many it has."""
+"""The batches of a loader that does not say how many it has."""
 
 
 class _Places:
-    """Numbers that nobody reads by: the loader has an order of its own."""
+    """Stands for numbers by which nobody reads, because the loader has its own order."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -45,7 +45,7 @@ class _Places:
 
 
 class PlainPass(Reader):
-    """A pass over a script's loader. If its batches differ in size, each counts as a sample."""
+    """A pass over a script's loader. If batches differ in size, each counts as one sample."""
 
     shuffle = background = drop_last = False
 
@@ -55,7 +55,7 @@ class PlainPass(Reader):
         self.batch = batch
         self.order: Any = _Places(samples)
         self.left = False
-        """Whether the script has left its loop, perhaps to go on with the same iterator."""
+        """Whether the script has left its loop, perhaps to continue with the same iterator."""
 
     @staticmethod
     def of(loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> PlainPass:
@@ -63,13 +63,13 @@ class PlainPass(Reader):
 
     @staticmethod
     def of_steps(count: int) -> PlainPass:
-        """Steps on batches that the script makes."""
+        """Make a pass of so many steps on batches that the script makes."""
         steps = PlainPass(count, 1, lambda: itertools.repeat(None, count))
         steps.start()
         return steps
 
     def start(self) -> None:
-        """Begin to read, but only after a child that reads for itself has been forked: a loader's
+        """Begin to read, but only after a child that reads for itself was forked: a loader's
         processes and their queues belong to one process."""
         self.batches = self._begin()
 
@@ -77,7 +77,7 @@ class PlainPass(Reader):
         return len(self.order)
 
     def fetch(self, indices: Tensor, epoch: int) -> Batch:
-        raise NotImplementedError  # it is read in its own order
+        raise NotImplementedError  # the loader is read in its own order
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
         return iter(())
@@ -98,13 +98,13 @@ class PlainPass(Reader):
         return iter(()) if self.batches is None else self.batches
 
     def forget(self) -> None:
-        """The script has let go of the iterator: loaders end their processes with it."""
+        """Let go of the iterator, as the script has: loaders then end their processes."""
         self.left, self.batches = True, None
 
 
 def begun(loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """``plain``, torch's own ``iter(loader)``; tensors in memory are gathered by the batch instead
-    of sample by sample, with the same draws of random numbers at the same moments."""
+    """Begin ``plain``, torch's own ``iter(loader)``; gather tensors in memory by the batch instead
+    of by the sample, with the same draws of random numbers at the same moments."""
     sampler: Any = loader.batch_sampler
     own = loader.num_workers or sampler is None or type(loader) is not DataLoader
     if own or type(loader.dataset) is not TensorDataset or loader.pin_memory:
@@ -114,7 +114,7 @@ def begun(loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]) -> Iterat
     tensors = loader.dataset.tensors
     if not all(t.device.type == "cpu" and t.layout == torch.strided for t in tensors):
         return plain()
-    going = iter(sampler)  # one that draws does so first, and then torch for its processes
+    going = iter(sampler)  # a sampler that draws does so first, then torch draws for its processes
     torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
     return _gathered(going, tensors)
 
@@ -126,7 +126,7 @@ def _gathered(batches: Iterator[Any], tensors: Sequence[Tensor]) -> Iterator[lis
 
 
 def _size_of(loader: DataLoader[Any]) -> tuple[int, int]:
-    """Samples of a pass, and of a batch."""
+    """Return the samples of a pass, and of a batch."""
     with suppress(TypeError, NotImplementedError):
         batches = len(loader)
         if type(loader.batch_sampler) is not BatchSampler or loader.batch_size is None:
@@ -138,7 +138,7 @@ def _size_of(loader: DataLoader[Any]) -> tuple[int, int]:
 
 
 FIRST, MOST = 50, 800
-"""Steps of the first pass, and of a later one: each is twice as long as the one before."""
+"""Steps of the first pass, and most of a later one; each is twice as long as the one before."""
 _END = object()
 
 
@@ -152,7 +152,7 @@ class OwnBatches:
         self._rows, self._counting = 0, False
 
     def enter(self) -> None:
-        """The script is training, outside of any loop over a loader."""
+        """Note that the script is training outside of any loop over a loader."""
         if self._pass is None:
             self._steps.leave_scalers()
             self._count_rows()
@@ -166,7 +166,7 @@ class OwnBatches:
         return self._pass is not None
 
     def _count_rows(self) -> None:
-        """Of what the models are given, where a worker alone computes all of it."""
+        """Count rows by what the models are given, if a worker alone computes all."""
         if self._counting or isinstance(self._engine, WholeEngine):
             return
         self._counting, me = True, threading.get_ident()
@@ -178,7 +178,7 @@ class OwnBatches:
         register_module_forward_pre_hook(count)
 
     def step(self, optimizer: torch.optim.Optimizer, *, made: bool = False) -> None:
-        """``made``: by the script itself, and only to be counted."""
+        """Take a step; ``made``: the script has taken it, and it is only counted."""
         self.enter()
         assert self._pass is not None
         engine = self._engine
@@ -197,13 +197,13 @@ class OwnBatches:
             self.enter()
 
     def follow_losses(self, stand_in: torch.optim.Optimizer) -> None:
-        """The script updates its parameters itself: a step ends where the next loss goes back."""
+        """Follow a script that updates its parameters itself: the next loss ends a step."""
         looks, counted = watch_backward(None), self._loop.own_steps
 
         def look(loss: torch.Tensor, factor: torch.Tensor | None) -> None:
             nonlocal counted
             if counted == self._loop.own_steps and self.under_way:
-                self.step(stand_in)  # unless an optimizer that was made meanwhile has done one
+                self.step(stand_in)  # unless an optimizer that was made meanwhile has stepped
             counted = self._loop.own_steps
             if looks is not None:
                 looks(loss, factor)
@@ -211,7 +211,7 @@ class OwnBatches:
         watch_backward(look)
 
     def leave(self) -> None:
-        """The script begins a loop over a loader, or has ended."""
+        """Note that the script begins a loop over a loader, or has ended."""
         begun, self._pass = self._pass, None
         if begun is not None:
             begun.close()  # type: ignore[attr-defined]

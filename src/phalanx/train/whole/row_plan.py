@@ -1,4 +1,4 @@
-"""Which part of a model's arguments and outputs are rows of a batch, and along which dimension.
+"""Finds which parts of a model's arguments and outputs are rows of a batch, in which dimension.
 
 For a comparison each worker draws random numbers for the whole batch, as one process does, and
 keeps what belongs to its rows. That costs as much as drawing alone.
@@ -18,7 +18,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from phalanx.sync.state.skip_dynamo_import import skip_compiler
 
 COMMON, MEAN, NOT_ROWS = -1, -2, -3
-"""Instead of an output's dimension: the same for all rows; a mean over rows; neither."""
+"""Kinds of outputs without a dimension of rows: the same for all, a mean over rows, neither."""
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
@@ -45,7 +45,7 @@ class Leaves:
 
     @property
     def shapes(self) -> tuple[Any, ...]:
-        """What tells one way of calling a model from another, whatever the size of the batch."""
+        """Return what tells one way of calling a model from another, whatever the batch size."""
         first = next((v.shape for v in self.values if isinstance(v, Tensor) and v.dim()), ())
         rows = first[:2]
         return tuple(
@@ -57,7 +57,7 @@ class Leaves:
 
 
 def _opened(given: Any, classes: list[Any]) -> Any:
-    """Data classes that torch's trees do not know become dictionaries."""
+    """Turn data classes that torch's trees do not know into dictionaries."""
     if is_dataclass(given) and not isinstance(given, type):
         if type(given) in torch.utils._pytree.SUPPORTED_NODES:
             return given
@@ -93,12 +93,12 @@ class RowPlan:
     """How one way of calling a model is shared out."""
 
     inputs: tuple[int | None, ...]
-    """For each leaf of the arguments, the dimension of its rows; ``None``: all workers need it."""
+    """The dimension of rows of each leaf of the arguments; ``None``: all workers need the leaf."""
     outputs: tuple[int, ...] = ()
 
 
 def rows_of(leaves: Leaves, plan: RowPlan) -> int | None:
-    """The rows of this call; ``None`` where its tensors do not agree on them."""
+    """Return the rows of this call; ``None`` if its tensors do not agree on them."""
     found = {
         value.shape[dim] if value.dim() > dim else -1
         for value, dim in zip(leaves.values, plan.inputs, strict=True)
@@ -108,7 +108,7 @@ def rows_of(leaves: Leaves, plan: RowPlan) -> int | None:
 
 
 def candidates(leaves: Leaves) -> Iterator[RowPlan]:
-    """Which dimensions may be the rows: the first one of the first tensor, then its second."""
+    """Yield which dimensions may be the rows: the first of the first tensor, then its second."""
     tensors = [v for v in leaves.values if isinstance(v, Tensor) and v.dim() > 0]
     if not tensors or any(v.layout != torch.strided or v.is_nested for v in tensors):
         return
@@ -132,7 +132,7 @@ _RAMP = torch.linspace(1.0, 2.0, 128, dtype=torch.float64)
 
 
 def signature(leaves: Leaves) -> Tensor:
-    """Two numbers by which unlike inputs are told: some values added up, and their size."""
+    """Return two numbers that tell unlike inputs apart: some values added up, and their size."""
     total = scale = 0.0
     for value in [v for v in leaves.values if isinstance(v, Tensor) and v.numel()][:2]:
         if value.layout == torch.strided and not value.is_nested:
@@ -145,21 +145,21 @@ def signature(leaves: Leaves) -> Tensor:
 
 
 def rows_in(batch: Any) -> int:
-    """Samples of what a loader gives: the rows of its first tensor."""
+    """Return the samples of a loader's batch: the rows of its first tensor."""
     tensors = (v for v in tree_flatten(batch)[0] if isinstance(v, Tensor) and v.dim() > 0)
     first = next(tensors, None)
     return 0 if first is None else first.shape[0]
 
 
 def output_kind(whole: Any, part: Any, mean: Tensor | None, start: int, total: int) -> int:
-    """What an output is: ``whole`` of all rows, ``part`` of some, ``mean`` over all workers."""
+    """Return the kind of an output, from the ``whole``, a ``part`` and the ``mean`` of parts."""
     if not isinstance(whole, Tensor) or not isinstance(part, Tensor):
         same = type(whole) is type(part) and _is_plain(whole) and whole == part
         return COMMON if same or whole is part else NOT_ROWS
     if whole.dtype != part.dtype or whole.dim() != part.dim():
         return NOT_ROWS
     scalar = whole.dim() == 0 and whole.is_floating_point()
-    if scalar:  # equal ones have this mean as well; all may be zero for now
+    if scalar:  # equal ones have this mean too, and all may be zero for now
         return MEAN if mean is not None and near(whole, mean) else NOT_ROWS
     if whole.shape == part.shape and near(whole, part):
         return COMMON
@@ -173,7 +173,7 @@ def output_kind(whole: Any, part: Any, mean: Tensor | None, start: int, total: i
 
 
 def near(one: Tensor, other: Tensor) -> bool:
-    """Whether two results are of the same computation, but for rounding."""
+    """Whether two results are of the same computation, except for rounding."""
     if one.is_nested or one.layout != torch.strided or other.layout != torch.strided:
         return False
     if not (one.is_floating_point() or one.is_complex()):
@@ -196,13 +196,13 @@ _RANDOM = torch.Tag.nondeterministic_seeded
 
 
 class RowRandom(TorchDispatchMode):
-    """``mine`` rows from ``start`` of ``total`` are this worker's."""
+    """Draws for all ``total`` rows; this worker has ``mine`` of them from ``start`` on."""
 
     def __init__(self, mine: int, start: int, total: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._mine, self._start, self._total = mine, start, total
         self.common = False
-        """Whether something was drawn for all rows at once, by all workers alike."""
+        """Whether something was drawn for all rows at once, alike on all workers."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -223,14 +223,14 @@ class RowRandom(TorchDispatchMode):
         return own.clone()
 
     def _dim(self, given: Any) -> int | None:
-        """Where ``given`` has this worker's rows."""
+        """Return the dimension in which ``given`` has this worker's rows."""
         shape = given.shape if isinstance(given, Tensor) else given
         if not isinstance(shape, list | tuple | torch.Size):
             return None
         return next((d for d, n in enumerate(shape) if n == self._mine), None)
 
     def _wider(self, given: Any, dim: int) -> Any:
-        """As it is in a whole call; what rows of others hold does not matter for what is drawn."""
+        """Return it as in a whole call; values in the others' rows do not matter for drawing."""
         if self._dim(given) is None:
             return given
         if not isinstance(given, Tensor):

@@ -1,4 +1,4 @@
-"""Which view of a batch suits a script, where ``--view auto`` leaves it open: tried before joining.
+"""Tries before joining which view of a batch suits a script, if ``--view auto`` leaves it open.
 
 In view ``whole`` each worker reads all of a batch, computes its loss and runs the optimizer; only
 calls of models are shared out. A child of the second worker goes through a few batches alone and
@@ -33,9 +33,9 @@ from phalanx.train.start.environment import Environment, detect
 from phalanx.train.whole.plain_pass import begun
 
 BATCHES, SECONDS = 5, 3.0
-"""Batches that the child goes through after a warm-up one, and the seconds that it may take."""
+"""Batches that the child goes through after a warm-up one, and its most seconds."""
 PATIENCE = 20.0
-"""Seconds that it is waited for: the first step of an optimizer may import much."""
+"""Seconds to wait for the child: the first step of an optimizer may import much."""
 WORTH = 1.1
 """How many times as long a step has to take in view ``whole`` for ``parts`` to be chosen."""
 MOST_SAMPLES = 10_000_000
@@ -43,15 +43,15 @@ MOST_SAMPLES = 10_000_000
 SHORT = 2e-3
 """Seconds of a step of one process that several workers can hardly make shorter."""
 _SHARING, _BYTES_A_SECOND = 1.5e-3, 2e9
-"""Seconds that sharing out its calls adds to a step, and how fast workers add up gradients: as
-measured on two cores. In long steps neither counts."""
+"""Seconds that sharing out its calls adds to a step, and bytes per second at which workers sum
+gradients, as measured on two cores. In long steps neither matters."""
 _BARRIERS, _BARRIERS_OF_CALLS = 5, 3
-"""Barriers that are timed, and those that a step has more in view ``whole``."""
+"""Barriers that are timed, and how many more a step has in view ``whole``."""
 
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """Seconds of one batch in one process, and in which part of it they were spent."""
+    """Seconds of one batch in one process, and of its parts."""
 
     reading: float
     calls: float
@@ -65,26 +65,26 @@ class BatchTimes:
 
     @property
     def of_models(self) -> float:
-        """A loss takes about twice as long on its way back; what is left is the models'."""
+        """Seconds in models: a loss takes twice as long on its way back; the rest is theirs."""
         return self.calls + max(0.0, self.backward - 2 * self.other)
 
 
 def slower_whole(
     times: BatchTimes, workers: int, parameters: int, barrier: float = 0.0
 ) -> float | None:
-    """How many times as long a step of ``workers`` equal ones takes in view ``whole`` as in
-    ``parts``, where that view is to be chosen; ``barrier``: seconds that one takes."""
+    """Return how many times as long a step of ``workers`` equal ones takes in view ``whole`` as in
+    ``parts``, if ``parts`` is to be chosen; ``barrier``: the seconds of one."""
     exchange = barrier + 8 * parameters / _BYTES_A_SECOND
     parts = times.total / workers + exchange
-    alone = times.total - times.of_models  # by every worker, for the whole batch
+    alone = times.total - times.of_models  # every worker does this for the whole batch
     shared = times.of_models / workers + _SHARING + _BARRIERS_OF_CALLS * barrier
     whole = alone + shared + exchange
     return whole / parts if whole > WORTH * parts and times.total > SHORT else None
 
 
 def can_be_tried(models: Sequence[nn.Module], loader: DataLoader[Any]) -> bool:
-    """Alike on all workers: view ``parts`` is only chosen where it can be checked against one
-    process. It draws the order of a pass at once, so data without an end do not suit it."""
+    """Whether a trial is possible, alike on all workers: view ``parts`` is only chosen if it can be
+    checked against one process. It draws the order of a pass at once, so data must have an end."""
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         return False
     if not 0 < length_hint(loader.sampler) <= MOST_SAMPLES:
@@ -96,7 +96,7 @@ def can_be_tried(models: Sequence[nn.Module], loader: DataLoader[Any]) -> bool:
 
 
 class ViewTrial:
-    """The child's way through the script's own loop."""
+    """Runs the script's own loop in the child, and times it."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class ViewTrial:
     def other_pass(
         self, loader: DataLoader[Any], plain: Callable[[], Iterator[Any]]
     ) -> Iterator[Any]:
-        """The script goes through other data, or has left its loop and begins it again."""
+        """Note that the script goes through other data, or begins its loop again."""
         trains = torch.is_grad_enabled() and any(model.training for model in self._models)
         if loader is self._loader or trains:
             self._noise = self._noise or loader is not self._loader
@@ -167,7 +167,7 @@ class ViewTrial:
             self._end()
 
     def _note(self) -> None:
-        """A batch is over, and the next one is asked for."""
+        """Note that a batch is over, and the next one is asked for."""
         self._noise = self._noise or not torch.equal(self._drawn, torch.get_rng_state())
         now = time.perf_counter()
         self._spent["other"] = max(0.0, now - self._asked - sum(self._spent.values()))
@@ -181,14 +181,14 @@ class ViewTrial:
 
     def _end(self) -> None:
         counted = [] if self._noise else self._times[1:]
-        # The shortest time of each part: what else this machine does falls into any of them.
+        # Take the shortest time of each part: other work of this machine may fall into any of them.
         found = {name: min(times[name] for times in counted) for name in self._spent if counted}
         self._child.tell(msgspec.json.encode(found))
         os._exit(0)
 
 
 def _barrier_seconds(arena: Arena) -> float:
-    """Seconds that all workers take for one barrier."""
+    """Return the seconds that all workers take for one barrier."""
     found = []
     for _ in range(_BARRIERS):
         began = time.perf_counter()
@@ -202,11 +202,11 @@ class ViewChoice:
         self._open = chosen.view == "auto"
         asked = chosen.adopt and chosen.view != "parts" and chosen.loss is None
         self.whole = asked and workers > 1 and trains_as_one(chosen)
-        """Each worker runs the script on whole batches, and only calls of models are shared out."""
+        """Whether each worker runs the script on whole batches and shares out calls of models."""
         self.slower: float | None = None
-        """How many times as long a step would take in view ``whole``, if that decided it."""
+        """How many times as long a step would take in view ``whole``, if that decided the view."""
         self.trial: ViewTrial | None = None
-        """In the child that tries which view suits the script."""
+        """In a child, the trial of which view suits the script."""
         self._environment: Environment | None = None
         if self.whole and self._open and chosen.resume is not None:
             self._open = False
@@ -214,7 +214,7 @@ class ViewChoice:
             self.whole = bool(kept.get(WHOLE, True))
 
     def environment(self) -> Environment:
-        """Where this worker runs: found out once for each training."""
+        """Where this worker runs, found out once for each training."""
         found, self._environment = self._environment or detect(), None
         return found
 
@@ -226,8 +226,8 @@ class ViewChoice:
         *,
         forkable: bool,
     ) -> Iterator[Any] | None:
-        """Collective, before the first training: in a child of a worker its trial. ``forkable``:
-        this worker can have a child."""
+        """Choose the view before the first training; return, in a child of a worker, its trial.
+        ``forkable``: this worker can have a child. Collective."""
         if not self.whole or not self._open or not can_be_tried(models, loader):
             return None
         self._open = False
@@ -246,7 +246,7 @@ class ViewChoice:
             parameters = sum(p.numel() for model in models for p in model.parameters())
             answer = child.answer(PATIENCE)
             child.end()
-            # Nothing, if the child could not tell: it failed, or took too long.
+            # There is nothing if the child failed or took too long.
             if found := msgspec.json.decode(answer or b"{}", type=dict[str, float]):
                 times = BatchTimes(**found)
                 told[0] = slower_whole(times, arena.workers, parameters, barrier) or 0.0

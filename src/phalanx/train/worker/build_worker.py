@@ -1,4 +1,4 @@
-"""``build_worker``: makes everything that a worker trains with, in order, each part whole."""
+"""``build_worker``: makes everything that a worker trains with, in order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from phalanx.train.profile.profiling import Profiling
 
 LOSS_SCALE = "precision.float16"
-"""What a checkpoint calls it: no name that a script can keep something by."""
+"""Its name in a checkpoint, which no script can use to keep something."""
 
 
 def build_worker(
@@ -63,8 +63,8 @@ def build_worker(
     compile: CompileMode = "off",
     whole: bool = False,
 ) -> tuple[WorkerParts, TrainingLoop]:
-    """Collective. ``trial`` is a step for timing precisions; ``seeds`` are as all workers began;
-    ``notes`` are said first; ``compile`` is asked for by the script, ``whole`` of its view."""
+    """Make a worker. Collective. ``trial``: a step for timing precisions; ``seeds``: as all workers
+    began; ``notes``: said first; ``compile``: asked for by the script; ``whole``: its view."""
     rank, chosen = environment.rank, environment.settings
     paths = environment.paths
     writer = EventWriter(paths.events_of(rank) if paths else None, rank)
@@ -130,7 +130,7 @@ def _prepare(
     loss: str,
 ) -> Script:
     if environment.launched and not environment.thread:
-        os.environ[settings.PROCESS] = str(os.getpid())  # what it starts is no worker
+        os.environ[settings.PROCESS] = str(os.getpid())  # processes that it starts are no workers
     found = torch_models.as_models(models)
     alone = environment.workers == 1 and not environment.launched
     spec = parse_spec("single" if alone else environment.settings.strategy)
@@ -219,7 +219,7 @@ def _trained(
 
 
 def _losses(loss: str, engine: Engine) -> LossWatch:
-    """``auto`` is of an adopted script, which declares nothing; ``part`` was declared for it."""
+    """Make the watch of losses; ``auto`` and ``part`` are those of adopted scripts."""
     if loss != "auto" or engine.copies > 1:
         return LossWatch(sums=loss == "sum", parts=loss in ("part", "auto"))
     return AdoptedLoss(engine, engine.region("kinds of losses", engine.workers, torch.int64))
@@ -250,7 +250,7 @@ def _notes(script: Script) -> list[str]:
 
 
 def _warm_up() -> None:
-    """What torch loads on its first backward pass belongs to preparing: it takes a second on a slow
-    machine, and a comparison of short trainings would be one of imports."""
+    """Load what torch loads on its first backward pass, as part of preparing: it takes a second on
+    a slow machine, and a comparison of short trainings would compare imports."""
     weight = torch.ones(1, requires_grad=True)
     (weight * 1.0).sum().backward()

@@ -53,8 +53,8 @@ def _is_nvidia(device: torch.device, least: tuple[int, int]) -> bool:
 
 
 def candidates(device: torch.device) -> list[str]:
-    """What may be faster than float32 there, and float32. float16 only where there is nothing
-    better: its numbers end at 65504, and steps are skipped."""
+    """Return what may be faster than float32 there, and float32. float16 is only included if
+    nothing is better: its numbers end at 65504, and steps are skipped."""
     found = ["float32", *(["tf32"] if supports_tf32(device) else [])]
     if supports_bfloat16(device):
         return [*found, "bfloat16"]
@@ -62,7 +62,7 @@ def candidates(device: torch.device) -> list[str]:
 
 
 def choose(asked: str, device: torch.device, trial: Trial | None = None) -> tuple[str, str | None]:
-    """The precision to use, and why; no reason if the user asked for it."""
+    """Return the precision to use, and why; no reason if the user asked for it."""
     if asked != "auto":
         return asked, None
     names = candidates(device)
@@ -118,7 +118,7 @@ def agree(environment: Environment, trial: Trial | None) -> tuple[str, str | Non
 def loss_scaler(
     precision: str, optimizers: Sequence[torch.optim.Optimizer]
 ) -> torch.amp.GradScaler | None:
-    """The gradient scaler of a run in float16; ``None`` in other precisions."""
+    """Return the gradient scaler of a run in float16; ``None`` in other precisions."""
     if precision != "float16":
         return None
     if len(optimizers) != 1:
@@ -179,7 +179,7 @@ def _switch_on(owner: Any, operations: Sequence[Any]) -> Callable[[], None]:
 def trial_step(
     model: nn.Module, loss: Callable[[Any, Any], Tensor], source: Any, batch: int, forward: Forward
 ) -> Trial:
-    """A function that runs one forward and backward pass in a given precision and undoes it."""
+    """Return a function that runs one forward and backward pass in a precision and undoes it."""
 
     def attempt(precision: str) -> None:
         device = next(model.parameters()).device

@@ -1,4 +1,4 @@
-"""Checkpoints come home while the run goes on, and each is there whole or not at all.
+"""Fetches checkpoints while the run goes on, so that each is here whole or not at all.
 
 Nothing that a machine says is trusted: a checkpoint is given its name only when every file that
 its manifest lists has come, with the checksum that the manifest gives.
@@ -28,12 +28,12 @@ NAME = re.compile(r"[0-9]{6,15}")
 PREFIX = "checkpoints/"
 LAST_SECONDS = 300.0
 BETWEEN = 2.0
-"""Seconds from one to the next: epochs of a tenth of a second would keep the agent busy."""
+"""Seconds between two fetches: epochs of a tenth of a second would keep the agent busy."""
 _MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 64 << 20
 
 Fetch = Callable[[Incoming, str], Awaitable[dict[str, Any]]]
-"""Has a machine send the checkpoint of that name; its answer."""
+"""Lets a machine send the checkpoint of that name, and returns its answer."""
 
 
 class _Record(msgspec.Struct):
@@ -46,7 +46,7 @@ class _Manifest(msgspec.Struct):
 
 
 class CheckpointDownload:
-    """The newest checkpoint of one machine, again and again."""
+    """Fetches the newest checkpoint of one machine, again and again."""
 
     def __init__(
         self, machine: str, paths: RunPaths, fetch: Fetch, say: Callable[[str], None]
@@ -57,14 +57,14 @@ class CheckpointDownload:
         self._finishing = asyncio.Event()
 
     def hear(self, name: str) -> None:
-        """The machine has finished a checkpoint."""
+        """Note that the machine has finished a checkpoint."""
         if NAME.fullmatch(name):
             self._wanted = name
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._bring_all())
 
     async def finish(self) -> None:
-        """Wait for the one that is on its way; two answers at once would be mixed up."""
+        """Wait for the checkpoint that is on its way; two answers at once would be mixed up."""
         self._finishing.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=LAST_SECONDS)
@@ -79,7 +79,7 @@ class CheckpointDownload:
                 if cause != self._problem and not isinstance(error, ConnectionLost):
                     self._problem = cause
                     self._say(f"checkpoint {int(name)} was not fetched yet: {cause}")
-                if name == self._wanted:  # an agent that is reached again tells of it again
+                if name == self._wanted:  # an agent that is reached again reports it again
                     self._tried = ""
                     return
             with contextlib.suppress(TimeoutError):
@@ -97,14 +97,14 @@ class CheckpointDownload:
 
 
 def at_home(paths: RunPaths) -> list[str]:
-    """The names of the checkpoints that are here."""
+    """Return the names of the checkpoints that are here."""
     if not paths.checkpoints.is_dir():
         return []
     return sorted(p.name for p in paths.checkpoints.iterdir() if NAME.fullmatch(p.name))
 
 
 def split_off(received: Iterable[Received]) -> tuple[dict[str, list[Received]], list[Received]]:
-    """The files of checkpoints, by the checkpoint's name, and all others."""
+    """Split files into those of checkpoints, by the checkpoint's name, and all others."""
     found: dict[str, list[Received]] = {}
     others = []
     for one in received:
@@ -117,7 +117,7 @@ def split_off(received: Iterable[Received]) -> tuple[dict[str, list[Received]], 
 
 
 def place(received: Sequence[Received], paths: RunPaths, name: str) -> None:
-    """Give a checkpoint its name, if it is whole; ``OSError`` says what is not."""
+    """Give a checkpoint its name, if it is whole; ``OSError`` says what is wrong."""
     target = paths.checkpoints / name
     if target.is_dir():
         return
@@ -150,7 +150,7 @@ def _check(files: Mapping[str, Received]) -> None:
 
 
 def follow(paths: RunPaths, newest: str, there: Collection[str]) -> None:
-    """What the workers keep is kept here; what they removed goes, now that a newer one is here."""
+    """Keep here what the workers keep; remove what they removed, once a newer one is here."""
     for name in at_home(paths):
         if name not in there and int(name) < int(newest):
             hidden = paths.checkpoints / f".{name}.removed"

@@ -1,4 +1,4 @@
-"""The results of one machine as they arrive, under names of our own; theirs are only noted.
+"""Takes in the results of one machine under names of our own; theirs are only noted.
 
 Nothing that a machine says is trusted: names are checked, a file is never larger than it was
 announced, and one whose checksum is wrong is dropped.
@@ -29,7 +29,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Announced(msgspec.Struct):
-    """A file that is coming; ``size`` is the most that is taken of it."""
+    """A file that is coming; at most ``size`` bytes of it are taken."""
 
     path: str
     size: int
@@ -62,13 +62,13 @@ class Incoming:
         self.received: list[Received] = []
         self.refused: list[str] = []
         self.bytes = 0
-        """What has come so far, of whatever became of it."""
+        """Bytes that have come so far, whatever became of them."""
         scratch.mkdir(exist_ok=True)
         self._scratch = scratch
         self._current: _Current | None = None
 
     def on_tell(self, name: str, header: dict[str, Any], payload: bytes) -> bool:
-        """Whether that was about results."""
+        """Take in a message; return whether it was about results."""
         try:
             if name == "result":
                 self._begin(header)
@@ -79,7 +79,7 @@ class Incoming:
                 self._end(header)
             else:
                 return False
-        except OSError as error:  # of this machine's disk: the next file may still fit
+        except OSError as error:  # of this machine's disk; the next file may still fit
             self._refuse(error.strerror or str(error))
         return True
 
@@ -91,7 +91,7 @@ class Incoming:
             current.scratch.unlink(missing_ok=True)
 
     def _note(self, refused: str) -> None:
-        if len(self.refused) < MOST_REFUSED:  # whoever sends without end shall not fill our memory
+        if len(self.refused) < MOST_REFUSED:  # messages without end must not fill our memory
             self.refused.append(refused)
 
     def _begin(self, header: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ def shown(path: str) -> str:
 
 @contextlib.contextmanager
 def folder_below(folder: Path, names: Sequence[str]) -> Iterator[int]:
-    """Opens the folder ``names`` below ``folder``, which is made if it is missing.
+    """Open the folder ``names`` below ``folder``, and make it if it is missing.
 
     A link on the way is an error: it may lead anywhere.
     """

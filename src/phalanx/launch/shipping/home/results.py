@@ -24,14 +24,14 @@ from phalanx.launch.shipping.home.incoming import Incoming, Received, folder_bel
 from phalanx.launch.shipping.send import read_answer
 
 COLLECT_SECONDS = 300.0
-"""Seconds without a piece of a result; all results may take as long as the line is slow."""
+"""Seconds without a piece of a result; all results may take as long as the line needs."""
 CLEAN_SECONDS = 120.0
 NAMED = 10
 
 
 @dataclass
 class Collected:
-    """What came home; ``incomplete`` are the machines whose results must not be removed yet."""
+    """What was fetched; ``incomplete`` names machines whose results must not be removed yet."""
 
     notes: list[str] = field(default_factory=list)
     incomplete: set[str] = field(default_factory=set)
@@ -46,7 +46,7 @@ class NewFiles(msgspec.Struct):
 
 
 async def collect_results(links: Sequence[AgentLink], paths: RunPaths) -> Collected:
-    """Bring the results of all machines home; ``links`` in the order of their ranks."""
+    """Fetch the results of all machines; ``links`` are in the order of their ranks."""
     collected = Collected()
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=paths.folder) as scratch:
         places = [Path(scratch) / str(number) for number in range(len(links))]
@@ -57,7 +57,7 @@ async def collect_results(links: Sequence[AgentLink], paths: RunPaths) -> Collec
         answers = await asyncio.gather(*came, return_exceptions=True)
         for link, incoming, answer in zip(links, incomings, answers, strict=True):
             note_failure(incoming, answer, collected)
-            await in_thread(settle_all, incoming, paths, collected)  # pings go on
+            await in_thread(settle_all, incoming, paths, collected)  # so that pings go on
             if incoming.machine not in collected.incomplete:
                 await _confirm(link, collected)
     return collected
@@ -97,7 +97,7 @@ async def take_checkpoint(link: AgentLink, incoming: Incoming, name: str) -> dic
 
 
 async def _take(link: AgentLink, incoming: Incoming, ask: str, **fields: Any) -> dict[str, Any]:
-    """Ask for what comes as results do."""
+    """Ask a machine for something that arrives as results do."""
     try:
         with link.diverted(incoming.on_tell):
             return await link.ask(ask, **fields)
@@ -132,7 +132,7 @@ def settle_all(incoming: Incoming, paths: RunPaths, collected: Collected) -> Non
 
 
 def _settle(one: Received, machine: str, folder: Path, collected: Collected) -> None:
-    """Give a file its name; the machine before it keeps the name that both have."""
+    """Give a file its name; if two machines have that name, the first keeps it."""
     others = f"files/{machine}/{one.path.removeprefix('files/')}"
     for path in (one.path, others):
         if _is_there(one, folder, path):
@@ -159,7 +159,7 @@ def _is_there(one: Received, folder: Path, path: str) -> bool:
 
 
 def _place(one: Received, folder: Path, path: str) -> bool:
-    """Move it below ``folder``, following no link and replacing nothing; whether that worked."""
+    """Move it below ``folder``, following no link and replacing nothing; return success."""
     *folders, name = path.split("/")
     with contextlib.suppress(OSError), folder_below(folder, folders) as place:
         try:
@@ -171,7 +171,7 @@ def _place(one: Received, folder: Path, path: str) -> bool:
 
 
 async def clean_up(link: AgentLink) -> list[str]:
-    """Remove the run from a machine, less what is nowhere else; lines on what is kept there."""
+    """Remove the run from a machine, except what is nowhere else; return lines on that."""
     name = link.machine.name
     found = await link.ask(
         "new_files", timeout=CLEAN_SECONDS, doing=lambda: "looking for new files"

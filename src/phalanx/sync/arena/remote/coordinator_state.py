@@ -27,7 +27,7 @@ class Client:
         return m.TrainingMember(self.rank, hello.machine, hello.address, hello.port, hello.host)
 
     def lost(self, ending: m.Ending, words: str = "") -> m.Lost:
-        """The message to the others that it is gone."""
+        """Make the message to the others that it is gone."""
         hello = self.hello
         return m.Lost(self.rank, hello.machine, hello.address, hello.serves, ending, words)
 
