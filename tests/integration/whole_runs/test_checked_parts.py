@@ -38,14 +38,12 @@ def _pieces(named: dict[str, list[Any]]) -> list[Any]:
 
 
 def _run(
-    folder: Path, script: WholeScript, *more: str, inside: str = "sleep(0.004)"
+    folder: Path, script: WholeScript, *more: str, begins: str = "sleep(0.004)"
 ) -> tuple[int, str]:
     """What comes late comes after the first checks, and they have time between the steps."""
     text = text_of(script).replace("state['step'] >= 5", "state['step'] > 30")
     text = text.replace("2 * COUNT + 3", "80")
-    text = text.replace(
-        "losses.append(float(loss))", f"losses.append(float(loss))\n        {inside}"
-    )
+    text = text.replace("in loader:\n", f"in loader:\n        {begins}\n", 1)
     (folder / "train.py").write_text(
         f"import os\nfrom time import sleep\n\nOWN = os.getpid()\n{text}"
     )
@@ -71,7 +69,7 @@ def test_a_right_script_is_not_stopped(tmp_path: Path, piece: dict[str, Any]) ->
 
 
 def test_a_check_that_fails_is_said(tmp_path: Path) -> None:
-    code, said = _run(tmp_path, PLAIN, inside="os.getpid() == OWN or os._exit(3)")
+    code, said = _run(tmp_path, PLAIN, begins="os.getpid() == OWN or os._exit(3)")
     assert code == 0, said
     assert "none could go on alone" in said
 

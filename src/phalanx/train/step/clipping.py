@@ -36,7 +36,7 @@ class Clipping:
     ) -> None:
         self._optimizers, self._engine, self._weight = optimizers, engine, weight
         self._ours = ours
-        self._clipped: dict[int, list[tuple[Tensor, int]]] = {}
+        self.clipped: dict[int, list[tuple[Tensor, int]]] = {}
         """The gradients of each optimizer whose sums are clipped, with their versions."""
 
     @torch.no_grad()
@@ -55,16 +55,16 @@ class Clipping:
         own = self._gradients(index)
         if own and math.isfinite(norm) and (factor := clip_factor(norm**2, limit)) < 1.0:
             torch._foreach_mul_(own, factor)
-        self._clipped[index] = [(gradient, gradient._version) for gradient in own]
+        self.clipped[index] = [(gradient, gradient._version) for gradient in own]
         like = own[0] if own else parameters[0]
         return torch.tensor(norm, dtype=like.dtype, device=like.device)
 
     def stands(self, index: int) -> bool:
         """Whether the step of optimizer ``index`` is that of the clipped sums, because its
         gradients have not changed since."""
-        if index not in self._clipped:
+        if index not in self.clipped:
             return False
-        known, now = self._clipped.pop(index), self._gradients(index)
+        known, now = self.clipped.pop(index), self._gradients(index)
         return len(known) == len(now) and all(
             gradient is own and own._version == version
             for (gradient, version), own in zip(known, now, strict=True)

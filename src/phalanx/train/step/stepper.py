@@ -152,7 +152,8 @@ class Stepper:
             self.follow_parameters()
         scale, weight = self._weight.of_step(index, weight)
         agreed = index in self._weight.agreed and scaler is None
-        clipped = self._clipping.stands(index) and chosen is None and clip is None
+        clipped = bool(self._clipping.clipped) and self._clipping.stands(index)
+        clipped = clipped and chosen is None and clip is None
         kept = []
         for group in self._optimizers[index].param_groups if self.keeps_gradients else ():
             for parameter in group["params"]:
