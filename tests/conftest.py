@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,12 @@ from adopted_runs import forget_hooks
 
 settings.register_profile("phalanx", deadline=None)  # several processes share the cores
 settings.load_profile("phalanx")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: looking for models and for garbage need not pass it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

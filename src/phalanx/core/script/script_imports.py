@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def _local(file: Path, root: Path) -> Iterator[Path]:
         yield from (f for f in imported_files(tree, file, [root]) if f.is_relative_to(root))
 
 
+@functools.lru_cache(maxsize=16)
 def parse(source: bytes) -> ast.Module | None:
     """The source as a tree; ``None`` when it is not Python."""
     try:
