@@ -54,7 +54,7 @@ class LoaderOptions:
     persistent: PersistentLoader | None = None
     """The loader that keeps its processes, with ``persistent_workers``."""
     pins: bool = False
-    """Whether it yields batches in memory that a GPU reads directly."""
+    """Whether the loader yields batches in pinned memory."""
 
 
 def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
@@ -172,7 +172,7 @@ class LazyReader:
         yield from taken.without_indices()
 
     def _keep_threads(self) -> None:
-        """Torch's pinning thread sets its own number, also for all that begin from now on."""
+        """Keep torch's number of threads; its pinning thread changes it for later threads."""
         if self._options.pins:
             torch.set_num_threads(torch.get_num_threads())
 
@@ -252,7 +252,7 @@ def set_generators(states: tuple[Any, Any, Tensor]) -> None:
 
 @contextlib.contextmanager
 def kept_generators() -> Iterator[None]:
-    """The generators are afterwards as they were before."""
+    """Restores the states of the random number generators at the end."""
     before = generator_states()
     try:
         yield
@@ -275,7 +275,7 @@ class _Taken(Generic[K]):
                 yield [self._epoch, *indices.tolist()]
 
     def without_indices(self) -> Iterator[tuple[K, None]]:
-        """The next orders, as far as they ask for nothing."""
+        """The next orders up to the first that has indices."""
         while self.waiting and not len(self.waiting[0][1]):
             yield self.waiting.popleft()[0], None
 

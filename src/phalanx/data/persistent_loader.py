@@ -1,4 +1,4 @@
-"""A script's ``DataLoader`` with ``persistent_workers``: its processes go on from pass to pass."""
+"""Keeps the processes of a script's ``DataLoader`` with ``persistent_workers`` between passes."""
 
 from __future__ import annotations
 

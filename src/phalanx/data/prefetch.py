@@ -1,4 +1,4 @@
-"""The next items are prepared in the background while this one is used."""
+"""Prepares the next items in the background while the present one is used."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Filler(Generic[T]):
         self.thread.start()
         if self._threads is not None:
             self._begun.wait()
-            torch.set_num_threads(own)  # for threads that begin later, which have what was set last
+            torch.set_num_threads(own)  # later threads begin with the number that was set last
 
     def items(self, begin: Callable[[T], Any] | None) -> Iterator[Any]:
         begun: deque[Any] = deque()

@@ -135,7 +135,7 @@ def set_up(setup: dict[str, Any]) -> None:
 
 
 def serve() -> None:
-    """The life of the machine's first process."""
+    """Be the machine's first process: set it up, then reap orphans until the end."""
     os.setsid()
     os.chdir("/")
     os.umask(0o022)

@@ -1,4 +1,4 @@
-"""A lab as tests, benchmarks and the command line use it.
+"""The interface of a lab for tests, benchmarks and the command line.
 
 >>> with Lab.up(2, name="example", rate="1gbit") as lab:  # doctest: +SKIP
 ...     subprocess.run(lab.command("m1", ["hostname"]), check=True)
@@ -147,7 +147,7 @@ class Lab:
         network.set_link(machine, up=False)
 
     def heal(self, name: str) -> None:
-        """Link up again, quota as it was at first."""
+        """Take the machine's link up again, and restore its first quota."""
         machine = self._living(name)
         network.set_link(machine, up=True)
         machine.cut, machine.cpu = False, machine.cpu_at_first
@@ -184,7 +184,7 @@ class Lab:
 
 
 def take_down(name: str) -> bool:
-    """Remove a lab, whole or not; whether there was one."""
+    """Remove a complete or partial lab; return whether there was one."""
     check_root()
     folder = states.folder_of(name)
     if not folder.is_dir():
@@ -219,7 +219,7 @@ def _text_of(state: LabState, facts: Facts, key: Path) -> str:
 
 
 def cores_of(cpu: float | None, host: int) -> int:
-    """A part of a core is a core: it takes a thread to use it."""
+    """The cores of a quota, rounded up: a part of a core needs a thread too."""
     return host if cpu is None else min(host, max(1, -int(-cpu // 100)))
 
 

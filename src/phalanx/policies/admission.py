@@ -35,7 +35,7 @@ class Clocks:
     grants: Sequence[int]
     """What :meth:`Rule.decide` last said."""
     floor: int
-    """The lowest of ``steps``. Handed in: to look for it takes longer than all else here."""
+    """The lowest of ``steps``, kept by the caller: a search would cost more than all else here."""
 
     def lead(self, rank: int) -> int:
         """How many steps ``rank`` is ahead of the slowest that is present."""
@@ -146,7 +146,7 @@ def rule_of(name: str, options: Mapping[str, object]) -> Rule:
 
 
 def _predict(rank: int, clocks: Clocks, now: float) -> Iterator[tuple[int, float]]:
-    """At its coming pushes if it never waited: its lead, and the time until that shrinks."""
+    """Yield for each next push of ``rank``, without waits, its lead and the time until it falls."""
     own, moment = clocks.intervals[rank], _moments(rank, clocks, now)
     if own <= 0.0 or moment is None:
         return
@@ -164,7 +164,7 @@ def _predict(rank: int, clocks: Clocks, now: float) -> Iterator[tuple[int, float
 
 
 def _moments(rank: int, clocks: Clocks, now: float) -> Callable[[int], float] | None:
-    """When all that are behind ``rank`` will have done so many steps; ``None``: pace unknown."""
+    """A function of when all behind ``rank`` will have done N steps; ``None``: pace unknown."""
     own, behind = clocks.steps[rank], []
     for steps, last, interval in zip(clocks.steps, clocks.times, clocks.intervals, strict=True):
         if steps < own:

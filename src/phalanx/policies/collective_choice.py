@@ -1,4 +1,4 @@
-"""Which all-reduce: the one the user named, or the cheapest by the cost formulas."""
+"""Chooses the all-reduce: the one that the user named, or the cheapest by the cost formulas."""
 
 from __future__ import annotations
 

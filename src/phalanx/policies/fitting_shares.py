@@ -1,4 +1,4 @@
-"""Parts of a batch with which all workers are done at the same moment."""
+"""Divides a batch so that all workers are done at the same moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who steps together: pure functions from what is known of the workers to groups of ranks.
+"""Decides which workers step together: pure functions that return groups of ranks.
 
 Every rank is in exactly one team. Ranks ascend in a team, and teams by their first rank.
 """
@@ -31,7 +31,7 @@ def teams_of(
 
 
 def by_size(workers: int, size: int) -> list[Team]:
-    """Consecutive ranks; the last team may be smaller."""
+    """Teams of consecutive ranks; the last one may be smaller."""
     return _pieces(range(workers), size)
 
 

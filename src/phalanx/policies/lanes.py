@@ -31,7 +31,7 @@ class LaneState:
     lanes: list[tuple[int, int, int, int]]
     """For each worker, the rows that it reads, and those that it reads next."""
     lines: list[list[Range]]
-    """What no lane has taken: one line for all, or one for each worker."""
+    """The windows that no lane has taken: one line for all workers, or one for each."""
     order: int = 0
     """A digest of the order whose rows these are."""
 
@@ -44,13 +44,13 @@ class Lanes:
         self.workers, self.pinned = workers, len(lines) > 1
         self._lines = [[one for one in line if one[0] < one[1]] for line in lines]
         self.cells: NDArray[np.int64] = np.zeros(workers * LANE_CELLS, np.int64)
-        for place in (1, 3):  # first something to read for each, then more
+        for place in (1, 3):  # first a window to read for each, then a next one
             for worker in range(workers):
                 self._lanes[worker, place : place + 2] = self._next_of_line(worker)
 
     @property
     def _lanes(self) -> NDArray[np.int64]:
-        """By worker: windows taken from its line; start and end of its rows, and of its next."""
+        """Per worker: windows taken from its line; start and end of its rows, and of its next."""
         return self.cells.reshape(self.workers, LANE_CELLS)
 
     def _line(self, worker: int) -> int:
@@ -128,7 +128,7 @@ class Lanes:
 
     @classmethod
     def import_state(cls, state: LaneState, workers: int) -> Lanes:
-        """With as many workers as before, exactly the same; with others, the same rows."""
+        """Restore lanes: exactly, for the same number of workers; else all rows in one line."""
         if len(state.lanes) == workers:
             lanes = cls([[] for _ in state.lines], workers)
             lanes._lines = [list(map(tuple, line)) for line in state.lines]  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Who reads which samples: each exactly once per pass, whatever the workers' speeds.
+"""Decides which worker reads which samples: each exactly once per pass, at any speeds.
 
 Pure functions and values. In lockstep every global batch is cut into shares, one per worker; a
 free-running worker instead takes the next chunk from a counter that all workers share. Either
@@ -32,13 +32,13 @@ class Lease:
     batch_end: int = 0
     ends_round: bool = False
     emphasis: float = 1.0
-    """How much more than an equal share the whole chunk is, of which this is the worker's part."""
+    """The size of the whole chunk, of which this is a part, as a multiple of an equal share."""
     whole: int = 0
     """Samples of the batch that this is a part of, over all workers that step together."""
     full: float = 1.0
     """The size of that batch as a share of a whole one; below 1 for a shorter last batch."""
     total: int = 0
-    """Samples that its worker has been given up to the end of this lease, where that is counted."""
+    """All samples given to its worker up to the end of this lease, if these are counted."""
     ends: tuple[int, ...] = ()
     """In lockstep: where each worker's part of the batch ends; the first number is 0."""
 
@@ -76,7 +76,7 @@ def split(total: int, shares: Sequence[float]) -> list[int]:
 
 
 def split_among_all(total: int, shares: Sequence[float], least: int = 1) -> list[int]:
-    """Like :func:`split`, but no part is smaller than ``least`` where there are enough.
+    """Like :func:`split`, but no part is smaller than ``least`` if there are enough samples.
 
     Who has none is never measured again, and would stay without. Where there are too few for all,
     no part is smaller than ``least``, except of a batch that is.
@@ -179,7 +179,7 @@ def claim(
 
 @dataclass(frozen=True)
 class Given:
-    """A lease as it was written down: ``total`` is what its worker had been given by its end."""
+    """The record of a lease; ``total``: all samples given to its worker up to its end."""
 
     start: int
     end: int
@@ -191,7 +191,7 @@ class Given:
         return self.end - self.start
 
     def again(self, total: int) -> Lease:
-        """The same samples for another worker, which has been given ``total`` before."""
+        """A lease of the same samples for another worker, which was given ``total`` before."""
         lease = lease_of(self.start, 0, self.samples, self.samples, self.want)
         return replace(lease, total=total + self.samples)
 
@@ -224,14 +224,14 @@ def cut(counter: Counter) -> Counter | None:
 
 @dataclass(frozen=True)
 class SettledSamples:
-    """What became of the samples that a lost worker was given."""
+    """Which samples of a lost worker were trained, given back, or lost."""
 
     worker: int
     trained: int
-    """Samples that its updates hold, of all that it was given in this training."""
+    """Samples of this training that are in its updates."""
     of_pass: int
-    """The same, of the pass under way."""
+    """Samples of the present pass that are in its updates."""
     back: int
-    """Samples that go to the others."""
+    """Samples that other workers will train."""
     lost: int
-    """Samples that do not: part of an update, or gradients that waited for their step."""
+    """Samples that none will train: in a partial update, or in gradients without their step."""

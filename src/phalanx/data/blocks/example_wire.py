@@ -1,4 +1,4 @@
-"""Many ``tf.train.Example`` at once: NumPy walks all records of a block in step.
+"""Decodes many ``tf.train.Example`` at once: NumPy walks through all records of a block in step.
 
 A record is read here when it has the form that all writers give it: each message is one run of
 bytes, and numbers are packed. Any other record is left to :mod:`example_proto`, one by one; what is
@@ -44,7 +44,7 @@ class RecordError(ValueError):
 
 @dataclass
 class Runs:
-    """A run of bytes for each record: from where, how many."""
+    """A run of bytes in each record: where each begins, and how long it is."""
 
     start: Places
     length: Places
@@ -196,7 +196,7 @@ def _parse(record: bytes, row: int, features: Sequence[Feature]) -> list[list[An
 
 
 def _refuse(data: bytes, start: Places, end: Places, features: Sequence[Feature]) -> NoReturn:
-    """Integers that do not fit: read one by one, for an error that names the record."""
+    """Read integers that do not fit one by one, to raise an error that names the record."""
     for row, (a, b) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         _parse(data[a:b], row, features)
     raise AssertionError("one of the records has other integers")

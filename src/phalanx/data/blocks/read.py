@@ -80,7 +80,7 @@ def read(
 
 
 def bytes_of_row(columns: Columns) -> int:
-    """About what a row of these takes in memory."""
+    """Roughly how many bytes a row of these data takes in memory."""
     total = 0
     for column in columns.values():
         values = [] if isinstance(column, torch.Tensor) else column

@@ -48,7 +48,7 @@ class Span:
 
 
 class TFRecordReader:
-    """The features of the first record are those of all; ``columns`` chooses among them."""
+    """Reads TFRecord files; all records have the first one's features, or those in ``columns``."""
 
     def __init__(
         self,

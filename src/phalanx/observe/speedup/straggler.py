@@ -1,4 +1,4 @@
-"""Who the others wait for, and what that costs them.
+"""Finds the worker that the others wait for, and what that costs them.
 
 In lockstep everyone waits for the last gradient. The worker that is last is not the one that
 waits long but the one that waits least, so blame is read from the moment each gradient was
@@ -27,7 +27,7 @@ SLOWER = 1.5
 
 
 LAST = 1.5
-"""A straggler comes last so many times as often as chance would have it."""
+"""A straggler is last so many times as often as by chance."""
 ENOUGH_STEPS = 3
 WARM_UP, MEASURED = 16, 32
 """The busiest worker's first steps say nothing, because models are compared and checked in them; so
@@ -110,7 +110,7 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
 
 
 def _warm(phases: Sequence[PhaseSteps]) -> float:
-    """When the first steps were over; never, if there were not enough after them."""
+    """The end of the first steps; infinity if too few steps follow."""
     counts = zip(*(phase.steps for phase in phases), strict=False)
     busiest = max(([s for part in own for s in part] for own in counts), key=len, default=[])
     return busiest[WARM_UP].began if len(busiest) >= WARM_UP + MEASURED else math.inf

@@ -1,4 +1,4 @@
-"""Strategies whose workers go on alone: the engine that suits the cluster."""
+"""Simulates strategies whose workers go on alone, with the engine that suits the cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.plan.timing.work import Floats, FreeCluster, Lost, Outcome, StepDra
 from phalanx.policies.admission import Free, Rule
 
 MOST_FLOWS = 512
-"""Workers times servers up to which links are shared exactly; beyond, links are queues."""
+"""If workers times servers are more than this, links are queues instead of exact shares."""
 
 
 def run_free(
@@ -27,7 +27,7 @@ def run_free(
     draws: Floats | None = None,
     trace: Trace | None = None,
 ) -> Outcome:
-    """``steps`` of each worker; ``by_samples``: as many together, and fast workers do more.
+    """Simulate ``steps`` of each worker; ``by_samples``: the same sum, but fast workers do more.
 
     ``async`` is the rule ``Free``, ``ssp`` is ``Stale``, ``bsp`` is ``Stale(0)`` and ``dssp`` is
     ``Dynamic``. A lost worker stops; by samples the others do what is left. ``draws`` replaces

@@ -1,4 +1,4 @@
-"""Strategies whose workers meet: every step, or every few steps."""
+"""Simulates strategies whose workers meet at every step, or every few steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine gets, a cluster and the work of its workers, and what it answers."""
+"""What an engine takes, a cluster and the work of its workers, and what it returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK = 1 << 16
 """Random numbers that are drawn at once."""
 
 Lost = Sequence[tuple[int, int]]
-"""Worker, step: it stops before this step of its own."""
+"""Pairs of a lost worker and the step before which it stops."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,7 +36,7 @@ class Outcome:
     waited: Floats
     """Seconds that each worker waited for others: at barriers, gates, and servers."""
     staleness: Ints
-    """How often so many updates of others were in between; empty in lockstep."""
+    """How many pushes had each staleness (updates by others in between); empty in lockstep."""
 
     @property
     def steps(self) -> int:
@@ -51,7 +51,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class FreeCluster:
-    """What strategies run on whose workers push to servers, each at its own time.
+    """A simulated cluster for strategies whose workers push to servers independently.
 
     A worker computes, sends its push, a part to each server; a server is busy with one part after
     another. When all parts are applied the worker's clock counts, and it waits until the rule
@@ -163,7 +163,7 @@ class StepDraws:
 
 
 class Work:
-    """Decides which worker does another step: each so many, or all together (``by_samples``)."""
+    """Decides who does another step: each does ``steps``, or all share them (``by_samples``)."""
 
     def __init__(self, draws: StepDraws, steps: int, *, lost: Lost = (), by_samples: bool) -> None:
         self.draws, self.workers = draws, draws.workers
@@ -172,7 +172,7 @@ class Work:
         for worker, step in lost:
             self._ends[worker] = min(self._ends[worker], step)
         self.done = np.zeros(self.workers, np.int64)
-        """Steps of those that begin no other."""
+        """Steps done by the workers that have finished."""
 
     def more(self, worker: int, done: int) -> bool:
         """Whether ``worker``, which has done so many steps, begins another."""
