@@ -116,10 +116,10 @@ class Dynamic:
         return min(max(grant, 0), self.high - self.low)
 
     def _best_bound(self, bound: int, rank: int, clocks: Clocks, now: float) -> int:
-        """The least bound from ``bound`` to ``high`` whose predicted wait is shortest.
+        """The least bound from ``bound`` to ``high`` of those with the shortest predicted wait.
 
-        Only a new greatest lead can stop the worker: whatever let it reach that lead before lets
-        it pass there again.
+        Only a new greatest lead can stop the worker: a bound that let it reach a lead once lets it
+        do so again.
         """
         worth = WORTH * clocks.intervals[rank]
         best, shortest, greatest, reached_at = bound, float("inf"), bound, 0

@@ -49,7 +49,7 @@ OWN_WORDS = "phalanx: "
 _TICK = 0.05
 _LAST_LINES = 5
 _PATIENCE = 40
-"""Ticks in which runs that Ctrl-C has also reached may end; a second signal means hurry."""
+"""Ticks to wait for runs that also got Ctrl-C to end; a second signal ends the wait."""
 
 
 def profile_job(
@@ -112,7 +112,7 @@ class _Work:
     say: Say
 
     def measured(self, machines: Mapping[str, Machine]) -> dict[str, JobProfile]:
-        """Return one profile for each kind: the kept one, or that of a run on such a machine."""
+        """Return one profile for each kind of machine: a kept one, or that of a short run."""
         key = job_key(self.script, self.arguments, plain_settings(self.chosen))
         kept = {kind: read_kept(key, kind) for kind in machines}
         found = {kind: profile for kind, profile in kept.items() if profile is not None}

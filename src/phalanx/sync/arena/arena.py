@@ -1,4 +1,4 @@
-"""What shared memory offers to strategies: regions, a barrier, locks. Threads or processes."""
+"""The interface of memory that workers share: regions, barriers, locks, and waits."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LEFT = (
 
 
 class Lock(Protocol):
-    """Freed by the kernel when its holder dies. ``with lock:`` works too."""
+    """A lock that the kernel frees when its holder dies. ``with lock:`` works too."""
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take it; without ``blocking``, only if it is free."""
+        """Take the lock, or return ``False`` without ``blocking`` if it is not free."""
 
     def release(self) -> None: ...
 
@@ -140,11 +140,11 @@ class Arena(Protocol):
 
     @property
     def hosts(self) -> Hosts | None:
-        """The other machines, if there are any."""
+        """The machines of the training; ``None`` if there is only one."""
 
     @property
     def lost(self) -> Collection[int]:
-        """The workers that were lost, and without whom the others go on."""
+        """The lost workers without which the others go on."""
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
         """Set ``survives``: whether this worker goes on when one of another machine is lost."""

@@ -32,7 +32,7 @@ class Dispatcher:
         self._waiting: dict[Introduction, tuple[Channel, float]] = {}
 
     def expect(self, caller: Introduction, deadline: float, name: str) -> Channel:
-        """Return the channel of one who introduced itself like this; wait until ``deadline``."""
+        """Return the channel of the caller with this introduction; wait until ``deadline``."""
         while True:
             if (channel := self._take(caller)) is not None:
                 return channel
@@ -56,7 +56,7 @@ class Dispatcher:
         return found[0] if found else None
 
     def _accept_one(self) -> None:
-        """Accept one channel, if one comes soon. One thread does so; the others look again."""
+        """Accept one channel, if one comes soon. Only one thread waits for it at a time."""
         if not self._door.acquire(timeout=_LOOK_SECONDS):
             return
         try:

@@ -1,4 +1,4 @@
-"""Lets in those who prove the run's key, and stays untouched by everybody else.
+"""Accepts connections of callers that prove the run's key, and ends all others.
 
 One thread looks after all connections that have proved nothing yet. None of them can block another,
 each has five seconds in all, and the lobby says who has to leave when there are too many, so that
@@ -71,7 +71,7 @@ class PendingConnection:
         return self._secure(self._secured)
 
     def turn_away(self) -> None:
-        """Reset it for want of room, which a member can tell from a refusal; it tries again."""
+        """Reset the connection, for want of room; a refused one just ends. A member tries again."""
         with contextlib.suppress(OSError):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.connection.close()
@@ -134,7 +134,7 @@ class Lobby:
         return str(ipaddress.ip_network((plain, _NETWORK_BITS), strict=False))
 
     def who_goes(self, source: str) -> int | None:
-        """Return whom to close for another of ``source``; ``None`` while there is room."""
+        """Return the connection to close for one more of ``source``; ``None`` if there is room."""
         waiting = {n: g.source for n, g in self.pending.items() if not g.proved}
         same = [number for number, other in waiting.items() if other == source]
         if source in self._members:
@@ -145,7 +145,7 @@ class Lobby:
         return _one_of_the_most(strangers) if len(strangers) >= MAX_PENDING else None
 
     def anybody(self) -> int | None:
-        """Return whom to close when there is no other way."""
+        """Return any connection to close, when no source has too many."""
         return _one_of_the_most({n: g.source for n, g in self.pending.items() if not g.proved})
 
 
@@ -247,7 +247,7 @@ class Listener:
                 pending.connection.close()
 
     def _pause(self) -> float | None:
-        """Return the seconds until the oldest connection, which is first, is late."""
+        """Return the seconds until the oldest connection, the first in the list, times out."""
         for pending in self._pending.values():
             return max(0.0, pending.deadline - time.monotonic())
         return None

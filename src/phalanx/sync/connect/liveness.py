@@ -49,7 +49,7 @@ def allow_slow_reader(connection: socket.socket) -> None:
 
 
 class LinkWatch:
-    """Judges a connection by two looks in a row, so that an answer under way is not missed."""
+    """Finds a cut link by two looks in a row, so that an answer under way is not missed."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -84,7 +84,7 @@ def _watched_class(kind: type[Tensor], on_read: OnRead, on_write: OnWrite | None
         set_grad(self, gradient)
 
     def copied(self: Tensor, memo: dict[int, Any]) -> Tensor:
-        """Return an ordinary parameter, because a copy of the model takes no part in the run."""
+        """Return an ordinary parameter for a copied model, which takes no part in the run."""
         if kind is not nn.Parameter:
             with _as(self, kind):
                 return copy.deepcopy(self, memo)
