@@ -61,8 +61,8 @@ def _copying_stream(device: torch.device) -> torch.cuda.Stream:
 def copied_ahead(
     items: Iterable[tuple[K, Any]], copies: CudaCopies, ahead: int
 ) -> Iterator[tuple[K, Any]]:
-    """The batch of each (key, batch) on the device, its copy begun early: they are made and pinned
-    by a thread, unless none of them is wanted ``ahead``."""
+    """Yield each (key, batch) with the batch on the device. Its copy begins early: a thread makes
+    and pins ``ahead`` batches, if that is not 0."""
 
     def begin(item: tuple[K, Any]) -> tuple[K, Any, Any]:
         key, batch = item

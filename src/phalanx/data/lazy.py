@@ -58,7 +58,7 @@ class LoaderOptions:
 
 
 def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
-    """The options of ``loader``; one that decides itself who reads what is refused."""
+    """The options of ``loader``; refuse a loader that divides samples among workers itself."""
     if isinstance(loader.dataset, IterableDataset):
         if loader.batch_size is None:
             raise _refused("no batch size")
@@ -214,7 +214,7 @@ def _only(samples: list[Any]) -> Any:
 
 
 class Seeded(Dataset[Any]):
-    """A dataset, in each of whose epochs each sample has random numbers of its own."""
+    """A dataset whose samples each have random numbers of their own, in each epoch."""
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self.dataset = dataset

@@ -29,8 +29,8 @@ def prefetch(
 ) -> Iterator[Any]:
     """The items of ``iterable``, at most ``depth`` of them made ahead by a thread.
 
-    ``begin``: called with each item in the thread that takes them, for an item that is ready also
-    before the one ahead of it is yielded; what it returns is yielded in the item's place.
+    ``begin``: called with each item in the consumer's thread, as soon as the item is ready; its
+    result is yielded instead of the item.
     ``threads``: how many torch may use, at most, where items are made. An exception of ``iterable``
     arrives here in its turn. Closing this generator ends the thread.
     """

@@ -1,7 +1,7 @@
 """Keeps equal data of several workers in one process once, until a worker writes to its copy.
 
-Threads run the same script, so each makes the same tensors. Equal ones become mappings of the
-same pages, which the system copies only where somebody writes.
+Threads run the same script, so each makes the same tensors. Equal ones become mappings of the same
+pages; the system copies a page when a worker writes to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Control groups of a lab: how much processor time and memory a machine gets.
 
-Version 1 (a tree per controller) and version 2 (one tree). The groups are made below the one that
-we are in ourselves where the kernel allows it, so that a limit on us is a limit on the lab.
+Version 1 (a tree per controller) and version 2 (one tree). If the kernel allows it, the groups are
+made below our own group, so that our limits apply to the lab.
 """
 
 from __future__ import annotations

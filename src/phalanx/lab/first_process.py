@@ -118,7 +118,7 @@ def start_sshd(program: str, address: str) -> None:
 
 def set_up(setup: dict[str, Any]) -> None:
     socket.sethostname(setup["name"])
-    # Own /proc, /sys, /run, /tmp and /dev/shm; what is shared below them is shown there again.
+    # The machine gets its own /proc, /sys, /run, /tmp and /dev/shm; shared folders come back.
     shared = setup["shared"]
     mount("", "/", flags=RECURSIVE | PRIVATE)
     kept = [(path, os.open(path, os.O_PATH)) for path in [*shared, "/sys/fs/cgroup"]]
@@ -141,7 +141,7 @@ def serve() -> None:
     os.umask(0o022)
     setup = sys.stdin.read()
     if not setup:
-        return  # the one that was starting the machine is gone
+        return  # the process that was starting the machine is gone
     try:
         set_up(json.loads(setup))
     except OSError as error:

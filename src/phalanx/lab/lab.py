@@ -113,8 +113,8 @@ class Lab:
         """``words`` as a command of this host that runs them inside a machine.
 
         The environment goes along, except for ``HOME``; so does the working folder, where the
-        machine has it. What runs is in the machine's namespaces and control groups, and is ended
-        when the command here is ended.
+        machine has it. The process is in the machine's namespaces and control groups, and ends when
+         the command here is ended.
         """
         return starting.inside(self._living(name), words)
 

@@ -94,7 +94,7 @@ def into_groups(machine: MachineState, words: Sequence[str]) -> list[str]:
 def inside(machine: MachineState, words: Sequence[str]) -> list[str]:
     """``words`` as a command of this host that runs them in the machine.
 
-    The process in the machine ends when the one that waits for it here is ended.
+    When the command here is ended, its process in the machine ends too.
     """
     spaces = ["--net", "--pid", "--mount", "--uts", "--ipc"]
     enter = [tool("nsenter"), "--target", str(machine.pid), *spaces, "--"]

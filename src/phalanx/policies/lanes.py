@@ -1,4 +1,4 @@
-"""Which worker reads which rows, where data come in windows of blocks that are costly to open.
+"""Decides which worker reads which rows of data in windows of blocks, which are costly to open.
 
 The rows of a pass stand in one line: window after window, each in its own order. A worker's *lane*
 is the window that it reads and the one that it reads next. A lane that runs dry takes the next
@@ -69,8 +69,8 @@ class Lanes:
         return found
 
     def take_one(self, worker: int, want: int, most: int, least: int = 1) -> Range | None:
-        """About ``want`` rows that follow each other, at most ``most``; ``None`` if there are no
-        more. Fewer than ``least`` are not left for the next."""
+        """About ``want`` rows in a row, at most ``most``; ``None`` if there are no more. The rest
+        of a window is taken too if it has fewer than ``least`` rows."""
         lane = self._lanes[worker]
         if lane[1] == lane[2] and not self._refill(worker):
             return None

@@ -20,10 +20,10 @@ LANE_CELLS = 5
 class Lease:
     """Positions ``start … end`` of a pass.
 
-    ``share`` is how much of a whole batch they are. A last batch may have fewer samples than there
-    are workers: one that has no part of it reads all of it, and its gradient counts nothing. So
-    every worker goes through the script's loop equally often. The batch of all workers that step
-    together ends at ``batch_end``, and there may be where a round of training apart ends.
+    ``share`` is their part of a whole batch. If a last batch has fewer samples than there are
+    workers, a worker without a part of it reads all of it, and its gradient does not count. So all
+    workers go through the script's loop equally often. The whole batch of the workers that step
+    together ends at ``batch_end``; a round of local training may end there too.
     """
 
     start: int
@@ -78,8 +78,8 @@ def split(total: int, shares: Sequence[float]) -> list[int]:
 def split_among_all(total: int, shares: Sequence[float], least: int = 1) -> list[int]:
     """Like :func:`split`, but no part is smaller than ``least`` if there are enough samples.
 
-    Who has none is never measured again, and would stay without. Where there are too few for all,
-    no part is smaller than ``least``, except of a batch that is.
+    A worker without samples is never measured again, and would never get any. If there are too few
+    for all, some parts are 0 and the others at least ``least``, unless the whole batch is smaller.
     """
     ends, workers = split(total, shares), len(shares)
     if total < workers * least:
@@ -100,7 +100,7 @@ def lease_of(
     ends_round: bool = False,
     ends: tuple[int, ...] = (),
 ) -> Lease:
-    """Samples ``first … last`` of a batch of ``whole`` at ``start``, where ``want`` were wanted."""
+    """The lease of samples ``first … last`` in a batch of ``whole`` (``want`` if it were full)."""
     begin, end = (first, last) if first < last else (0, whole)
     share, over, full = (last - first) / want, start + whole, whole / want
     return Lease(start + begin, start + end, share, over, ends_round, 1.0, whole, full, 0, ends)
@@ -160,7 +160,7 @@ def claim(
 ) -> tuple[Counter, Lease | None]:
     """Take the next ``want`` samples of ``segment``; ``None`` when they are all given out.
 
-    No part has fewer than ``least``, if there are as many.
+    No part has fewer samples than ``least``, unless fewer are left.
 
     Tickets grow from segment to segment, and a worker enters one only after the one before has
     been given out completely: so one counter is enough, and an old ticket means "finished".
@@ -209,7 +209,7 @@ class Applied:
 
 def untrained(given: Sequence[Given], applied: Applied) -> tuple[int, int]:
     """How many of the last leases ``given`` to a lost worker others have to train, and how many
-    samples nobody can train, because they are in only a part of the store."""
+    samples are lost, because only a part of the store has their update."""
     back = sum(one.total > applied.begun for one in given)
     in_part = sum(one.samples for one in given if applied.whole < one.total <= applied.begun)
     return back, in_part

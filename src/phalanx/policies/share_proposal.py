@@ -76,8 +76,8 @@ def _gain(lap: float, saved: float) -> float:
 
 
 def changed(before: Sequence[Tick], now: Sequence[Tick]) -> bool:
-    """Whether a worker has become slower or faster: all that it took ``now`` is beyond what it took
-    ``before``, with the same shares."""
+    """Whether a worker has become slower or faster: with the same shares, all its times ``now`` are
+    out of the range of those ``before``."""
     if min(len(before), len(now)) < RECENT:
         return False
     for rank in range(len(now[0].busy)):
@@ -93,8 +93,8 @@ def fixed_cost(
 ) -> float | None:
     """What a step costs at least at any size; ``None`` where the two sizes are too alike.
 
-    From a size and the quartiles of its seconds, and a larger one. Rather too little than too
-    much: with too little, shares come to rest in more rounds; with too much they go too far.
+    Each size comes with the quartiles of its seconds. The estimate is rather too small than too
+    large: then shares need more rounds to settle, instead of going too far.
     """
     (n, short, _), (m, _, long) = small, large
     if n <= 0.0 or m < 1.2 * n:

@@ -72,7 +72,7 @@ def size_of(source: str) -> int:
 
 
 def read_range(source: str, start: int, length: int) -> bytes:
-    """``length`` bytes from ``start`` on: exactly so many, or an :class:`InputError`."""
+    """Exactly ``length`` bytes from ``start`` on; raises an :class:`InputError` otherwise."""
     if length <= 0:
         return b""
     where = f"byte {start:,}"
@@ -197,7 +197,7 @@ def _read_remote(files: Any, path: str, start: int, length: int) -> bytes:
 
 
 def _system(url: str) -> tuple[Any, str]:
-    """The file system of a URL and the path there. ``fsspec`` itself keeps what it has made."""
+    """The file system of a URL and the path there; ``fsspec`` caches file systems itself."""
     core = package("fsspec.core", f"URLs such as {url}")
     try:
         files, path = core.url_to_fs(url)

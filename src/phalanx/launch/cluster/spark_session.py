@@ -64,7 +64,7 @@ def connect(master: str, paths: RunPaths, asked: Callable[[], bool]) -> Any:
             time.sleep(TICK)
         return made.result()
     except Exception as error:
-        # Spark gives up a silent master only by stopping what it has begun.
+        # When a master does not answer, Spark stops the context that it was making.
         gone = "stopped SparkContext" in str(error)
         why = "the master could not be reached, or refused the application"
         raise MachineError(

@@ -1,6 +1,6 @@
 """``profile_job``: measures what a script costs on each kind of machine, by a short run there.
 
-Such a run goes the way of every run of strategy ``single``; its folder is temporary. A profile is
+It is like any other run of strategy ``single``, except that its folder is temporary. A profile is
 kept in the user's cache by the content of what it depends on, and read from there the next time.
 """
 
@@ -215,8 +215,8 @@ class _Listener(Observer):
 
 
 def side_by_side(works: Sequence[Callable[[], None]]) -> None:
-    """Do all works, each in a process of its own: a controller takes over signals, and ends what
-    its process has started. If one fails, the others are stopped, and its error is raised."""
+    """Do all works, each in its own process: a controller handles signals, and ends all children of
+    its process. If one work fails, the others are stopped, and its error is raised."""
     forking = multiprocessing.get_context("fork")
     errors: SimpleQueue[PhalanxError] = forking.SimpleQueue()
     running = [forking.Process(target=_run, args=(work, errors)) for work in works]

@@ -30,7 +30,7 @@ def judge(
     ``settled``: use only laps after the last change of shares, however few they are.
     After a loss only what came then does: it is about who is left.
     """
-    # Losses by rank, but none told by a lost worker: cut off, it has lost all the others.
+    # Losses by rank, but none reported by a lost worker: cut off, it lost all the others.
     gone: dict[int, WorkerLost] = {}
     for log in ranks:
         if log.rank not in gone:

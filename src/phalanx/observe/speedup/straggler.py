@@ -23,15 +23,15 @@ from phalanx.observe.events.timeline import WorkerStep
 SHARE_OF_COST = 0.03
 """A straggler is worth naming when the others lose at least this share of their time to it,"""
 SLOWER = 1.5
-"""or when it is at least so many times slower than they are, whether anybody waits or not."""
+"""or when it is at least so many times slower than they are, even if no worker waits."""
 
 
 LAST = 1.5
 """A straggler is last so many times as often as by chance."""
 ENOUGH_STEPS = 3
 WARM_UP, MEASURED = 16, 32
-"""The busiest worker's first steps say nothing, because models are compared and checked in them; so
-many after them are measured."""
+"""The busiest worker's first steps are left out, because models are compared and checked in them;
+so many steps have to follow."""
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The cost of strategies whose workers step together, or meet every so many batches."""
+"""The cost of strategies whose workers step together, or meet every few batches."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class SelectedWorkers:
 
     @cached_property
     def samples(self) -> list[float]:
-        """Samples of each worker, so that all are done at once; everybody has one at least."""
+        """Samples of each worker, at least one, with which all are done at the same time."""
         parts = fitting_shares([member.curve for member in self.members], self.batch)
         few = [max(1.0, part) for part in parts]
         spare, above = self.batch - sum(few), sum(few) - len(few)

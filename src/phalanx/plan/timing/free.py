@@ -55,9 +55,9 @@ def run_groups(
     draws: Floats | None = None,
     trace: Trace | None = None,
 ) -> Outcome:
-    """``groups``: the members of a team meet for ``exchange`` seconds of that team, then it
-    pushes as one worker would, from the home of its first member. ``trace`` gets the number of a
-    team for a rank.
+    """Simulate ``groups``: the members of a team meet for the team's ``exchange`` seconds, then the
+     team pushes like one worker at its first member's home. ``trace`` gets the team's number
+    instead of a rank.
     """
     single = StepDraws(cluster.compute, cluster.variation, seed, draws).block(0, steps).T
     spent = np.stack([single[list(team)].max(axis=0) for team in teams])

@@ -127,8 +127,8 @@ class Hosts(Protocol):
 class Arena(Protocol):
     """Memory that all workers see, and the means to take turns in it.
 
-    On one host that is all there is. With several, what is large lies in :attr:`host`, memory of
-    the workers on this machine; what lies in the arena itself should be small.
+    With several hosts, large regions belong in :attr:`host`, the memory of the workers on this
+    machine; regions of the arena itself should be small.
     """
 
     rank: int
@@ -180,7 +180,7 @@ class Arena(Protocol):
 
     def subset_barrier(self, members: Sequence[int]) -> SubsetBarrier:
         """Return the barrier of ``members``, one of which is this worker. A worker waits in one
-        barrier at a time, and everybody asks for barriers that do not overlap."""
+        barrier at a time, and the groups of different barriers do not overlap."""
 
     def await_(self, ready: Callable[[], bool], gone: Callable[[], bool] | None = None) -> None:
         """Wait until ``ready()``, which is asked again whenever some worker calls :meth:`wake`.

@@ -141,7 +141,7 @@ class DeterministicScheduler:
         self._switch(slot)
 
     def block(self, rank: int, queue: list[int], words: str, gone: Gone | None = None) -> None:
-        """Wait in ``queue`` until somebody resumes this rank."""
+        """Wait in ``queue`` until another rank resumes this one."""
         self.check()
         slot = self._slots[rank]
         slot.waits, slot.gone = words, gone

@@ -31,10 +31,8 @@ _CLOCK_MONOTONIC = 1
 
 
 def _timed(library: ctypes.CDLL, by_clock: str, otherwise: str) -> Callable[[ctypes.c_void_p], int]:
-    """Return a function that waits for a slice of time, by a clock that nobody can set.
-
-    Where the C library has no such function (glibc before 2.30) it is the wall clock: setting that
-    back would prolong the wait.
+    """Return a function that waits for a slice of time, by a clock that cannot be set. A C library
+    without one (glibc before 2.30) uses the wall clock: setting that back prolongs the wait.
     """
     wait = getattr(library, by_clock, None)
     if wait is not None:

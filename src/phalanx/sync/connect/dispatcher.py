@@ -1,8 +1,8 @@
 """Hands accepted channels to the code that expects that participant.
 
-A process has one listener and may open several groups of links over it (everybody, its team), each
-with a tag of its own. Channels arrive in any order, so those for somebody else are kept for a
-while; only so many, and only so long.
+A process has one listener and may open several groups of links over it (all workers, its team),
+each with its own tag. Channels arrive in any order, so those for other groups are kept, for a
+limited time and in a limited number.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Lobby:
     there are too many.
 
     Addresses of the run's own machines have places of their own, which others cannot take.
-    Everybody else shares ``MAX_PENDING``, a source at most ``QUOTA`` of them. When all are taken,
+    All others share ``MAX_PENDING``, of which a source gets at most ``QUOTA``. When all are taken,
     one of the source that has most of them goes, chosen at random: the oldest would be the member
     whose way is longest.
     """
@@ -175,7 +175,7 @@ class Listener:
         name: str | None = None,
         members: Iterable[str] = (),
     ) -> None:
-        """``name`` is who answers here, to be said by who calls; else it is the address and port.
+        """``name``: a name that callers have to give; by default, the address and port.
 
         For ``members``, addresses of the run's machines, places are kept.
         """

@@ -45,7 +45,7 @@ def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_known(function: Any) -> bool:
-    """Whether a function is a wrapper like a scheduler's; told by its globals, because
+    """Whether a function is a wrapper such as a scheduler's. Its globals show that:
     ``functools.wraps`` copies ``__module__``."""
     name = str(getattr(function, "__globals__", {}).get("__name__"))
     return name.startswith(("torch.optim.", "phalanx."))

@@ -182,7 +182,7 @@ class StreamReader(Reader):
         return BatchPart(joined, rows)
 
     def _columns(self, number: int, first: int, last: int) -> tuple[Any, int]:
-        """Return this worker's rows of a batch, and how many count; 0 have one that does not."""
+        """Return this worker's rows of a batch, at least one, and how many of them count."""
         whole = self._global_batch(number)
         count = len(next(leaf for leaf in self._tree.flatten(whole) if leaf is not None))
         start, end = (place * count // self.batch for place in (first, last))

@@ -95,7 +95,7 @@ class SharedFit:
         )  # fmt: skip
         loop.adopt(max(self._epochs - self._asked.initial_epoch, 0))
         parts.steps.keeps_gradients = False
-        self._mirror.begin_epoch()  # draw anew: workers have seeds of their own now
+        self._mirror.begin_epoch()  # read it again: seeds were set apart meanwhile
         self._mirror.show_frozen()
         self._mirror.load()
         self._mirror.show()
