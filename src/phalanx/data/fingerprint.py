@@ -1,9 +1,9 @@
 """A few numbers by which workers notice that their data sets are not the same.
 
-A few samples at fixed places are read, each several times. What differs from one reading to the
-next (a dataset's own generator) says nothing and is left out; Python's, NumPy's and torch's
-generators are seeded by the reader. Real numbers are compared with some room: unlike machines
-decode and scale images a little differently.
+A few samples at fixed places are read, each several times. Parts that differ between readings (from
+a dataset's own generator) are left out; Python's, NumPy's and torch's generators are seeded by the
+reader. Real numbers may differ a little, because unlike machines decode and scale images a little
+differently.
 """
 
 from __future__ import annotations

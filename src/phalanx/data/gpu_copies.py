@@ -1,9 +1,9 @@
 """Copies batches from the host's memory to a GPU while that computes.
 
-Memory that is not pinned is copied by the host itself. And a gather by all threads of a machine
-takes them from the training beside it: rows of tensors are gathered by a few, into pinned buffers
-that are used in turn. What other readers make is pinned by the thread that reads it, or by torch's
-own where a ``DataLoader`` asks for it.
+The host itself would copy memory that is not pinned, and a gather with all threads would slow down
+the training. So a few threads gather rows of tensors into pinned buffers, which are used in turn.
+Other readers' batches are pinned by the thread that reads them, or by torch's own if a
+``DataLoader`` asks for it.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ def prefetch(
     """The items of ``iterable``, at most ``depth`` of them made ahead by a thread.
 
     ``begin``: called with each item in the consumer's thread, as soon as the item is ready; its
-    result is yielded instead of the item.
-    ``threads``: how many torch may use, at most, where items are made. An exception of ``iterable``
-    arrives here in its turn. Closing this generator ends the thread.
+    result is yielded instead of the item. ``threads``: how many torch may use, at most, where items
+    are made. An exception of ``iterable`` arrives here in its turn. Closing this generator ends the
+    thread.
     """
     filler = _Filler(iterable, depth, threads)
     filler.start()

@@ -1,8 +1,8 @@
 """Samples that come one after another, without numbers: an ``IterableDataset`` or a generator.
 
-Every worker goes through the whole stream, and keeps the samples that are its own. So each sample
-is trained exactly once, if the stream is the same on all workers: its random numbers (Python's,
-NumPy's and torch's) are seeded by (seed, epoch), and are its own.
+Every worker reads the whole stream, and keeps its own samples. So each sample is trained exactly
+once, if the stream is the same on all workers: therefore its random numbers (Python's, NumPy's and
+torch's) are seeded by (seed, epoch), apart from those of the training.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The first process of an emulated machine. A program of its own, with the standard library only.
+"""The first process of an emulated machine: a program that imports only the standard library.
 
-It makes the machine's namespaces, says its number, reads what to set up (JSON on stdin), gives the
-machine its private folders and its sshd, says ``ready``, and then waits for orphans. When it ends,
-the kernel ends everything in the machine.
+It makes the machine's namespaces, prints its process id, reads its setup (JSON on stdin), makes the
+private folders, starts sshd, prints ``ready``, and then reaps orphans. When it ends, the kernel
+ends everything in the machine.
 """
 
 import ctypes

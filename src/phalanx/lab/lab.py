@@ -45,10 +45,10 @@ class Lab:
         """Start ``count`` machines, or leave nothing behind.
 
         ``cpu`` is percent of one core for each, ``rate`` bits per second, ``"1gbit"`` or
-        ``"m3=100mbit,1gbit"``, ``memory``
-        bytes or ``"4GiB"``. Each machine has its own /tmp, /run and /dev/shm; ``share`` are folders
-        below them that the machines see all the same. ``password`` opens root's account besides
-        the key; it is kept nowhere but, hashed, in the machines.
+        ``"m3=100mbit,1gbit"``, ``memory`` bytes or ``"4GiB"``. Each machine has its own /tmp, /run
+        and /dev/shm; ``share`` are the host's folders below these that all machines see.
+        ``password`` opens root's account besides the key; it is kept nowhere but, hashed, in the
+        machines.
         """
         check_host()
         states.folder_of(name)
@@ -114,7 +114,7 @@ class Lab:
 
         The environment goes along, except for ``HOME``; so does the working folder, where the
         machine has it. The process is in the machine's namespaces and control groups, and ends when
-         the command here is ended.
+        the command here is ended.
         """
         return starting.inside(self._living(name), words)
 

@@ -1,12 +1,12 @@
 """Decides which worker reads which rows of data in windows of blocks, which are costly to open.
 
 The rows of a pass stand in one line: window after window, each in its own order. A worker's *lane*
-is the window that it reads and the one that it reads next. A lane that runs dry takes the next
-window of the line; when there is none, it takes what another lane has not opened, or the second
-half of what the fullest lane has left. So each row is given out exactly once, a window is opened by
-one worker (by more only towards the end), and whatever the workers' speeds, all end together.
+is the window that it reads and the one that it reads next. An empty lane takes the next window of
+the line; if there is none, it takes the next window of the fullest lane, or the second half of that
+lane's rows. So each row is given out exactly once, one worker opens a window (more only towards the
+end), and workers of all speeds end together.
 
-Rows may be *pinned*: only one worker can read them. Then each lane has a line of its own, and takes
+Rows may be *pinned*: only one worker can read them. Then each lane has its own line, and takes
 nothing from the others.
 """
 

@@ -119,9 +119,9 @@ def lockstep(
 ) -> Iterator[Lease]:
     """This worker's share of each global batch.
 
-    A round is ``every`` batches; the last one of a segment may be shorter. ``least``: what a share
-    has at least, if anything. ``fixed``: the same columns also of a last batch that is not full.
-    ``left``: of samples that only one worker can read, how many each has; all then end together.
+    A round is ``every`` batches; the last one of a segment may be shorter. ``least``: the fewest
+    samples of a share that is not empty. ``fixed``: the same columns in a smaller last batch.
+    ``left``: how many samples each worker has that only it can read; all then end together.
     """
     known = 0
     ends: tuple[int, ...] = (0,)
@@ -162,8 +162,8 @@ def claim(
 
     No part has fewer samples than ``least``, unless fewer are left.
 
-    Tickets grow from segment to segment, and a worker enters one only after the one before has
-    been given out completely: so one counter is enough, and an old ticket means "finished".
+    Tickets grow from segment to segment, and a worker enters a segment only after the previous one
+    is given out completely. So one counter is enough, and an old ticket means "finished".
     """
     if counter.ticket > ticket or counter.cut == ticket:
         return counter, None

@@ -33,8 +33,8 @@ PERMANENT = 600.0
 class StragglerPolicy:
     """Takes in speeds and gives out verdicts: "leave" and "return" in turn, "leave" first.
 
-    A slowdown below 0.7 of the usual speed is answered at the third observation of it, or the
-    eleventh after the last verdict; a recovery at the fifth, or likewise. Noise of up to 15 % to
+    A slowdown below 0.7 of the usual speed is answered at its third observation, a recovery at its
+    fifth, but none before the eleventh observation after the last verdict. Noise of up to 15 % to
     either side never leaves (0.85 / 1.15 > 0.7), and with up to 8 % (0.92 / 1.08 > 0.85) it never
     delays the return.
     """

@@ -1,5 +1,5 @@
-"""What the kernel counts: processor time, bytes of networks and disks, processes; and the energy
-that processors count themselves (RAPL), where this user may read it."""
+"""Reads the kernel's counters of processor time, networks, disks and processes; and processors' own
+counters of energy (RAPL), if this user may read them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Makes each virtual environment that a project needs once, in ``environments/<digest>``.
 
-An environment is complete when it has a marker file, which is written last; one without a marker
-is removed and made anew. If two runs need the same environment, one waits for the other.
+An environment is complete when it has a marker file, which is written last; one without a marker is
+removed and made anew. If two runs need the same environment, one waits for the other.
 """
 
 from __future__ import annotations

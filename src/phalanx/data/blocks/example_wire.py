@@ -1,8 +1,8 @@
 """Decodes many ``tf.train.Example`` at once: NumPy walks through all records of a block in step.
 
 A record is read here when it has the form that all writers give it: each message is one run of
-bytes, and numbers are packed. Any other record is left to :mod:`example_proto`, one by one; what is
-read here is read exactly as there.
+bytes, and numbers are packed. All other records are read by :mod:`example_proto`, one by one, with
+exactly the same results.
 
 Fields of a message: a byte with number and type (0x0a, 0x12, 0x1a: fields 1, 2, 3, of a length and
 so many bytes), the length as a varint (seven bits a byte, the lowest first; the top bit says that
@@ -132,7 +132,7 @@ class Walk:
         return self._bytes[np.minimum(at, len(self._bytes) - 1)].astype(np.int64)
 
     def numbers(self, runs: Runs, rows: Places, feature: Feature) -> npt.NDArray[Any] | None:
-        """A row of values for each of ``rows``; ``None`` where one of them has other values."""
+        """A row of values for each of ``rows``; ``None`` if a row has another number of values."""
         if not len(rows):
             return np.empty((0, feature.values), DTYPES[feature.kind])
         if feature.kind == FLOATS:

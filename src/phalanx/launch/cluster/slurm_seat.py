@@ -1,7 +1,7 @@
 """``srun python -m phalanx.launch.cluster.slurm_seat RUN_FOLDER``: one worker of the job.
 
 The nodes share the run's folder: in it, workers agree where to meet, and each records how it ended.
- A job that Slurm starts again goes on from the newest checkpoint of the folder.
+A job that Slurm starts again goes on from the newest checkpoint of the folder.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def profile_job(
 ) -> JobProfile:
     """Return the costs of ``script`` on each of ``machines``; those of one kind share them.
 
-    Each kind is measured for about ``seconds`` of steps, those of one host in turn; ``quick``: this
-    machine only, and the others by what the probe says of their speeds. ``settings`` and ``fleet``
+    Each kind is measured for about ``seconds`` of steps, those of one host in turn; ``quick``: only
+    this machine, and others are estimated from the probe. ``settings`` and ``fleet``
     are those of the run to be planned. Call it from the main thread.
     """
     if not machines:

@@ -27,8 +27,8 @@ def judge(
 ) -> Worth | None:
     """Judge a run; ``None`` while there are too few laps.
 
-    ``settled``: use only laps after the last change of shares, however few they are.
-    After a loss only what came then does: it is about who is left.
+    ``settled``: use only laps after the last change of shares, however few they are. After a loss,
+    only later laps count, of the remaining workers.
     """
     # Losses by rank, but none reported by a lost worker: cut off, it lost all the others.
     gone: dict[int, WorkerLost] = {}

@@ -1,10 +1,9 @@
 """Finds the worker that the others wait for, and what that costs them.
 
-In lockstep everyone waits for the last gradient. The worker that is last is not the one that
-waits long but the one that waits least, so blame is read from the moment each gradient was
-ready, before any barrier. Workers that train apart are last when they come to a round last; where
-no worker may be too far ahead, all waiting is for the slowest; asynchronous workers wait for none,
-so a slow one costs only what it does not do itself.
+In lockstep all workers wait for the last gradient. The last worker waits least, not longest, so it
+is found by when each gradient was ready, before any barrier. For workers that train apart, the last
+one to come to a round counts. If no worker may be too far ahead, all wait for the slowest.
+Asynchronous workers never wait, so a slow one costs only the work that it does not do.
 """
 
 from __future__ import annotations

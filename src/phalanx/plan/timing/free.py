@@ -30,8 +30,8 @@ def run_free(
     """Simulate ``steps`` of each worker; ``by_samples``: the same sum, but fast workers do more.
 
     ``async`` is the rule ``Free``, ``ssp`` is ``Stale``, ``bsp`` is ``Stale(0)`` and ``dssp`` is
-    ``Dynamic``. A lost worker stops; by samples the others do what is left. ``draws`` replaces
-    what is drawn, a row of seconds for each worker. A ``trace`` is slow.
+    ``Dynamic``. A lost worker stops; with ``by_samples`` the others do its steps. ``draws``:
+    seconds to use, a row for each worker. A ``trace`` makes it slow.
     """
     limited = cluster.limited
     if limited and len(cluster.compute) * len(cluster.servers) > MOST_FLOWS:
@@ -56,8 +56,8 @@ def run_groups(
     trace: Trace | None = None,
 ) -> Outcome:
     """Simulate ``groups``: the members of a team meet for the team's ``exchange`` seconds, then the
-     team pushes like one worker at its first member's home. ``trace`` gets the team's number
-    instead of a rank.
+    team pushes like one worker at its first member's home. ``trace`` gets the team's number instead
+    of a rank.
     """
     single = StepDraws(cluster.compute, cluster.variation, seed, draws).block(0, steps).T
     spent = np.stack([single[list(team)].max(axis=0) for team in teams])

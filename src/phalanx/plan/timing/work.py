@@ -53,10 +53,10 @@ class Outcome:
 class FreeCluster:
     """A simulated cluster for strategies whose workers push to servers independently.
 
-    A worker computes, sends its push, a part to each server; a server is busy with one part after
-    another. When all parts are applied the worker's clock counts, and it waits until the rule
-    admits it; then the reply comes. Workers of one machine use its link together, and where links
-    are limited its connections in turns; nothing that stays on a machine uses a link.
+    A worker computes and sends a part of its push to each server, which applies one part after
+    another. When all parts are applied, the worker's clock rises by one, and it waits until the
+    rule admits it; then the reply comes. Workers of a machine share its link and, if links are
+    limited, take turns on its connections. Nothing that stays on a machine uses a link.
     """
 
     compute: Sequence[float] | Floats
@@ -88,12 +88,12 @@ class FreeCluster:
         return limited and len(used) > 1 and self.push_bytes + self.reply_bytes > 0
 
     def queued(self) -> FreeCluster:
-        """The same without a limit, where links are queues: each worker's own link makes its steps
-        longer, and a server's link is busy with each push and reply, and with those of the workers
-        beside it. Every part is a message, which both sides handle.
+        """The same cluster with queues instead of limited links: each worker's own link makes its
+        steps longer, and a server is busy while its link carries pushes and replies, and those of
+        the workers beside it. Both sides handle each part.
 
-        Within a few percent of fair shares where links have room. Where those of servers are
-        saturated it is a floor: fair shares let pushes bunch, most of all those of many servers.
+        If links have room, this is within a few percent of fair shares. If servers' links are
+        saturated, times are too short: fair shares let pushes bunch, most with many servers.
         """
         sending, receiving = np.array(self.sending), np.array(self.receiving)
         held = np.bincount(self.servers, minlength=len(sending)) / len(self.servers)

@@ -1,4 +1,4 @@
-"""One worker thread runs at a time, and who is next is decided in scripted time, from a seed.
+"""Lets one worker thread run at a time; virtual times and a seed decide which one is next.
 
 Every rank has a virtual time, which passes only when it sleeps or takes a lock. The turn goes to
 the runnable rank that is earliest; a seeded generator breaks ties. The wall clock plays no part,

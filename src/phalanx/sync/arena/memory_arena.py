@@ -1,9 +1,9 @@
 """An arena for workers that are threads of one process: for debuggers, tests and exact repeats.
 
-The threads take turns (``deterministic_scheduler``), so a run repeats bit
-for bit from its seed, asynchronous ones included. A thread that is no worker's (one that
-reads ahead, say) may take locks, sleep, and wake others; it does so in real time, without the
-scheduler, and what depends on it need not repeat.
+The threads take turns (``deterministic_scheduler``), so a run repeats bit for bit from its seed,
+asynchronous ones included. A thread that is no worker's (one that reads ahead, say) may take locks,
+sleep, and wake others; it does so in real time, without the scheduler, so results that depend on it
+may vary.
 """
 
 from __future__ import annotations

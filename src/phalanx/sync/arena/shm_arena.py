@@ -31,8 +31,10 @@ _CLOCK_MONOTONIC = 1
 
 
 def _timed(library: ctypes.CDLL, by_clock: str, otherwise: str) -> Callable[[ctypes.c_void_p], int]:
-    """Return a function that waits for a slice of time, by a clock that cannot be set. A C library
-    without one (glibc before 2.30) uses the wall clock: setting that back prolongs the wait.
+    """Return a function that waits for a slice of time, by a clock that cannot be set.
+
+    A C library without one (glibc before 2.30) uses the wall clock: setting that back prolongs the
+    wait.
     """
     wait = getattr(library, by_clock, None)
     if wait is not None:
@@ -86,7 +88,7 @@ Round = tuple[ctypes.c_void_p, ctypes.c_void_p]
 
 
 class ShmArena:
-    """Regions behind the control block; a dissemination barrier; robust mutexes.
+    """Has regions behind the control block, a dissemination barrier, and robust mutexes.
 
     The barrier is that of Hensgen, Finkel and Manber, "Two algorithms for barrier
     synchronization" (1988): log2(n) rounds, in each of which a worker posts one semaphore and

@@ -109,13 +109,12 @@ _REST_SECONDS = 0.05
 
 
 class Lobby:
-    """Connections that have proved nothing yet, by their number, and which of them is closed when
+    """Keeps connections that have proved nothing yet, by number, and chooses which to close when
     there are too many.
 
-    Addresses of the run's own machines have places of their own, which others cannot take.
-    All others share ``MAX_PENDING``, of which a source gets at most ``QUOTA``. When all are taken,
-    one of the source that has most of them goes, chosen at random: the oldest would be the member
-    whose way is longest.
+    Addresses of the run's own machines have places of their own, which others cannot take. All
+    others share ``MAX_PENDING``, of which a source gets at most ``QUOTA``. When all are taken, a
+    random one of the source with the most is closed: the oldest could be a member far away.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Watches reads of ``.grad``, so that a script sees the gradient that one process would have.
 
 Several workers that step together each have the gradient of their own samples until they exchange
-it. A script that reads ``.grad`` in between (to clip it, to log its norm) means the gradient of
-the whole batch, so reading is what makes the workers agree on it.
+it. A script that reads ``.grad`` in between (to clip it, to log its norm) expects the gradient of
+the whole batch, so a read makes the workers agree on it.
 """
 
 from __future__ import annotations

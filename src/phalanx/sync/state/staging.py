@@ -1,8 +1,8 @@
 """Copies between a GPU and memory of the host: few large copies through pinned memory, one wait.
 
-A model has hundreds of gradients, and a copy of each to the host waits for the device by itself.
-So they are gathered on the device first; what crosses is one piece per stretch of host memory.
-On a CPU all of it comes down to plain copies.
+A model has hundreds of gradients, and a copy of each to the host waits for the device by itself. So
+they are gathered on the device first, and each contiguous part of host memory gets one copy. On a
+CPU, these are plain copies.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 draw, or data that come in batches (``tf.data``, ``PyDataset``, ``DataLoader``, generators).
 
 Samples of the latter have no numbers. Every worker reads every global batch, in the order that
-the seed makes the same for all, and takes its rows; a checksum of each epoch shows whether it was.
+the seed makes the same for all, and takes its rows; a checksum of each epoch compares the orders.
 """
 
 from __future__ import annotations

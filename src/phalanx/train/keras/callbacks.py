@@ -1,8 +1,8 @@
 """Keras' own callbacks run on the first worker, whose decisions the others follow.
 
 A script's own callbacks run on every worker, like all of the script: they may change what a loss or
- a layer reads. So do those of Keras that write into the logs, which they may read.
-No worker waits for another one's callback between two batches.
+a layer reads. So do Keras' callbacks that write logs, for the script's own to read. No worker waits
+for another one's callback between two batches.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """``SharedCalls``: calls of models, shared out among the workers by rows.
 
 The outermost call of a module that has parameters is shared out: this worker computes its rows, and
-the script gets the outputs of all rows. Whether a call can be shared is found on the first one of
-its kind, by computing it both ways; what cannot is computed whole by every worker, which is right,
-and not faster. Some later calls are compared again, because a model may change its behaviour.
+the script gets the outputs of all rows. The first call of each kind is computed both ways to find
+whether it can be shared; if not, every worker computes all of it, which is right but not faster.
+Some later calls are compared again, because a model may change its behaviour.
 """
 
 from __future__ import annotations

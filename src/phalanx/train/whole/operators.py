@@ -150,7 +150,7 @@ def own(rows: Rows, dim: int, whole: Tensor) -> Tensor:
 def reaches_outside(values: Sequence[Any], known: dict[int, Tensor] | None) -> dict[int, Tensor]:
     """Return the ``known`` tensors (``None``: all) on which results depend though they did not
     enter the call: their gradients would be this worker's alone. A checkpoint that recomputes hides
-     its inputs, so it counts as well."""
+    its inputs, so it counts as well."""
     found: dict[int, Tensor] = {}
     tensors = [v for v in values if isinstance(v, Tensor) and v.requires_grad]
     found.update((id(v), v) for v in tensors if v.grad_fn is None)

@@ -2,8 +2,8 @@
 
 In view ``whole`` each worker reads all of a batch, computes its loss and runs the optimizer; only
 calls of models are shared out. A child process of the second worker computes a few batches alone
-and times each of these parts. View ``parts`` is chosen where ``whole`` would take more than a
-tenth longer, and a step is long enough for that to matter.
+and times each of these parts. View ``parts`` is chosen if ``whole`` would take more than a tenth
+longer, and steps are long enough for that to matter.
 """
 
 from __future__ import annotations
