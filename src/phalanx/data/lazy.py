@@ -125,7 +125,7 @@ class LazyReader:
         self.shuffle, self.batch = self._options.shuffle, self._options.batch
         self.drop_last = self._options.drop_last
         processes, pins = self._options.processes > 0, self._options.pins
-        # Processes read ahead: a thread that only waits for them takes turns with the training.
+        # The processes read ahead; a thread that only waits for them would slow down the training.
         self.background = processes and augment is not None
         self.pins = pins and not processes  # torch's own thread pins what they make
 

@@ -144,9 +144,8 @@ def lockstep(
 
 @dataclass(frozen=True)
 class Counter:
-    """How far a free-running segment (``ticket``, which ends at ``end``) has been given out.
-
-    ``cut`` is the ticket of which no more is given out, although there is some left.
+    """How much of a free-running segment (``ticket``, which ends at ``end``) has been given out.
+    ``cut`` is a ticket of which the rest is not given out.
     """
 
     ticket: int
@@ -198,9 +197,8 @@ class Given:
 
 @dataclass(frozen=True)
 class Applied:
-    """How far the updates of a worker that is lost have come, counted as ``Given.total`` is.
-
-    Up to ``whole`` they are in all parts of the store; up to ``begun`` in some.
+    """How many samples of a lost worker are in the store, counted like ``Given.total``: up to
+    ``whole`` they are in all of its parts, up to ``begun`` only in some.
     """
 
     whole: int

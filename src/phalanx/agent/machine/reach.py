@@ -1,5 +1,5 @@
-"""Free ports of the machine, and whether machines reach each other: each listens for a while, and
-the others connect.
+"""Finds free ports, and tests whether machines reach each other: each listens for a while, and the
+others connect.
 
 A connection is sent a token, which shows which machine answered; nothing is read from it.
 """

@@ -1,4 +1,4 @@
-"""What adoption found in a script, as the worker writes it down and the command line reads it."""
+"""Defines what adoption found in a script: the worker writes it, the command line reads it."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class Explanation(msgspec.Struct, kw_only=True):
     schedulers: list[str] = []
     evaluation: str = "every worker sees the whole evaluation set"
     differences: list[str] = []
-    """What is not exactly as with one worker."""
+    """In what the run differs from one with a single worker."""
     refused: list[str] = []
-    """What several workers would refuse."""
+    """Parts of the script that a run with several workers refuses."""
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Runs scripts that are modules of a package, with their relative imports and ``-m``."""
+"""Finds the package that a script is a module of, for relative imports and ``-m``."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def _column(array: Any, name: str, source: str) -> Any:
     if kinds.is_boolean(kind):
         return torch.from_numpy(array.to_numpy(zero_copy_only=False))
     if kinds.is_integer(kind) or kinds.is_floating(kind):
-        if kind in (pa.uint16(), pa.uint32(), pa.uint64()):  # of which torch knows little
+        if kind in (pa.uint16(), pa.uint32(), pa.uint64()):  # types of which torch supports little
             values = array.to_numpy()
             if len(values) and int(values.max()) >= 1 << 63:
                 raise InputError(

@@ -67,8 +67,8 @@ def profile_job(
     """Return the costs of ``script`` on each of ``machines``; those of one kind share them.
 
     Each kind is measured for about ``seconds`` of steps, those of one host in turn; ``quick``: only
-    this machine, and others are estimated from the probe. ``settings`` and ``fleet``
-    are those of the run to be planned. Call it from the main thread.
+    this machine, and others are estimated from the probe. ``settings`` and ``fleet`` are those of
+    the run to be planned. Call it from the main thread.
     """
     if not machines:
         raise InputError("there is no machine to measure on", "Select at least one.")

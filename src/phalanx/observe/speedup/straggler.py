@@ -100,7 +100,7 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
             slower=paces[rank] / median(others) if rank in paces and others else None,
             waiting=waiting,
         )
-        # Equal workers are each last by chance now and then, one of two half of the time.
+        # Equal workers are sometimes last by chance: of two workers, each is last half of the time.
         came_last = found.share >= max(0.5, LAST / len(paces)) or not tally.meetings
         costly = came_last and found.cost >= SHARE_OF_COST
         if costly or (rank == slowest and (found.slower or 0.0) >= SLOWER):
@@ -116,9 +116,8 @@ def _warm(phases: Sequence[PhaseSteps]) -> float:
 
 
 def _paces(phases: Sequence[PhaseSteps], balanced: float | None, warm: float) -> dict[int, float]:
-    """Seconds of input and compute per sample, by rank: a typical step's.
-
-    At equal shares, if there were any: with few samples a step is mostly what every step costs.
+    """Seconds of input and compute per sample of a typical step, by rank. Steps with equal shares
+    are used if there are any: with few samples, a step's fixed cost counts most.
     """
     found: dict[int, list[tuple[WorkerStep, float]]] = defaultdict(list)
     for step in (step for phase in phases for steps in phase.steps for step in steps):

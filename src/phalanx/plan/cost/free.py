@@ -137,7 +137,7 @@ def _played(cluster: FreeCluster, rule: Rule, samples: Sequence[float]) -> float
     def note(rank: int, step: int, start: float, admitted: float, version: int) -> None:
         pushes.append((admitted, samples[rank]))
 
-    # Who is quick takes more chunks, unless the rule holds all to the same number of steps.
+    # Quick workers take more chunks, unless the rule gives all the same number of steps.
     run_free(cluster, rule, ROUNDS, seed=0, by_samples=isinstance(rule, Free), trace=note)
     times, done = np.array(sorted(pushes)).T
     middle = slice(int(EDGE * len(times)), max(2, int((1.0 - EDGE) * len(times))))

@@ -47,7 +47,7 @@ def run_heap(
 def _run_bounded(work: Work, bound: int, latency: float, update: float) -> Outcome:
     """Plays the case of one bound for all, at twice the speed, because it needs no gate.
 
-    Workers that are too far ahead are held until the last one has left the lowest clock.
+    Workers that are too far ahead wait until no worker has the lowest clock any more.
     """
     workers, more, draw, replace = work.workers, work.more, work.draws.one, heapq.heapreplace
     pushes, late, held = list[tuple[float, int]](), list[int](), list(range(workers))

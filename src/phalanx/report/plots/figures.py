@@ -1,4 +1,4 @@
-"""The figures of a report, each a function of the runs. Drawn without a display."""
+"""The figures of a report, each a function of the runs, drawn without a display."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Computes the virtual time of exchanges in a simulated cluster, from its links and servers.
 
-Links and servers serve what comes first, one after the other. The scheduler runs workers in the
+Links and servers handle one request after another, in order. The scheduler runs workers in the
 order of their times, so that a worker that asks is never earlier than one that asked before.
 """
 

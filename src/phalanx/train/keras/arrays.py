@@ -1,8 +1,8 @@
 """Reads the data that ``fit`` is given: arrays, by number in the order that Keras itself would
 draw, or data that come in batches (``tf.data``, ``PyDataset``, ``DataLoader``, generators).
 
-Samples of the latter have no numbers. Every worker reads every global batch, in the order that
-the seed makes the same for all, and takes its rows; a checksum of each epoch compares the orders.
+Samples of the latter have no numbers. Every worker reads every global batch, in the order that the
+seed makes the same for all, and takes its rows; a checksum of each epoch compares the orders.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ class CallState:
         self.rows: Rows | None = None
         """The rows of the current shared call."""
         self.exchanges = self.hooked = False
-        """Whether the call exchanges something in parts, and whether its gradients are watched."""
+        """Whether its parts exchange values, and whether its gradients have hooks."""
         self.dry = False
-        """Whether a part is only tried, by this worker alone."""
+        """Whether this worker computes a part alone, as a trial."""
 
     @contextmanager
     def within(self, rows: Rows | None) -> Iterator[None]:
