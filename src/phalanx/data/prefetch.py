@@ -29,10 +29,10 @@ def prefetch(
 ) -> Iterator[Any]:
     """The items of ``iterable``, at most ``depth`` of them made ahead by a thread.
 
-    ``begin``: called with each item in the consumer's thread, as soon as the item is ready; its
-    result is yielded instead of the item. ``threads``: how many torch may use, at most, where items
-    are made. An exception of ``iterable`` arrives here in its turn. Closing this generator ends the
-    thread.
+    ``begin``: called with each item in the consumer's thread, before the previous one is yielded
+    if it is ready then; its result replaces the item. ``threads``: how many torch may use, at most,
+    where items are made. An exception of ``iterable`` arrives here in its turn. Closing this
+    generator ends the thread.
     """
     filler = _Filler(iterable, depth, threads)
     filler.start()

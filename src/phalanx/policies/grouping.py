@@ -12,7 +12,7 @@ from phalanx.core.spec import Phase
 Team = tuple[int, ...]
 
 UNLIKE = 1.25
-"""Neighbours in speed whose ratio is greater do not step together."""
+"""Workers next to each other in speed do not step together if their ratio is greater."""
 
 
 DEFAULT_SIZE = 2
@@ -44,7 +44,7 @@ def by_machine(names: Sequence[str]) -> list[Team]:
 
 
 def by_speed(speeds: Sequence[float], size: int | None = None) -> list[Team]:
-    """Workers of like speed, at most ``size`` of them; one of unknown speed (0) is alone."""
+    """Teams of at most ``size`` workers of similar speed; one of unknown speed (0) is alone."""
     known = sorted((r for r, s in enumerate(speeds) if s > 0.0), key=lambda r: (-speeds[r], r))
     runs: list[list[int]] = [[r] for r, s in enumerate(speeds) if s <= 0.0]
     before: int | None = None

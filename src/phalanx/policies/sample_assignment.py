@@ -145,6 +145,7 @@ def lockstep(
 @dataclass(frozen=True)
 class Counter:
     """How much of a free-running segment (``ticket``, which ends at ``end``) has been given out.
+
     ``cut`` is a ticket of which the rest is not given out.
     """
 
@@ -197,8 +198,9 @@ class Given:
 
 @dataclass(frozen=True)
 class Applied:
-    """How many samples of a lost worker are in the store, counted like ``Given.total``: up to
-    ``whole`` they are in all of its parts, up to ``begun`` only in some.
+    """How many samples of a lost worker are in the store, counted like ``Given.total``.
+
+    Up to ``whole`` they are in all parts of the store, up to ``begun`` only in some.
     """
 
     whole: int

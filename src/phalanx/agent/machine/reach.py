@@ -52,7 +52,7 @@ def _answer(door: socket.socket, token: str) -> None:
             try:
                 guest, _ = door.accept()
             except OSError:
-                time.sleep(0.1)  # what lasts (no descriptor is left) must not take a core
+                time.sleep(0.1)  # a lasting error (no descriptors) must not use a core
                 continue
             with guest:
                 guest.settimeout(1.0)

@@ -116,7 +116,7 @@ def connect(address: str, paths: RunPaths) -> tuple[Any, Path | None]:
     # All of these are read when Ray is imported.
     chosen, token = {"RAY_USAGE_STATS_ENABLED": "0"}, None
     if not address:
-        # Otherwise Ray replaces loopback by an address that others reach.
+        # Otherwise Ray replaces loopback by an address that other machines can reach.
         chosen[_LOOPBACK_ONLY] = "0"
     if not address and _MODE not in os.environ:
         # All users of this machine reach loopback, and can read Ray's own token file.

@@ -116,8 +116,9 @@ def _warm(phases: Sequence[PhaseSteps]) -> float:
 
 
 def _paces(phases: Sequence[PhaseSteps], balanced: float | None, warm: float) -> dict[int, float]:
-    """Seconds of input and compute per sample of a typical step, by rank. Steps with equal shares
-    are used if there are any: with few samples, a step's fixed cost counts most.
+    """Seconds of input and compute per sample of a typical step, by rank.
+
+    Steps with equal shares are used if there are any: with few samples, fixed costs count most.
     """
     found: dict[int, list[tuple[WorkerStep, float]]] = defaultdict(list)
     for step in (step for phase in phases for steps in phase.steps for step in steps):

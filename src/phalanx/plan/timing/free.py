@@ -55,9 +55,9 @@ def run_groups(
     draws: Floats | None = None,
     trace: Trace | None = None,
 ) -> Outcome:
-    """Simulate ``groups``: the members of a team meet for the team's ``exchange`` seconds, then the
-    team pushes like one worker at its first member's home. ``trace`` gets the team's number instead
-    of a rank.
+    """Simulate ``groups``, whose members meet for the team's ``exchange`` seconds in each step.
+
+    Then the team pushes like one worker at its first member's home. ``trace`` gets team numbers.
     """
     single = StepDraws(cluster.compute, cluster.variation, seed, draws).block(0, steps).T
     spent = np.stack([single[list(team)].max(axis=0) for team in teams])

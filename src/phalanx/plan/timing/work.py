@@ -141,7 +141,7 @@ class StepDraws:
         return float(self._table[worker, step % self._table.shape[1]])
 
     def block(self, first: int, count: int) -> Floats:
-        """``count`` steps (rows) of all workers (columns)."""
+        """Seconds of ``count`` steps (rows) of all workers (columns)."""
         if self._table is not None:
             columns = np.arange(first, first + count) % self._table.shape[1]
             return np.asarray(self._table.T[columns])

@@ -147,7 +147,7 @@ class Arena(Protocol):
         """The lost workers without which the others go on."""
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
-        """Set ``survives``: whether this worker goes on when one of another machine is lost."""
+        """Set ``survives``: whether this worker goes on without a lost one of another machine."""
 
     in_step: bool
     """Whether all workers pass the same barriers, so that a few of them can meet directly."""

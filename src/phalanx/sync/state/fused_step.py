@@ -91,7 +91,7 @@ def _step_adam(
 def _slots(
     optimizer: torch.optim.Optimizer, group: Group, names: Sequence[str]
 ) -> list[list[Tensor]] | None:
-    """Return what the optimizer keeps of each parameter; ``None`` if something is not there yet."""
+    """Return the optimizer's state of each parameter; ``None`` if some of it is not there yet."""
     state, parameters = optimizer.state, group["params"]
     if len(state) != len(parameters) or not all(map(is_, state, parameters)):
         return None

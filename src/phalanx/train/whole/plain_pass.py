@@ -1,5 +1,5 @@
 """Reads one pass over a script's own loader as the script alone would; or counts steps on batches
-that the script makes itself, of which nothing else is known.
+that the script makes itself, about which nothing else is known.
 
 Those are taken in passes of so many steps, so that such a training has figures, checkpoints and
 places where it can be stopped.
