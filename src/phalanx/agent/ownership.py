@@ -22,7 +22,7 @@ PIECE = 1 << 20
 
 
 def be_private() -> None:
-    """Make the agent's files private; workers keep their umask, but others cannot write."""
+    """Make the agent's files private; workers keep their umask, except that others cannot write."""
     before = os.umask(0o077)
     os.environ[WORKERS_UMASK] = f"{before | OTHERS_WRITE:o}"
 

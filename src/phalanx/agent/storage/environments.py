@@ -1,4 +1,4 @@
-"""Makes each virtual environment that a project needs once, in ``environments/<digest>``.
+"""Makes the virtual environments of projects, each only once, in ``environments/<digest>``.
 
 An environment is complete when it has a marker file, which is written last; one without a marker is
 removed and made anew. If two runs need the same environment, one waits for the other.

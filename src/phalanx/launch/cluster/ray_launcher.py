@@ -110,7 +110,7 @@ def check_ray() -> None:
 
 
 def connect(address: str, paths: RunPaths) -> tuple[Any, Path | None]:
-    """Connect to the cluster at ``address``, or start one of our own; both use a token's file."""
+    """Connect to the cluster at ``address``, or start our own; return Ray and our token's file."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     own: dict[str, Any] = {"_node_ip_address": LOOPBACK, "include_dashboard": False}
     # All of these are read when Ray is imported.

@@ -60,7 +60,7 @@ class AdmissionGate:
         return int(self._steps[self._rank]) == AWAY
 
     def enter(self) -> bool:
-        """End the rest of this worker, so that others wait for it; return whether it was resting.
+        """Stop resting: from now on others wait for this worker. Return whether it was resting.
 
         If it was, it has to take the parameters, and to call :meth:`pulled`.
         """

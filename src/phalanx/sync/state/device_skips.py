@@ -2,7 +2,7 @@
 
 If the host read each flag before the step, it would wait for the backward pass, and then the GPU
 would wait for the host: a fifth of a short step. Instead, fused optimizers look at a flag in the
-GPU's memory (made for ``torch.amp.GradScaler``), and the host reads the flags of many steps later.
+GPU's memory (made for ``torch.amp.GradScaler``), and the host reads several steps' flags later.
 
 All of this runs in every step, often on a host that can hardly keep its GPU busy. So there are as
 few Python loops over all parameters as possible.

@@ -95,7 +95,7 @@ class SharedFit:
         )  # fmt: skip
         loop.adopt(max(self._epochs - self._asked.initial_epoch, 0))
         parts.steps.keeps_gradients = False
-        self._mirror.begin_epoch()  # read it again: seeds were set apart meanwhile
+        self._mirror.begin_epoch()  # read the state again: seeds were set apart meanwhile
         self._mirror.show_frozen()
         self._mirror.load()
         self._mirror.show()
