@@ -39,7 +39,7 @@ def go(make: Callable[[], Agent], hello: dict[str, Any]) -> int:
 
 
 def stay(agent: Agent) -> None:
-    """Go on without the controller that we came with: it, or another, finds us by the socket."""
+    """Go on without our first controller; it, or another one, can reach us through the socket."""
     assert agent.run_folder is not None
     listener = _listen(agent.run_folder)
     _leave_pipes(agent.run_folder)
@@ -93,12 +93,12 @@ def _copy(agent: socket.socket) -> int:
                 return 0
             try:
                 agent.sendall(data)
-            except OSError:  # it has gone; its last words are still to be brought out
+            except OSError:  # the agent has gone; what it sent last is still to be copied
                 watched = [inside]
 
 
 def _bring_out(agent: socket.socket) -> bool:
-    """Write out what the agent sent; whether there may be more."""
+    """Copy what the agent sent to standard output; return whether more may follow."""
     try:
         data = agent.recv(1 << 16)
         write_all(1, data)
@@ -184,7 +184,7 @@ def _connect(folder: Path) -> socket.socket | None:
 
 @contextlib.contextmanager
 def _short(folder: Path) -> Iterator[str]:
-    """The socket's path in a form that is always short enough for one."""
+    """The socket's path in a form that is never too long for a socket."""
     descriptor = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY)
     try:
         own = Path(f"/proc/self/fd/{descriptor}")

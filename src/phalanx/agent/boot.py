@@ -1,4 +1,4 @@
-# The first words on a machine, given to its Python with -c: they import the rest from memory.
+# The first code on a machine, given to its Python with -c: it imports the agent from memory.
 # Any Python has to be able to read them, to say that it is too old.
 # ruff: noqa: E402, UP031, UP036
 # mypy: ignore-errors

@@ -1,4 +1,4 @@
-"""The agent's own parent, which cleans up when the agent dies without doing so itself."""
+"""Guards the agent: its parent process cleans up if the agent dies before it has done so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers write: files that grow, brought to the controller, and finished checkpoints."""
+"""Sends the controller what workers write: files that grow, and finished checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHECKPOINTS = "checkpoints"
 CHECKPOINT_NAME = re.compile(r"[0-9]{6,15}")
 CHUNK = 256 << 10
 LOST = b'{"type":"lost",'
-"""How an event begins that says: a worker of another machine is gone, and this one goes on."""
+"""The start of an event's line which says that a worker of another machine was lost."""
 ROUNDS = 16
 """Parts of one file at a time: a worker that floods its log must not keep the others waiting."""
 
@@ -31,7 +31,7 @@ class _Tail:
         self._unreadable = False
 
     def size(self) -> int:
-        """Nothing if it is not a file that can be read."""
+        """The size of the file; 0 if it is not one that can be read."""
         try:
             status = os.lstat(self.path)
         except OSError:
@@ -39,7 +39,7 @@ class _Tail:
         return 0 if self._unreadable or not stat.S_ISREG(status.st_mode) else status.st_size
 
     def send_some(self, connection: Connection) -> bool:
-        """Send the next part of the file; whether there may be more."""
+        """Send the next part of the file; return whether there may be more."""
         if not connection.has_room() or self.size() <= self.offset:
             return False
         part = _read(self.path, self.offset)
@@ -66,14 +66,14 @@ class LogForwarder:
 
     def __init__(self) -> None:
         self.going = True
-        """Whether to send; false until a controller that has come back says what it has already."""
+        """Whether to send; false until a controller that reconnects says how much it has."""
         self._tails: dict[str, _Tail] = {}
         self._of_rank: dict[int, list[str]] = {}
         self._others_lost = False
         self._lock = threading.Lock()
 
     def follow(self, folder: Path, rank: int, log: str) -> None:
-        """The files of a rank, by their names in the run's folder."""
+        """Begin to send the files of a rank, under their names in the run's folder."""
         names = [f"events/rank-{rank}.jsonl", log, f"logs/rank-{rank}.traceback"]
         with self._lock:
             for name in names:
@@ -94,7 +94,7 @@ class LogForwarder:
                 left = [tail for tail in left if tail.send_some(connection)]
 
     def heard_controller(self) -> None:
-        """Losses that workers told of until now say nothing about the silence that follows."""
+        """Forget the losses that workers have reported: the controller was heard after them."""
         self._others_lost = False
         for names in list(self._of_rank.values()):
             self._tails[names[0]].skip()
@@ -126,7 +126,7 @@ def _read(path: str, offset: int) -> bytes:
 
 
 def finished_checkpoints(run_folder: Path | None) -> list[str]:
-    """Their names; one that is being written has another."""
+    """The names of finished checkpoints; an unfinished one has another kind of name."""
     try:
         found = os.listdir(run_folder / CHECKPOINTS) if run_folder is not None else []  # noqa: PTH208
     except OSError:

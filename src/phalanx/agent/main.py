@@ -1,4 +1,4 @@
-"""The agent's entry, and the table of what it answers: functions that have the requests' names."""
+"""The agent's entry, and the table of its answers: functions with the names of the requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIRST_SECONDS = 30.0
 
 
 def main() -> int:
-    """Read the first frame, which says in which way to live."""
+    """Read the first frame, which says whether to serve, to detach, or to relay."""
     ownership.be_private()
     # The run's key passes through here: no crash leaves an image of it, nor of the workers.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

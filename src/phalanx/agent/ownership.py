@@ -1,4 +1,4 @@
-"""Whose files these are: what is found in our folders is executed, so others may not write there.
+"""Checks who can write to our folders: others must not, because files there are executed.
 
 Folders that only this user and root can write to, below folders of which the same holds, cannot be
 changed by another user between a look at them and their use.
@@ -22,7 +22,7 @@ PIECE = 1 << 20
 
 
 def be_private() -> None:
-    """What the agent makes is this user's alone; workers keep their umask, but share no writing."""
+    """Make the agent's files private; workers keep their umask, except that others cannot write."""
     before = os.umask(0o077)
     os.environ[WORKERS_UMASK] = f"{before | OTHERS_WRITE:o}"
 
@@ -36,7 +36,7 @@ def check(folder: Path, *parts: Path) -> None:
 
 
 def _refuse(place: Path, *, sticky: bool) -> None:
-    """Where ``sticky`` folders will do (as /tmp), users cannot take away what is not theirs."""
+    """Refuse a place that others can change; ``sticky``: folders like /tmp are allowed."""
     try:
         status = place.lstat() if sticky else place.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Processes, by what Linux has to be asked for directly: death signals, groups, children."""
+"""What Python's library lacks for processes on Linux: death signals, groups, children."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def prctl(option: int, value: int) -> None:
 
 def bound(words: list[str], *options: str) -> list[str]:
     """``words`` as a command that ends with us."""
-    # The source of what ties them, from wherever the agent was imported.
+    # ``child`` ties the command to us; its source comes from wherever the agent was imported.
     name = "phalanx.agent.child"
     shim = str(importlib.util.find_spec(name).loader.get_source(name))  # type: ignore[union-attr]
     return [sys.executable, *options, "-I", "-S", "-c", shim, str(os.getpid()), *words]
@@ -67,7 +67,7 @@ def children() -> list[int]:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """After the name, which may hold anything: state, parent, group, session …"""
+    """The fields of ``/proc/PID/stat`` from the state on: state, parent, group, session …"""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
     except OSError:
@@ -88,8 +88,8 @@ def signal_group(group: int, number: int) -> None:
 
 
 def signal_worker(pid: int, number: int) -> None:
-    """A request to end is for the worker alone, which still needs the processes that read for it.
-    What it started is killed with its group when it has ended."""
+    """Send SIGTERM to the worker alone, because it still needs its reader processes to end in
+    order; send other signals to its whole group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         (os.kill if number == signal.SIGTERM else os.killpg)(pid, number)
 
@@ -104,7 +104,7 @@ def has_variable(pid: int, name: str, value: str) -> bool:
 
 
 def end_children(seconds: float) -> None:
-    """Kill every child and what they leave to us, and reap them; for the end of a process."""
+    """Kill and reap all children, and the orphans that become ours; for the end of a process."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for pid in children():

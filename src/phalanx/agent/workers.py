@@ -1,4 +1,4 @@
-"""The workers of this machine: started, watched, ended, each with everything it started itself."""
+"""Starts, watches and ends the workers of this machine, each with all processes it has started."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Workers:
             return {rank: process.pid for rank, process in self._running.items()}
 
     def spawn(self, rank: int, words: list[str], env: dict[str, str], cwd: str, log: Path) -> int:
-        """Starts a worker; only in the main thread, with which the kernel ends the worker."""
+        """Starts a worker; only in the main thread: when that ends, the kernel ends the worker."""
         with log.open("ab") as file:
             process = subprocess.Popen(
                 system.bound(words, "-X", "utf8"),
@@ -52,7 +52,7 @@ class Workers:
         return process.pid
 
     def reap(self) -> None:
-        """Take up who has ended since the last time; the rest of their groups is killed."""
+        """Note the workers that have ended since the last call; kill the rest of their groups."""
         ended = False
         with self._lock:
             for rank, process in list(self._running.items()) if _any_ended() else []:
@@ -78,7 +78,7 @@ class Workers:
         self._await_end(AFTER_KILL)
 
     def _end_orphans(self, ended: bool) -> None:
-        """What workers left behind has become our child, and is known by its environment."""
+        """Kill what workers left behind: children of ours with our id in their environment."""
         if ended and not self._running:
             self._sweep_until = time.monotonic() + AFTER_KILL
         if self._running or time.monotonic() > self._sweep_until:
@@ -102,7 +102,7 @@ class Workers:
 
 
 def _any_ended() -> bool:
-    """Asks the kernel one question ten times a second, in place of one for each worker."""
+    """Whether any child has ended: one question to the kernel instead of one for each worker."""
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

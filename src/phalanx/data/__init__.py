@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Most scripts have no blocks to read."""
+    """Import block readers only when used, because most scripts read no blocks."""
     if name != "read":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from phalanx.data.blocks.read import read

@@ -1,4 +1,4 @@
-"""Augmentation whose randomness belongs to the sample, not to who reads it.
+"""Augmentation with random numbers that depend on the sample, not on the worker that reads it.
 
 Every draw is a hash of (seed, epoch, sample, stream), so that a sample is changed in the same way
 in any batch, on any worker, under any strategy.
@@ -31,7 +31,7 @@ def mix(words: Words) -> Words:
 
 
 def hashed(words: Words, *keys: int) -> Words:
-    """``words`` scattered under each key in turn."""
+    """A hash of each of ``words`` with all ``keys``."""
     for key in keys:
         words = mix(words + np.uint64((key + 1) * _STEP & _MASK))
     return words
@@ -67,7 +67,7 @@ class Augment(Protocol):
 
 
 def augmented(batch: Any, augment: Augment, draws: Draws, instead: str) -> Any:
-    """``batch`` with its first part changed. ``instead``: what to do where it has none."""
+    """``batch`` with its first part changed; without one, ``instead`` is called."""
     changed = with_first(batch, lambda images: augment(images, draws))
     if changed is None:
         raise InputError(

@@ -1,9 +1,9 @@
 """A few numbers by which workers notice that their data sets are not the same.
 
-A few samples at fixed places are read, each several times. What differs from one reading to the
-next (a dataset's own generator) says nothing and is left out; Python's, NumPy's and torch's
-generators are seeded by the reader. Real numbers are compared with some room: unlike machines
-decode and scale images a little differently.
+A few samples at fixed places are read, each several times. Parts that differ between readings (from
+a dataset's own generator) are left out; Python's, NumPy's and torch's generators are seeded by the
+reader. Real numbers may differ a little, because unlike machines decode and scale images a little
+differently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phalanx.data.reader import Reader
 
 PLACES, PARTS, READS = 8, 6, 3
 SECONDS = 0.5
-"""Samples that take long to make are not read beyond this, but for the first."""
+"""After so many seconds no more samples are read, except the first one."""
 ROOM = 0.01
 _MOST = 1 << 16  # numbers of one part that are looked at
 _EXACT = -1.0  # instead of a norm: compared as it is
@@ -50,14 +50,14 @@ def fingerprint(reader: Reader) -> Print:
             found[place] = parts
             if again and time.monotonic() > until:
                 break
-    except Exception:  # what cannot be read is for the training to say
+    except Exception:  # the training will report what cannot be read
         return np.full_like(found, np.nan)
     found[:, unstable] = np.nan
     return found
 
 
 def first_difference(mine: Print, other: Print) -> int | None:
-    """The number of the first place at which the two are of different samples."""
+    """The number of the first place where the two data sets have different samples."""
     known = ~np.isnan(mine[..., 0]) & ~np.isnan(other[..., 0])
     exact = (mine[..., 1] == _EXACT) | (other[..., 1] == _EXACT)
     apart = np.abs(mine[..., 0] - other[..., 0]) > ROOM * (mine[..., 1] + other[..., 1])

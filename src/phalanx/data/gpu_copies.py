@@ -1,9 +1,9 @@
-"""Batches in the host's memory, copied to a GPU while it computes.
+"""Copies batches from the host's memory to a GPU while that computes.
 
-Memory that is not pinned is copied by the host itself. And a gather by all threads of a machine
-takes them from the training beside it: rows of tensors are gathered by a few, into pinned buffers
-that are used in turn. What other readers make is pinned by the thread that reads it, or by torch's
-own where a ``DataLoader`` asks for it.
+The host itself would copy memory that is not pinned, and a gather with all threads would slow down
+the training. So a few threads gather rows of tensors into pinned buffers, which are used in turn.
+Other readers' batches are pinned by the thread that reads them, or by torch's own if a
+``DataLoader`` asks for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ K = TypeVar("K")
 IN_HAND = 3
 """Buffers beside those that wait: one is filled, one is copied, and one was just taken."""
 LONG_ROW = 1 << 15
-"""Elements of a row from which torch divides it among its threads: one row after the other."""
+"""Torch copies rows of so many elements one after another, each one by all of its threads."""
 MOST_PARTS = 64
 
 
@@ -35,7 +35,7 @@ class CudaCopies:
         self._device, self._stream = device, _copying_stream(device)
 
     def copy(self, value: Any) -> tuple[Any, torch.cuda.Event]:
-        """``value`` on the device, and an event that comes when it is there."""
+        """Begin to copy ``value``; return the copy, and the event that ends it."""
         there = torch.cuda.Event()
         with torch.cuda.stream(self._stream):
             sent = map_tensors(value, lambda t: t.to(self._device, non_blocking=True))
@@ -43,7 +43,7 @@ class CudaCopies:
         return sent, there
 
     def hand_over(self, value: Any, there: torch.cuda.Event) -> Any:
-        """``value``; what computes from now on waits until it is there."""
+        """Let the computing stream wait for the copy; return ``value`` for it."""
         computing = torch.cuda.current_stream(self._device)
         computing.wait_event(there)
         for tensor in tensors_in(value):
@@ -61,8 +61,8 @@ def _copying_stream(device: torch.device) -> torch.cuda.Stream:
 def copied_ahead(
     items: Iterable[tuple[K, Any]], copies: CudaCopies, ahead: int
 ) -> Iterator[tuple[K, Any]]:
-    """The batch of each (key, batch) on the device, its copy begun early: they are made and pinned
-    by a thread, unless none of them is wanted ``ahead``."""
+    """Yield each (key, batch) with the batch on the device. Its copy begins early: a thread makes
+    and pins ``ahead`` batches, if that is not 0."""
 
     def begin(item: tuple[K, Any]) -> tuple[K, Any, Any]:
         key, batch = item
@@ -80,7 +80,7 @@ def copied_ahead(
 class _Buffer:
     rows: list[Tensor] = field(default_factory=list)
     copied: Any = None
-    """The event after which it may be filled again."""
+    """The event after which the buffer may be filled again."""
 
     def fill(self, tensors: Iterable[Tensor], indices: Tensor, pin: bool) -> list[Tensor]:
         count = len(indices)
@@ -96,7 +96,7 @@ class _Buffer:
 
 
 def _select(tensor: Tensor, indices: Tensor, out: Tensor) -> Tensor:
-    """``tensor[indices]``; long rows in parts, so that all threads have rows of their own."""
+    """``tensor[indices]``; long rows are cut into parts, so that each thread copies other rows."""
     width = tensor[0].numel()
     short = (n for n in range(1, MOST_PARTS + 1) if width % n == 0 and width // n < LONG_ROW)
     if (parts := next(short, 1)) > 1:

@@ -54,11 +54,11 @@ class LoaderOptions:
     persistent: PersistentLoader | None = None
     """The loader that keeps its processes, with ``persistent_workers``."""
     pins: bool = False
-    """Whether it yields batches in memory that a GPU reads directly."""
+    """Whether the loader yields batches in pinned memory."""
 
 
 def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
-    """The options of ``loader``; one that decides itself who reads what is refused."""
+    """The options of ``loader``; refuse a loader that divides samples among workers itself."""
     if isinstance(loader.dataset, IterableDataset):
         if loader.batch_size is None:
             raise _refused("no batch size")
@@ -125,7 +125,7 @@ class LazyReader:
         self.shuffle, self.batch = self._options.shuffle, self._options.batch
         self.drop_last = self._options.drop_last
         processes, pins = self._options.processes > 0, self._options.pins
-        # Processes read ahead: a thread that only waits for them takes turns with the training.
+        # The processes read ahead; a thread that only waits for them would slow down the training.
         self.background = processes and augment is not None
         self.pins = pins and not processes  # torch's own thread pins what they make
 
@@ -172,7 +172,7 @@ class LazyReader:
         yield from taken.without_indices()
 
     def _keep_threads(self) -> None:
-        """Torch's pinning thread sets its own number, also for all that begin from now on."""
+        """Keep torch's number of threads; its pinning thread changes it for later threads."""
         if self._options.pins:
             torch.set_num_threads(torch.get_num_threads())
 
@@ -214,7 +214,7 @@ def _only(samples: list[Any]) -> Any:
 
 
 class Seeded(Dataset[Any]):
-    """A dataset, in each of whose epochs each sample has random numbers of its own."""
+    """A dataset whose samples each have random numbers of their own, in each epoch."""
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self.dataset = dataset
@@ -252,7 +252,7 @@ def set_generators(states: tuple[Any, Any, Tensor]) -> None:
 
 @contextlib.contextmanager
 def kept_generators() -> Iterator[None]:
-    """The generators are afterwards as they were before."""
+    """Restores the states of the random number generators at the end."""
     before = generator_states()
     try:
         yield
@@ -275,7 +275,7 @@ class _Taken(Generic[K]):
                 yield [self._epoch, *indices.tolist()]
 
     def without_indices(self) -> Iterator[tuple[K, None]]:
-        """The next orders, as far as they ask for nothing."""
+        """The next orders up to the first that has indices."""
         while self.waiting and not len(self.waiting[0][1]):
             yield self.waiting.popleft()[0], None
 

@@ -22,7 +22,7 @@ from phalanx.core.settings import DATA, SETTINGS, RunSettings
 # train and test are (x, y): x float32 in [0, 1], NCHW; y int64.
 SOURCES = Registry("data source", {"digits": "phalanx.data.sources.digits:digits"})
 PUBLISHED = ("mnist", "fashion-mnist", "kmnist", "cifar-10")
-"""Sets that torchvision has, and that Phalanx once read by itself."""
+"""Data sets that torchvision has; Phalanx does not read them any more."""
 
 
 class Samples(NamedTuple):
@@ -78,7 +78,7 @@ def load(name: str, *, folder: Path | None = None) -> Loaded:
 
 
 def share(*sets: Any) -> None:
-    """Threads of one process keep equal data once."""
+    """Let the threads of one process keep equal data once."""
     if current() is not None:
         from phalanx.data.shared_memory import share
 
@@ -86,7 +86,7 @@ def share(*sets: Any) -> None:
 
 
 def data_folder(name: str, folder: Path | None = None) -> Path:
-    """Where the files of ``name`` are, or will be put."""
+    """The folder of the files of ``name``, which may not exist yet."""
     context = current()
     environment = context.environment if context else os.environ
     chosen = folder or _folder_of_the_run(environment)

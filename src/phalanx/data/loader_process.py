@@ -1,4 +1,4 @@
-"""The processes of a ``DataLoader``: how they begin and end, and how their batches travel."""
+"""Starts and ends the processes of a ``DataLoader``, and sends their batches."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from phalanx.agent.system import readable
 from phalanx.data.prefetch import FEW_THREADS
 
 SMALL = 16 << 10
-"""Bytes of a tensor that goes in the message itself."""
+"""Tensors of at most so many bytes are part of the message itself."""
 LARGE = 4 << 20
-"""Bytes of a batch that several threads pin."""
+"""Batches of at least so many bytes are pinned by several threads."""
 
 
 class Prepare:
-    """First thing in a loader's process: die with the worker, then what the script asks for."""
+    """Prepares a loader's process: ties it to the worker, then calls the script's function."""
 
     def __init__(self, then: Callable[[int], None] | None, *, new_tensors: bool) -> None:
-        """``new_tensors``: those of a batch are made for it, and kept by no dataset."""
+        """``new_tensors``: no dataset keeps the tensors of a batch."""
         self._then, self._new_tensors, self._worker = then, new_tensors, os.getpid()
 
     def __call__(self, number: int) -> None:
@@ -45,7 +45,7 @@ class Prepare:
 
 
 def collated_to_pin(collate: Callable[[Any], Any], threads: int, samples: Any) -> ToPin:
-    """What ``collate`` makes of ``samples``, to be pinned by several threads if it is large."""
+    """Make a batch of ``samples``; several threads will pin it if it is large."""
     batch = collate(samples)
     parts = list(batch.values()) if isinstance(batch, dict) else batch
     parts = parts if isinstance(parts, list | tuple) else ()
@@ -67,8 +67,8 @@ class ToPin:
 
 
 def begun(loader: DataLoader[Any]) -> Iterator[Any]:
-    """``iter(loader)``. A process that a pool's thread forks fails when it ends: Python lets it
-    wait for that thread, which it is itself. So in threads, another one starts them."""
+    """``iter(loader)``. If a thread of a pool forks a process, that fails at its end, because
+    Python makes it wait for this thread, which is itself. So another thread starts the loader."""
     if threading.current_thread() is threading.main_thread():
         return iter(loader)
     found: list[Any] = []
@@ -88,9 +88,9 @@ def begun(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 def die_with(process: int) -> None:
-    """End this process with that one, whatever it is doing: a thread waits for it.
+    """Kill this process as soon as ``process`` ends; a thread waits for that.
 
-    Not with the thread that started it: a script may read each batch in another one.
+    The signal for a parent's death would come too early: when the thread that forked us ends.
     """
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""A script's ``DataLoader`` with ``persistent_workers``: its processes go on from pass to pass."""
+"""Keeps the processes of a script's ``DataLoader`` with ``persistent_workers`` between passes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PersistentLoader:
         return found
 
     def __init__(self) -> None:
-        # By the process that started them: what it forks must leave them alone.
+        # Only in the process that started them: a forked child must leave them alone.
         self._kept: defaultdict[int, _Kept] = defaultdict(_Kept)
 
     def __reduce__(self) -> tuple[type[PersistentLoader], tuple[()]]:
@@ -31,8 +31,8 @@ class PersistentLoader:
     def read(
         self, batches: Iterable[list[int]], make: Callable[..., DataLoader[Any]], seed: int
     ) -> Iterator[Any]:
-        """The batches with these keys, by the loader that ``make`` makes. While a pass is under
-        way, another one has a loader of its own."""
+        """The batches with these keys, by the loader that ``make`` makes. A second pass at the same
+        time gets its own loader."""
         kept = self._kept[os.getpid()]
         if not kept.in_use.acquire(blocking=False):
             yield from begun(make(batches))

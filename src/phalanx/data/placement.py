@@ -1,4 +1,4 @@
-"""Whether data in the host's memory are copied to the GPU once, before the training."""
+"""Decides whether data in the host's memory are copied to the GPU once, before the training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next items are prepared in the background while this one is used."""
+"""Prepares the next items in the background while the present one is used."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def prefetch(
 ) -> Iterator[Any]:
     """The items of ``iterable``, at most ``depth`` of them made ahead by a thread.
 
-    ``begin``: called with each item in the thread that takes them, for an item that is ready also
-    before the one ahead of it is yielded; what it returns is yielded in the item's place.
-    ``threads``: how many torch may use, at most, where items are made. An exception of ``iterable``
-    arrives here in its turn. Closing this generator ends the thread.
+    ``begin``: called with each item in the consumer's thread, before the previous one is yielded
+    if it is ready then; its result replaces the item. ``threads``: how many torch may use, at most,
+    where items are made. An exception of ``iterable`` arrives here in its turn. Closing this
+    generator ends the thread.
     """
     filler = _Filler(iterable, depth, threads)
     filler.start()
@@ -57,7 +57,7 @@ class _Filler(Generic[T]):
         self.thread.start()
         if self._threads is not None:
             self._begun.wait()
-            torch.set_num_threads(own)  # for threads that begin later, which have what was set last
+            torch.set_num_threads(own)  # later threads begin with the number that was set last
 
     def items(self, begin: Callable[[T], Any] | None) -> Iterator[Any]:
         begun: deque[Any] = deque()

@@ -1,4 +1,4 @@
-"""One way to read whatever the script gives: tensors, arrays, a ``Dataset``, a ``DataLoader``.
+"""Reads all kinds of data of a script: tensors, arrays, a ``Dataset``, a ``DataLoader``.
 
 ``policies.sample_assignment`` decides who reads which samples; a reader turns numbers into a batch.
 """
@@ -43,7 +43,7 @@ class Reader(Protocol):
     def fetch(self, indices: Tensor, epoch: int) -> Batch: ...
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
-        """The samples there, one by one, as they are before they are put together."""
+        """The samples at ``places``, one by one, before they are collated."""
 
     def stream(
         self, orders: Iterable[tuple[K, Tensor]], epoch: int
@@ -89,7 +89,7 @@ class TensorReader(Reader):
         self._seed, self._augment, self.form = seed, augment, form
         self._options = options
         self.note: str | None = None
-        """What a user should know about where these are."""
+        """A note for the user on where the tensors are."""
 
     @property
     def augmented(self) -> bool:
@@ -107,7 +107,7 @@ class TensorReader(Reader):
         return found.pop() if len(found) == 1 else None
 
     def is_on(self, device: torch.device) -> bool:
-        """``device`` may leave open which of the GPUs it is."""
+        """Whether the tensors are on ``device``, which may name no single GPU."""
         found = self.device
         return (
             found is not None
@@ -226,7 +226,7 @@ def tensors_of(data: Any) -> list[Tensor] | None:
 
 
 def _form_of(data: Any) -> Callable[[list[Tensor]], Batch]:
-    """A DataLoader yields a tensor for a tensor, and a list for each kind of Dataset."""
+    """How a DataLoader makes a batch of rows: a tensor for a tensor, a list for a Dataset."""
     while type(data) is Subset:
         data = data.dataset
     if isinstance(data, Tensor | np.ndarray):

@@ -1,7 +1,7 @@
-"""Data that several workers of one process have: kept once, and private to whoever writes to it.
+"""Keeps equal data of several workers in one process once, until a worker writes to its copy.
 
-Threads run the same script, so each makes the same tensors. Equal ones become mappings of the
-same pages, which the system copies only where somebody writes.
+Threads run the same script, so each makes the same tensors. Equal ones become mappings of the same
+pages; the system copies a page when a worker writes to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from phalanx.core.context import current
 
 SMALL = 1 << 20
-"""Bytes below which it is not worth it."""
+"""Tensors of fewer bytes are not worth sharing."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def _keep(tensor: Tensor) -> _Kept:
 
 
 def share(*sets: Any) -> None:
-    """Let tensors that another worker has too lie in the same pages; nothing else changes."""
+    """Let equal tensors of several workers use the same pages; their values stay the same."""
     context = current()
     if context is None:
         return
@@ -63,7 +63,7 @@ def share(*sets: Any) -> None:
 
 
 def _is_worth_it(tensor: Tensor) -> bool:
-    """A large and ordinary tensor that is all of its memory."""
+    """Whether a tensor is large, ordinary, and uses all of its storage."""
     return (
         tensor.nbytes >= SMALL
         and type(tensor) is Tensor

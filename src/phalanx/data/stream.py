@@ -1,8 +1,8 @@
 """Samples that come one after another, without numbers: an ``IterableDataset`` or a generator.
 
-Every worker goes through the whole stream, and keeps the samples that are its own. So each sample
-is trained exactly once, if the stream is the same on all workers: its random numbers (Python's,
-NumPy's and torch's) are seeded by (seed, epoch), and are its own.
+Every worker reads the whole stream, and keeps its own samples. So each sample is trained exactly
+once, if the stream is the same on all workers: therefore its random numbers (Python's, NumPy's and
+torch's) are seeded by (seed, epoch), apart from those of the training.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COUNT_SECONDS = 60.0
 class StreamedSamples(Reader):
     shuffle = background = False
     was_counted = True
-    """Set if counting may have cost a way through the whole stream, which is not done again."""
+    """Set if counting may have read the whole stream, so that it is not counted again."""
 
     def __init__(self, stream: Stream, length: int | None, seed: int, options: LoaderOptions):
         self._stream, self._seed, self._collate = stream, seed, options.collate
@@ -101,7 +101,7 @@ class StreamedSamples(Reader):
         )
 
     def _from_start(self, epoch: int) -> Iterator[Any]:
-        """Starts the stream with random numbers of its own, which it goes on with."""
+        """Starts the stream with its own seeded random numbers, and keeps their state for it."""
         with kept_generators():
             seed_generators(int(hashed(np.zeros(1, np.uint64), self._seed, epoch)[0]))
             iterator = iter(self._stream())

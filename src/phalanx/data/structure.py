@@ -1,4 +1,4 @@
-"""Batches and outputs as scripts have them: tensors inside whatever holds them."""
+"""Finds and changes the tensors in nested batches and outputs: lists, mappings, data classes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def with_first(batch: Any, change: Change) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """``value`` of tensors, lists and dictionaries alone."""
+    """``value`` with all containers turned into lists and dictionaries, and arrays into tensors."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(value))
     if isinstance(value, list | tuple):
@@ -100,7 +100,7 @@ def plain(value: Any) -> Any:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Plain values of several batches as one of all their samples."""
+    """Concatenate the values of several batches, made ``plain``, into those of one batch."""
     first = parts[0]
     if isinstance(first, Tensor):
         return torch.cat([part if part.ndim else part.reshape(1) for part in parts])

@@ -73,7 +73,7 @@ def _named(
 
 
 def build(state: LabState, shared: Sequence[Path], password: str | None = None) -> None:
-    """Keys, control groups, first processes, links, and then the machines set themselves up."""
+    """Make keys, control groups, first processes and links; then the machines set themselves up."""
     _make_keys(state)
     _make_groups(state)
     hashed = None
@@ -133,7 +133,7 @@ END_LIMIT = 10.0
 
 def kill_and_wait(machines: list[MachineState]) -> None:
     for machine in machines:
-        if machine.alive:  # its first process: with it, every other one ends
+        if machine.alive:  # its first process: when that ends, all others end too
             with suppress(ProcessLookupError):
                 os.kill(machine.pid, signal.SIGKILL)
     end = time.monotonic() + END_LIMIT
@@ -145,7 +145,7 @@ def kill_and_wait(machines: list[MachineState]) -> None:
 
 
 def remove(state: LabState) -> None:
-    """Processes first: nothing else can be removed while they hold it."""
+    """Remove the lab; processes first, because they keep everything else in use."""
     kill_and_wait(state.machines)
     folders = [folder for machine in state.machines for folder in machine.folders]
     for folder in folders:
@@ -153,7 +153,7 @@ def remove(state: LabState) -> None:
     network.remove_network(state)
     for folder in [*folders, *map(Path, state.cgroups)]:
         cgroups.remove(folder)
-    # The blueprint goes too, unless somebody has changed it since: then it is theirs.
+    # Remove the blueprint too, unless a user has changed it since.
     if state.blueprint is None:
         return
     path = Path(state.blueprint)

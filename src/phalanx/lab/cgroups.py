@@ -1,7 +1,7 @@
 """Control groups of a lab: how much processor time and memory a machine gets.
 
-Version 1 (a tree per controller) and version 2 (one tree). The groups are made below the one that
-we are in ourselves where the kernel allows it, so that a limit on us is a limit on the lab.
+Version 1 (a tree per controller) and version 2 (one tree). If the kernel allows it, the groups are
+made below our own group, so that our limits apply to the lab.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phalanx.core.errors import InputError, MachineError
 
 MOUNT = Path("/sys/fs/cgroup")
 SHORTEST_PERIOD = 10_000
-"""Microseconds. Shorter than the kernel's 100 ms, so that a slow machine is slow, not jerky."""
+"""Microseconds. Shorter than the kernel's 100 ms, so that a slow machine computes evenly."""
 SMALLEST_QUOTA = 2_000
 """Microseconds; the kernel refuses less than half of that."""
 REMOVAL_LIMIT = 10.0
@@ -44,7 +44,7 @@ def parents(name: str, mount: Path = MOUNT, ours: Path = Path("/proc/self/cgroup
 
 
 def make_parent(folder: Path) -> None:
-    """The group that holds the machines' groups; in version 2 it hands the controllers on."""
+    """Make the group that contains the machines' groups; in version 2 it enables controllers."""
     folder.mkdir(exist_ok=True)
     for control in (f / "cgroup.subtree_control" for f in (folder.parent, folder)):
         if control.exists():
@@ -87,7 +87,7 @@ def processes(folder: Path) -> list[int]:
 
 
 def kill_all(folder: Path) -> None:
-    """End what is in a group that the lab made, so it holds no other processes."""
+    """Kill all processes of a group; the lab made it, so it has no other processes."""
     for pid in processes(folder):
         if pid not in (0, os.getpid()):
             with suppress(ProcessLookupError):
@@ -95,7 +95,7 @@ def kill_all(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """The kernel keeps a group until the last of its processes is wholly gone."""
+    """Remove a group, as soon as the kernel has let go of its last process."""
     end = time.monotonic() + REMOVAL_LIMIT
     while True:
         try:

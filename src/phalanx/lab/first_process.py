@@ -1,8 +1,8 @@
-"""The first process of an emulated machine. A program of its own, with the standard library only.
+"""The first process of an emulated machine: a program that imports only the standard library.
 
-It makes the machine's namespaces, says its number, reads what to set up (JSON on stdin), gives the
-machine its private folders and its sshd, says ``ready``, and then waits for orphans. When it ends,
-the kernel ends everything in the machine.
+It makes the machine's namespaces, prints its process id, reads its setup (JSON on stdin), makes the
+private folders, starts sshd, prints ``ready``, and then reaps orphans. When it ends, the kernel
+ends everything in the machine.
 """
 
 import ctypes
@@ -118,7 +118,7 @@ def start_sshd(program: str, address: str) -> None:
 
 def set_up(setup: dict[str, Any]) -> None:
     socket.sethostname(setup["name"])
-    # Own /proc, /sys, /run, /tmp and /dev/shm; what is shared below them is shown there again.
+    # The machine gets its own /proc, /sys, /run, /tmp and /dev/shm; shared folders come back.
     shared = setup["shared"]
     mount("", "/", flags=RECURSIVE | PRIVATE)
     kept = [(path, os.open(path, os.O_PATH)) for path in [*shared, "/sys/fs/cgroup"]]
@@ -135,13 +135,13 @@ def set_up(setup: dict[str, Any]) -> None:
 
 
 def serve() -> None:
-    """The life of the machine's first process."""
+    """Be the machine's first process: set it up, then reap orphans until the end."""
     os.setsid()
     os.chdir("/")
     os.umask(0o022)
     setup = sys.stdin.read()
     if not setup:
-        return  # the one that was starting the machine is gone
+        return  # the process that was starting the machine is gone
     try:
         set_up(json.loads(setup))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A lab as tests, benchmarks and the command line use it.
+"""The interface of a lab for tests, benchmarks and the command line.
 
 >>> with Lab.up(2, name="example", rate="1gbit") as lab:  # doctest: +SKIP
 ...     subprocess.run(lab.command("m1", ["hostname"]), check=True)
@@ -45,10 +45,10 @@ class Lab:
         """Start ``count`` machines, or leave nothing behind.
 
         ``cpu`` is percent of one core for each, ``rate`` bits per second, ``"1gbit"`` or
-        ``"m3=100mbit,1gbit"``, ``memory``
-        bytes or ``"4GiB"``. Each machine has its own /tmp, /run and /dev/shm; ``share`` are folders
-        below them that the machines see all the same. ``password`` opens root's account besides
-        the key; it is kept nowhere but, hashed, in the machines.
+        ``"m3=100mbit,1gbit"``, ``memory`` bytes or ``"4GiB"``. Each machine has its own /tmp, /run
+        and /dev/shm; ``share`` are the host's folders below these that all machines see.
+        ``password`` opens root's account besides the key; it is kept nowhere but, hashed, in the
+        machines.
         """
         check_host()
         states.folder_of(name)
@@ -113,8 +113,8 @@ class Lab:
         """``words`` as a command of this host that runs them inside a machine.
 
         The environment goes along, except for ``HOME``; so does the working folder, where the
-        machine has it. What runs is in the machine's namespaces and control groups, and is ended
-        when the command here is ended.
+        machine has it. The process is in the machine's namespaces and control groups, and ends when
+        the command here is ended.
         """
         return starting.inside(self._living(name), words)
 
@@ -147,7 +147,7 @@ class Lab:
         network.set_link(machine, up=False)
 
     def heal(self, name: str) -> None:
-        """Link up again, quota as it was at first."""
+        """Take the machine's link up again, and restore its first quota."""
         machine = self._living(name)
         network.set_link(machine, up=True)
         machine.cut, machine.cpu = False, machine.cpu_at_first
@@ -184,7 +184,7 @@ class Lab:
 
 
 def take_down(name: str) -> bool:
-    """Remove a lab, whole or not; whether there was one."""
+    """Remove a complete or partial lab; return whether there was one."""
     check_root()
     folder = states.folder_of(name)
     if not folder.is_dir():
@@ -219,7 +219,7 @@ def _text_of(state: LabState, facts: Facts, key: Path) -> str:
 
 
 def cores_of(cpu: float | None, host: int) -> int:
-    """A part of a core is a core: it takes a thread to use it."""
+    """The cores of a quota, rounded up: a part of a core needs a thread too."""
     return host if cpu is None else min(host, max(1, -int(-cpu // 100)))
 
 

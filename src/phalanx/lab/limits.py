@@ -1,4 +1,4 @@
-"""What a machine of a lab is limited to: processor time, link rate, memory; read and judged."""
+"""Reads and checks the limits of a lab's machines: processor time, link rate, memory."""
 
 from __future__ import annotations
 

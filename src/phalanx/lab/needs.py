@@ -1,4 +1,4 @@
-"""What a lab needs of its host; what is missing is one line with the package that has it."""
+"""Checks what a lab needs of its host; an error names the package that has what is missing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_root() -> None:
 
 
 def check_host() -> None:
-    """Root, and every command; :class:`InputError` otherwise."""
+    """Raise an :class:`InputError` unless this is root and all commands are there."""
     check_root()
     missing = [name for name in PACKAGES if find(name) is None]
     if missing:

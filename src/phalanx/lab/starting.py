@@ -19,7 +19,7 @@ from phalanx.lab.state import KEY_FILE, LabState, MachineState
 
 START_LIMIT = 30.0
 HIDDEN = (Path("/tmp"), Path("/run"), Path("/dev/shm"))
-"""Every machine has its own of these."""
+"""Folders of which every machine has its own."""
 ENTER = (
     'until [ "$1" = -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; '
     'PHALANX_LAB_FOLDER=$PWD exec "$@"'
@@ -94,7 +94,7 @@ def into_groups(machine: MachineState, words: Sequence[str]) -> list[str]:
 def inside(machine: MachineState, words: Sequence[str]) -> list[str]:
     """``words`` as a command of this host that runs them in the machine.
 
-    The process in the machine ends when the one that waits for it here is ended.
+    When the command here is ended, its process in the machine ends too.
     """
     spaces = ["--net", "--pid", "--mount", "--uts", "--ipc"]
     enter = [tool("nsenter"), "--target", str(machine.pid), *spaces, "--"]
@@ -127,7 +127,7 @@ def setup_of(
 
 
 def shared_folders(wanted: Sequence[Path | str]) -> list[Path]:
-    """What machines must see although it lies in a folder that each has its own of."""
+    """Folders that all machines see although they are below one of ``HIDDEN``."""
     ours = [Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[2]]
     every = {path.absolute() for path in [*ours, *map(Path, wanted)]}
     return sorted(p for p in every if any(h in p.parents for h in HIDDEN) and p.is_dir())

@@ -42,7 +42,7 @@ class MachineState(msgspec.Struct):
     pid: int = 0
     """The machine's first process, as the host numbers it."""
     started: int | None = None
-    """When the kernel started that process, so that another one of that number is spared."""
+    """When the kernel started that process: a later process may have the same number."""
     cut: bool = False
     killed: bool = False
     rate: float | None = None
@@ -74,7 +74,7 @@ class LabState(msgspec.Struct):
     subnet: str
     gateway: str
     cgroups: tuple[str, ...]
-    """The folders that hold those of the machines."""
+    """The folders that contain the machines' control groups."""
     machines: list[MachineState]
     rate: float | None = None
     """Rate of links that were given none of their own."""

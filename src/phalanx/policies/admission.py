@@ -1,9 +1,9 @@
-"""When a worker may begin its next step: pure rules over the workers' clocks.
+"""Decides when a worker may begin its next step: pure rules over the workers' clocks.
 
-One store serves them all; they differ only in how far a worker may be ahead of the slowest.
-The caller keeps the clocks and the grants, asks :meth:`Rule.decide` once after each push, stores
-the answer, and lets the worker go on when :meth:`Rule.admits` says so. The worker with the lowest
-clock is always admitted, so no wait is for ever.
+The rules differ only in how far a worker may be ahead of the slowest one. The caller keeps the
+clocks and the grants, asks :meth:`Rule.decide` once after each push, stores the answer, and lets
+the worker go on when :meth:`Rule.admits` says so. The worker with the lowest clock is always
+admitted, so no wait is for ever.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Clocks:
     grants: Sequence[int]
     """What :meth:`Rule.decide` last said."""
     floor: int
-    """The lowest of ``steps``. Handed in: to look for it takes longer than all else here."""
+    """The lowest of ``steps``, kept by the caller: a search would cost more than all else here."""
 
     def lead(self, rank: int) -> int:
         """How many steps ``rank`` is ahead of the slowest that is present."""
@@ -81,19 +81,19 @@ class Stale:
 class Dynamic:
     """A worker may be ``low`` steps ahead, plus those that save most waiting, up to ``high``.
 
-    Zhao et al., "Dynamic stale synchronous parallel distributed training for deep learning"
-    (ICDCS 2019). A worker that has used up its bound either waits for the slowest now or runs on
-    and waits later. As in the paper its own coming pushes are laid against those of the slowest,
-    at the pace of their last steps, and it stops where the predicted wait is shortest; of equals,
-    where it is least ahead. Where this differs from the paper's controller:
+    Zhao et al., "Dynamic stale synchronous parallel distributed training for deep learning" (ICDCS
+    2019). A worker that has used up its bound either waits for the slowest now or runs on and waits
+    later. As in the paper, both workers' next pushes are predicted from the pace of their last
+    steps, and it stops where the predicted wait is shortest; if waits are equal, where it is least
+    ahead. Where this differs from the paper's controller:
 
     - The grant is a level and not a number of steps: the worker's bound is ``low + grant`` until
       it has fallen back to within ``low``. So it waits for *one* push, as the prediction assumes;
       the paper waits until it is within ``low`` again, which can take several.
     - No worker is ever more than ``high`` ahead; the paper may grant again and pass it.
     - Any worker may be granted steps, not only the fastest.
-    - The wait is the time to the *next* push of the slowest; the paper takes the nearest push, also
-      one that has been. When several are slowest, the last of them counts.
+    - The wait is the time to the *next* push of the slowest; the paper takes the nearest one, even
+      a past one. When several are slowest, the last of them counts.
     - Steps are timed without their waiting, so one long wait does not make a worker look slow.
     - A push that is overdue is expected now. With an unknown pace nothing is granted.
     """
@@ -116,10 +116,10 @@ class Dynamic:
         return min(max(grant, 0), self.high - self.low)
 
     def _best_bound(self, bound: int, rank: int, clocks: Clocks, now: float) -> int:
-        """The least bound from ``bound`` to ``high`` whose predicted wait is shortest.
+        """The least bound from ``bound`` to ``high`` of those with the shortest predicted wait.
 
-        Only a new greatest lead can stop the worker: whatever let it reach that lead before lets
-        it pass there again.
+        Only a new greatest lead can stop the worker: a bound that let it reach a lead once lets it
+        do so again.
         """
         worth = WORTH * clocks.intervals[rank]
         best, shortest, greatest, reached_at = bound, float("inf"), bound, 0
@@ -146,7 +146,7 @@ def rule_of(name: str, options: Mapping[str, object]) -> Rule:
 
 
 def _predict(rank: int, clocks: Clocks, now: float) -> Iterator[tuple[int, float]]:
-    """At its coming pushes if it never waited: its lead, and the time until that shrinks."""
+    """Yield for each next push of ``rank``, without waits, its lead and the time until it falls."""
     own, moment = clocks.intervals[rank], _moments(rank, clocks, now)
     if own <= 0.0 or moment is None:
         return
@@ -164,7 +164,7 @@ def _predict(rank: int, clocks: Clocks, now: float) -> Iterator[tuple[int, float
 
 
 def _moments(rank: int, clocks: Clocks, now: float) -> Callable[[int], float] | None:
-    """When all that are behind ``rank`` will have done so many steps; ``None``: pace unknown."""
+    """A function of when all behind ``rank`` will have done N steps; ``None``: pace unknown."""
     own, behind = clocks.steps[rank], []
     for steps, last, interval in zip(clocks.steps, clocks.times, clocks.intervals, strict=True):
         if steps < own:
@@ -185,8 +185,8 @@ def _moments(rank: int, clocks: Clocks, now: float) -> Callable[[int], float] | 
 def rejoin(last: int, floor: int, newest: int) -> int:
     """The clock of a worker that comes back from ``AWAY``, where it had done ``last`` steps.
 
-    Never below those who are present: a returning worker must not hold them up for the steps
-    that it has missed. Where there are none (``floor`` is ``AWAY``), ``newest`` counts, the highest
-    clock so far: the others come back too, and must not wait for this one to catch up.
+    It is at least the lowest clock present, so that no worker waits for the steps that it has
+    missed. If all are away (``floor`` is ``AWAY``), it is at least ``newest``, the highest clock so
+    far: the others come back too, and must not wait for this one to catch up.
     """
     return max(last, floor if floor < AWAY else newest)

@@ -5,14 +5,14 @@ Pure: figures in, shares out; every worker that is given the same figures comes 
 A step of ``n`` samples takes ``a + b * n`` seconds of a worker. Others on the same cores make both
 vary, so one measurement proves nothing, and a small share must not make its worker look slow:
 
-- Proposed are shares with which all would be ready together, from the quartiles of a window of
-  steps: as far as these overlap, workers count as equally fast.
-- Tried: old and new shares take turns in short blocks, in the same minutes on the same machines.
-- Kept only where the steps of all were shorter with them, and by more than the blocks differ among
-  themselves. So shares can only move to where the whole is measured to be faster: no estimate can
-  feed on itself. What is refused, or undoes what was kept, makes the next trial wait longer.
-- A worker that becomes slower or faster makes what was measured before worthless, and a trial that
-  it falls into: both begin again from then on.
+- A proposal has shares with which all would be ready together, from the quartiles of a window of
+  steps: workers whose quartiles overlap count as equally fast.
+- A trial uses old and new shares in turn in short blocks, in the same minutes on the same machines.
+- New shares are kept only if the steps of all were shorter with them, by more than the blocks
+  differ among themselves. So shares move only where the whole is measured to be faster. After a
+  trial that failed or undid earlier shares, the next pause is longer.
+- When a worker becomes slower or faster, older measurements and the trial under way are worthless,
+  and both begin again.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ WORTH_KEEPING = 1.02
 FEWEST, WINDOW, LOOK_EVERY = 6, 12, 2
 """Ticks that a proposal is made from, and between two looks at them."""
 ODD, MOST_ODD = 0.5, 2
-"""A tick with less than this part of the samples, or more than so many times the seconds of all
-workers; and how many in a row are left out."""
+"""A tick is odd if it has less than ``ODD`` of the usual samples, or if all workers took more than
+1 / ``ODD`` times as long as usual; at most so many in a row are left out."""
 SURE_OF_CHANGE = 8
-"""Ticks in a row that a worker has to be slower or faster, for a proposal from them alone."""
+"""After a worker has changed its speed, a proposal needs so many ticks with the new speed."""
 BLOCK, ROUNDS = 4, 6
 """Ticks of a block with the same shares; blocks of either kind in the longest trial."""
 SURE, LIKELY = 0.95, 0.70
-"""How often a tick with new shares is faster than one with old: after a round, after all."""
+"""How often a tick with new shares has to beat one with old: after one round, after all rounds."""
 CLEAR = 1.25
-"""Where even the slowest tick with new shares beats the fastest before, and the median by this, old
-shares need not be tried again. A tick that is the mean of several steps varies less, and needs
-less."""
+"""If the slowest tick with new shares beats the fastest one before, and the median is this many
+times as fast, old shares need not be tried again. A tick that is the mean of several steps varies
+less, so less is enough."""
 FIRST_PAUSE, LONGEST_PAUSE = 16, 1024
 """Ticks without a trial after one that failed; doubled each time."""
 LASTING = 8
-"""A change that held for so many times the pause was worth following."""
+"""A change of shares that stayed for so many pauses was worth making."""
 
 
 @dataclass(frozen=True)
 class ShareChange:
-    """The shares from now on, and, where that is decided, what was found out about them."""
+    """The shares from now on, and after a trial has been ``decided``, what it measured."""
 
     shares: list[float]
     decided: bool = False
@@ -90,7 +90,7 @@ class ShareTrial:
         return self.proposal.shares if self.on_new else self.old
 
     def add(self, tick: Tick) -> bool:
-        """Whether a block has ended, and the other one begins."""
+        """Add a tick; return whether it ended its block, so that the other shares come next."""
         block = self.ticks[0 if self.on_new else 1]
         block.append(tick)
         if len(block) < self._block * (self._rounds + 1):
@@ -105,7 +105,7 @@ class ShareTrial:
         return changed(same[:-RECENT], same[-RECENT:])
 
     def verdict(self) -> bool | None:
-        """Whether the new ones are better, after a round of both; ``None``: not clear yet."""
+        """Whether the new shares are better, after a block of each; ``None``: not clear yet."""
         if not self.on_new:
             return self._is_clear() or None
         new, old = ([tick.pace for tick in ticks] for ticks in self.ticks)
@@ -118,7 +118,7 @@ class ShareTrial:
         return False if hopeless or self._rounds == ROUNDS else None
 
     def _is_clear(self) -> bool:
-        """Already after the first block: then the ticks before it stand for the old shares."""
+        """Whether the first block decides; the ticks before it then stand for the old shares."""
         if self.ticks[1] or not self._before:
             return False
         new, old = ([tick.pace for tick in ticks] for ticks in (self.ticks[0], self._before))
@@ -157,7 +157,7 @@ class _Patience:
         self._wait = max(0, self._wait - 1)
 
     def allows(self, found: Proposal) -> bool:
-        """Much more than what was tried in vain is something new."""
+        """Whether the pause is over, or this proposal promises twice the gain of the failed one."""
         return not self._wait or found.gain - 1.0 >= 2.0 * (self._gain - 1.0)
 
     def lose(self, found: Proposal) -> None:
@@ -172,9 +172,9 @@ class _Patience:
 
 
 class Balancer:
-    """Ticks in, changes out. ``settling`` ticks after each change say nothing yet.
+    """Takes in ticks and gives out changes of shares; ignores ``settling`` ticks after a change.
 
-    Where workers meet every few ``steps``, a tick is the mean of so many: fewer of them suffice.
+    If workers meet only every few ``steps``, a tick is the mean of those, so fewer ticks suffice.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Balancer:
         self._fixed = [0.0] * workers
         self._trial: ShareTrial | None = None
         self._age = 0  # ticks since the last change that was kept
-        # Unequal shares have to be worth it, so going back is never held up by going astray.
+        # One for moves to equal shares, one for the others: failed ones do not delay the way back.
         self._patience = {True: _Patience(), False: _Patience()}
 
     def observe(self, tick: Tick) -> ShareChange | None:
@@ -222,8 +222,8 @@ class Balancer:
         return self._use(ShareChange(self._trial.shares))
 
     def _is_odd(self, tick: Tick) -> bool:
-        """A short last batch, or a step with a pause of all before it: it says nothing of speeds.
-        They come one after the other, at the end of an epoch; more of them are how it is now."""
+        """Whether a tick is a short last batch or had a pause of all workers, and so says nothing
+        about speeds. An epoch ends with one of each; more in a row are the new normal."""
         usual, batch = self._usual, sum(tick.sizes)
         odd = usual is not None and (
             batch < ODD * sum(usual.sizes)
@@ -235,7 +235,7 @@ class Balancer:
         return self._odd > 0
 
     def _notice_a_change(self) -> None:
-        """Ticks from before a worker became slower or faster are laid aside, as long as it is."""
+        """Lay aside the ticks from before a worker changed its speed, until it has the old one."""
         ticks = list(self._window)
         if len(ticks) == WINDOW:
             self._outdated = []
@@ -253,7 +253,7 @@ class Balancer:
         return change
 
     def _not_past_equal(self, found: Proposal) -> Proposal:
-        """Where it is now another that is slow, equal shares come first: it may go on changing."""
+        """Return equal shares first if another worker is slow now, as that may change again."""
         equal = 1.0 / len(self.shares)
         rows = zip(found.shares, self.shares, strict=True)
         past = sum((then - equal) * (equal - now) for then, now in rows) > 0.0
@@ -277,7 +277,7 @@ class Balancer:
         if not verdict:
             self._patience[evens_out].lose(trial.proposal)
             return self._use(trial.change(trial.old))
-        if evens_out:  # what comes and goes is not worth following closely
+        if evens_out:  # a slowness that comes and goes is not worth following closely
             away = self._patience[False]
             if away.lasted(self._age):
                 away.forget()

@@ -1,4 +1,4 @@
-"""Which all-reduce: the one the user named, or the cheapest by the cost formulas."""
+"""Chooses the all-reduce: the one that the user named, or the cheapest by the cost formulas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def choose(
     latency: float | None = None,
     bandwidth: float | None = None,
 ) -> str:
-    """The name of an algorithm; everybody who gives the same numbers gets the same one."""
+    """The name of the chosen algorithm, which is the same for the same numbers."""
     if topology is not None:
         if topology not in ALL_REDUCE:
             raise InputError(
@@ -39,8 +39,8 @@ def choose(
 def exchange_name(
     topology: str | None, size: int, bytes: float, latency: float, coded: bool
 ) -> str:
-    """The collective of a gradient, as training chooses it, which knows the latency alone; what a
-    codec has made of it cannot be added up on the way, and is gathered."""
+    """The collective for a gradient, as a training chooses it, which knows only the latency. An
+    encoded gradient cannot be summed on the way, so it is gathered."""
     if coded:
         return "all_gather.ring" if size > MOST_DIRECT else "all_gather"
     return f"all_reduce.{choose(topology, size, int(bytes), latency or None)}"

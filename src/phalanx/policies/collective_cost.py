@@ -1,8 +1,8 @@
 """What a collective costs: time = latency · rounds + overhead · messages + bytes ÷ bandwidth.
 
-The model of a message is latency + size ÷ bandwidth; rounds are those that wait for each other,
-bytes those that the busiest link carries in one direction. Messages sent at once share the
-latency, but each takes its sender some time (system calls, waking up the other side).
+The model of a message is latency + size ÷ bandwidth; rounds wait for each other, and bytes are
+those of the busiest link in one direction. Messages sent at once share the latency, but each takes
+its sender some time (system calls, waking up the other side).
 """
 
 from __future__ import annotations

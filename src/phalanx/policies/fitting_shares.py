@@ -1,4 +1,4 @@
-"""Parts of a batch with which all workers are done at the same moment."""
+"""Divides a batch so that all workers are done at the same moment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LEAST = 1e-12
 
 
 def fitting_shares(costs: Sequence[tuple[float, float]], batch: float) -> list[float]:
-    """The samples of each worker, from what it takes: so much at any rate, so much per sample.
+    """The samples of each worker, from the (fixed, per sample) seconds of its steps.
 
     They sum to ``batch``; a worker that would be late even with nothing to do gets nothing.
     """

@@ -1,4 +1,4 @@
-"""Who steps together: pure functions from what is known of the workers to groups of ranks.
+"""Decides which workers step together: pure functions that return groups of ranks.
 
 Every rank is in exactly one team. Ranks ascend in a team, and teams by their first rank.
 """
@@ -12,7 +12,7 @@ from phalanx.core.spec import Phase
 Team = tuple[int, ...]
 
 UNLIKE = 1.25
-"""Neighbours in speed whose ratio is greater do not step together."""
+"""Workers next to each other in speed do not step together if their ratio is greater."""
 
 
 DEFAULT_SIZE = 2
@@ -31,7 +31,7 @@ def teams_of(
 
 
 def by_size(workers: int, size: int) -> list[Team]:
-    """Consecutive ranks; the last team may be smaller."""
+    """Teams of consecutive ranks; the last one may be smaller."""
     return _pieces(range(workers), size)
 
 
@@ -44,7 +44,7 @@ def by_machine(names: Sequence[str]) -> list[Team]:
 
 
 def by_speed(speeds: Sequence[float], size: int | None = None) -> list[Team]:
-    """Workers of like speed, at most ``size`` of them; one of unknown speed (0) is alone."""
+    """Teams of at most ``size`` workers of similar speed; one of unknown speed (0) is alone."""
     known = sorted((r for r, s in enumerate(speeds) if s > 0.0), key=lambda r: (-speeds[r], r))
     runs: list[list[int]] = [[r] for r, s in enumerate(speeds) if s <= 0.0]
     before: int | None = None

@@ -1,12 +1,12 @@
-"""Which worker reads which rows, where data come in windows of blocks that are costly to open.
+"""Decides which worker reads which rows of data in windows of blocks, which are costly to open.
 
 The rows of a pass stand in one line: window after window, each in its own order. A worker's *lane*
-is the window that it reads and the one that it reads next. A lane that runs dry takes the next
-window of the line; when there is none, it takes what another lane has not opened, or the second
-half of what the fullest lane has left. So each row is given out exactly once, a window is opened by
-one worker (by more only towards the end), and whatever the workers' speeds, all end together.
+is the window that it reads and the one that it reads next. An empty lane takes the next window of
+the line; if there is none, it takes the next window of the fullest lane, or the second half of that
+lane's rows. So each row is given out exactly once, one worker opens a window (more only towards the
+end), and workers of all speeds end together.
 
-Rows may be *pinned*: only one worker can read them. Then each lane has a line of its own, and takes
+Rows may be *pinned*: only one worker can read them. Then each lane has its own line, and takes
 nothing from the others.
 """
 
@@ -31,7 +31,7 @@ class LaneState:
     lanes: list[tuple[int, int, int, int]]
     """For each worker, the rows that it reads, and those that it reads next."""
     lines: list[list[Range]]
-    """What no lane has taken: one line for all, or one for each worker."""
+    """The windows that no lane has taken: one line for all workers, or one for each."""
     order: int = 0
     """A digest of the order whose rows these are."""
 
@@ -44,13 +44,13 @@ class Lanes:
         self.workers, self.pinned = workers, len(lines) > 1
         self._lines = [[one for one in line if one[0] < one[1]] for line in lines]
         self.cells: NDArray[np.int64] = np.zeros(workers * LANE_CELLS, np.int64)
-        for place in (1, 3):  # first something to read for each, then more
+        for place in (1, 3):  # first a window to read for each, then a next one
             for worker in range(workers):
                 self._lanes[worker, place : place + 2] = self._next_of_line(worker)
 
     @property
     def _lanes(self) -> NDArray[np.int64]:
-        """By worker: windows taken from its line; start and end of its rows, and of its next."""
+        """Per worker: windows taken from its line; start and end of its rows, and of its next."""
         return self.cells.reshape(self.workers, LANE_CELLS)
 
     def _line(self, worker: int) -> int:
@@ -69,8 +69,8 @@ class Lanes:
         return found
 
     def take_one(self, worker: int, want: int, most: int, least: int = 1) -> Range | None:
-        """About ``want`` rows that follow each other, at most ``most``; ``None`` if there are no
-        more. Fewer than ``least`` are not left for the next."""
+        """About ``want`` rows in a row, at most ``most``; ``None`` if there are no more. The rest
+        of a window is taken too if it has fewer than ``least`` rows."""
         lane = self._lanes[worker]
         if lane[1] == lane[2] and not self._refill(worker):
             return None
@@ -128,7 +128,7 @@ class Lanes:
 
     @classmethod
     def import_state(cls, state: LaneState, workers: int) -> Lanes:
-        """With as many workers as before, exactly the same; with others, the same rows."""
+        """Restore lanes: exactly, for the same number of workers; else all rows in one line."""
         if len(state.lanes) == workers:
             lanes = cls([[] for _ in state.lines], workers)
             lanes._lines = [list(map(tuple, line)) for line in state.lines]  # type: ignore[arg-type]

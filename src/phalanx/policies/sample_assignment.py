@@ -1,4 +1,4 @@
-"""Who reads which samples: each exactly once per pass, whatever the workers' speeds.
+"""Decides which worker reads which samples: each exactly once per pass, at any speeds.
 
 Pure functions and values. In lockstep every global batch is cut into shares, one per worker; a
 free-running worker instead takes the next chunk from a counter that all workers share. Either
@@ -20,10 +20,10 @@ LANE_CELLS = 5
 class Lease:
     """Positions ``start … end`` of a pass.
 
-    ``share`` is how much of a whole batch they are. A last batch may have fewer samples than there
-    are workers: one that has no part of it reads all of it, and its gradient counts nothing. So
-    every worker goes through the script's loop equally often. The batch of all workers that step
-    together ends at ``batch_end``, and there may be where a round of training apart ends.
+    ``share`` is their part of a whole batch. If a last batch has fewer samples than there are
+    workers, a worker without a part of it reads all of it, and its gradient does not count. So all
+    workers go through the script's loop equally often. The whole batch of the workers that step
+    together ends at ``batch_end``; a round of local training may end there too.
     """
 
     start: int
@@ -32,13 +32,13 @@ class Lease:
     batch_end: int = 0
     ends_round: bool = False
     emphasis: float = 1.0
-    """How much more than an equal share the whole chunk is, of which this is the worker's part."""
+    """The size of the whole chunk, of which this is a part, as a multiple of an equal share."""
     whole: int = 0
     """Samples of the batch that this is a part of, over all workers that step together."""
     full: float = 1.0
     """The size of that batch as a share of a whole one; below 1 for a shorter last batch."""
     total: int = 0
-    """Samples that its worker has been given up to the end of this lease, where that is counted."""
+    """All samples given to its worker up to the end of this lease, if these are counted."""
     ends: tuple[int, ...] = ()
     """In lockstep: where each worker's part of the batch ends; the first number is 0."""
 
@@ -76,10 +76,10 @@ def split(total: int, shares: Sequence[float]) -> list[int]:
 
 
 def split_among_all(total: int, shares: Sequence[float], least: int = 1) -> list[int]:
-    """Like :func:`split`, but no part is smaller than ``least`` where there are enough.
+    """Like :func:`split`, but no part is smaller than ``least`` if there are enough samples.
 
-    Who has none is never measured again, and would stay without. Where there are too few for all,
-    no part is smaller than ``least``, except of a batch that is.
+    A worker without samples is never measured again, and would never get any. If there are too few
+    for all, some parts are 0 and the others at least ``least``, unless the whole batch is smaller.
     """
     ends, workers = split(total, shares), len(shares)
     if total < workers * least:
@@ -100,7 +100,7 @@ def lease_of(
     ends_round: bool = False,
     ends: tuple[int, ...] = (),
 ) -> Lease:
-    """Samples ``first … last`` of a batch of ``whole`` at ``start``, where ``want`` were wanted."""
+    """The lease of samples ``first … last`` in a batch of ``whole`` (``want`` if it were full)."""
     begin, end = (first, last) if first < last else (0, whole)
     share, over, full = (last - first) / want, start + whole, whole / want
     return Lease(start + begin, start + end, share, over, ends_round, 1.0, whole, full, 0, ends)
@@ -119,9 +119,9 @@ def lockstep(
 ) -> Iterator[Lease]:
     """This worker's share of each global batch.
 
-    A round is ``every`` batches; the last one of a segment may be shorter. ``least``: what a share
-    has at least, if anything. ``fixed``: the same columns also of a last batch that is not full.
-    ``left``: of samples that only one worker can read, how many each has; all then end together.
+    A round is ``every`` batches; the last one of a segment may be shorter. ``least``: the fewest
+    samples of a share that is not empty. ``fixed``: the same columns in a smaller last batch.
+    ``left``: how many samples each worker has that only it can read; all then end together.
     """
     known = 0
     ends: tuple[int, ...] = (0,)
@@ -144,9 +144,9 @@ def lockstep(
 
 @dataclass(frozen=True)
 class Counter:
-    """How far a free-running segment (``ticket``, which ends at ``end``) has been given out.
+    """How much of a free-running segment (``ticket``, which ends at ``end``) has been given out.
 
-    ``cut`` is the ticket of which no more is given out, although there is some left.
+    ``cut`` is a ticket of which the rest is not given out.
     """
 
     ticket: int
@@ -160,10 +160,10 @@ def claim(
 ) -> tuple[Counter, Lease | None]:
     """Take the next ``want`` samples of ``segment``; ``None`` when they are all given out.
 
-    No part has fewer than ``least``, if there are as many.
+    No part has fewer samples than ``least``, unless fewer are left.
 
-    Tickets grow from segment to segment, and a worker enters one only after the one before has
-    been given out completely: so one counter is enough, and an old ticket means "finished".
+    Tickets grow from segment to segment, and a worker enters a segment only after the previous one
+    is given out completely. So one counter is enough, and an old ticket means "finished".
     """
     if counter.ticket > ticket or counter.cut == ticket:
         return counter, None
@@ -179,7 +179,7 @@ def claim(
 
 @dataclass(frozen=True)
 class Given:
-    """A lease as it was written down: ``total`` is what its worker had been given by its end."""
+    """The record of a lease; ``total``: all samples given to its worker up to its end."""
 
     start: int
     end: int
@@ -191,16 +191,16 @@ class Given:
         return self.end - self.start
 
     def again(self, total: int) -> Lease:
-        """The same samples for another worker, which has been given ``total`` before."""
+        """A lease of the same samples for another worker, which was given ``total`` before."""
         lease = lease_of(self.start, 0, self.samples, self.samples, self.want)
         return replace(lease, total=total + self.samples)
 
 
 @dataclass(frozen=True)
 class Applied:
-    """How far the updates of a worker that is lost have come, counted as ``Given.total`` is.
+    """How many samples of a lost worker are in the store, counted like ``Given.total``.
 
-    Up to ``whole`` they are in all parts of the store; up to ``begun`` in some.
+    Up to ``whole`` they are in all parts of the store, up to ``begun`` only in some.
     """
 
     whole: int
@@ -209,7 +209,7 @@ class Applied:
 
 def untrained(given: Sequence[Given], applied: Applied) -> tuple[int, int]:
     """How many of the last leases ``given`` to a lost worker others have to train, and how many
-    samples nobody can train, because they are in only a part of the store."""
+    samples are lost, because only a part of the store has their update."""
     back = sum(one.total > applied.begun for one in given)
     in_part = sum(one.samples for one in given if applied.whole < one.total <= applied.begun)
     return back, in_part
@@ -224,14 +224,14 @@ def cut(counter: Counter) -> Counter | None:
 
 @dataclass(frozen=True)
 class SettledSamples:
-    """What became of the samples that a lost worker was given."""
+    """Which samples of a lost worker were trained, given back, or lost."""
 
     worker: int
     trained: int
-    """Samples that its updates hold, of all that it was given in this training."""
+    """Samples of this training that are in its updates."""
     of_pass: int
-    """The same, of the pass under way."""
+    """Samples of the present pass that are in its updates."""
     back: int
-    """Samples that go to the others."""
+    """Samples that other workers will train."""
     lost: int
-    """Samples that do not: part of an update, or gradients that waited for their step."""
+    """Samples that none will train: in a partial update, or in gradients without their step."""

@@ -17,7 +17,7 @@ FLOOR = 50
 """No share is below 1 / (FLOOR * workers): a slow worker keeps a little, to be measured again."""
 FIXED_MOST = 0.75
 RECENT, CHANGED = 3, 1.5
-"""Ticks in a row, and how much longer or shorter than before, that may be more than chance."""
+"""So many ticks in a row, so many times longer or shorter than before, are not chance alone."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Tick:
     sizes: Sequence[float]
     """Samples of each worker in a step; 0: it made none, and nothing is known of it."""
     busy: Sequence[float]
-    """Seconds that each took to be ready with them: reading and computing, never waiting."""
+    """Seconds that each worker took for reading and computing them, without waits."""
     pace: float
-    """Seconds of all workers together per sample, with whatever they waited."""
+    """Seconds of all workers together per sample, including waits."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ def propose(
     if max(low) <= min(high):  # all may be equally fast
         return None
     level = (max(low) + min(high)) / 2
-    # Each as near to the others as its quartiles allow: only more than that is evidence.
+    # Of the times between its quartiles, take the nearest to the others': only that is certain.
     times = [min(max(level, a), b) for a, b in zip(low, high, strict=True)]
     lap = statistics.median(tick.pace * sum(tick.sizes) for tick in ticks)
-    if _gain(lap, max(times) - min(times)) < WORTH_TRYING:  # nothing could come to more
+    if _gain(lap, max(times) - min(times)) < WORTH_TRYING:  # no shares could gain more
         return None
     sizes = [statistics.median(tick.sizes[r] for tick in ticks) for r in known]
     base = [min(fixed[r], FIXED_MOST * t) for r, t in zip(known, times, strict=True)]
@@ -76,8 +76,8 @@ def _gain(lap: float, saved: float) -> float:
 
 
 def changed(before: Sequence[Tick], now: Sequence[Tick]) -> bool:
-    """Whether a worker has become slower or faster: all that it took ``now`` is beyond what it took
-    ``before``, with the same shares."""
+    """Whether a worker has become slower or faster: with the same shares, all its times ``now`` are
+    out of the range of those ``before``."""
     if min(len(before), len(now)) < RECENT:
         return False
     for rank in range(len(now[0].busy)):
@@ -93,8 +93,8 @@ def fixed_cost(
 ) -> float | None:
     """What a step costs at least at any size; ``None`` where the two sizes are too alike.
 
-    From a size and the quartiles of its seconds, and a larger one. Rather too little than too
-    much: with too little, shares come to rest in more rounds; with too much they go too far.
+    Each size comes with the quartiles of its seconds. The estimate is rather too small than too
+    large: then shares need more rounds to settle, instead of going too far.
     """
     (n, short, _), (m, _, long) = small, large
     if n <= 0.0 or m < 1.2 * n:
@@ -115,7 +115,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _whole(shares: Sequence[float]) -> list[float]:
-    """Scaled to a sum of 1, none below the floor; the others give what that takes."""
+    """Scale shares to a sum of 1 and raise those below the floor, at the cost of the others."""
     floor = 1.0 / (FLOOR * len(shares))
     raised: set[int] = set()
     while True:

@@ -1,4 +1,4 @@
-"""When to leave synchronous training for a straggler, and when to return: the online policy.
+"""The online policy: decides when to leave synchronous training for a straggler, and to return.
 
 After Li et al., "Sync-Switch: hybrid parameter synchronization for distributed deep learning"
 (2021), which trains asynchronously while a worker is transiently slow. There a worker is compared
@@ -27,14 +27,14 @@ MEMORY = 32
 COOL_DOWN = 10
 """Observations after a verdict in which there is no other."""
 PERMANENT = 600.0
-"""Seconds after which those who are still slow are so for good, and training returns."""
+"""Workers that are slow for so many seconds count as slow for good, and training returns."""
 
 
 class StragglerPolicy:
-    """Values in, verdicts out: "leave" and "return" in turn, "leave" first.
+    """Takes in speeds and gives out verdicts: "leave" and "return" in turn, "leave" first.
 
-    A slowdown below 0.7 of the usual speed is answered at the third observation of it, or the
-    eleventh after the last verdict; a recovery at the fifth, or likewise. Noise of up to 15 % to
+    A slowdown below 0.7 of the usual speed is answered at its third observation, a recovery at its
+    fifth, but none before the eleventh observation after the last verdict. Noise of up to 15 % to
     either side never leaves (0.85 / 1.15 > 0.7), and with up to 8 % (0.92 / 1.08 > 0.85) it never
     delays the return.
     """
@@ -51,7 +51,7 @@ class StragglerPolicy:
         """Whether training is away: it left, or was away already when it was resumed."""
 
     def observe(self, speeds: Sequence[float], now: float) -> Verdict | None:
-        """``speeds`` as measured since the last observation; 0 is unknown."""
+        """Take in ``speeds`` since the last observation (0: unknown); return a verdict, if any."""
         for worker, speed in zip(self._workers, speeds, strict=True):
             if speed > 0.0:
                 worker.see(speed, now, learn=not self.away)
@@ -74,7 +74,7 @@ class StragglerPolicy:
 
 
 class _Worker:
-    """One worker against its own past."""
+    """Compares the speed of one worker with its own past."""
 
     def __init__(self) -> None:
         self._good: deque[float] = deque(maxlen=MEMORY)
@@ -83,8 +83,8 @@ class _Worker:
         self._slow_since = 0.0
 
     def see(self, speed: float, now: float, *, learn: bool) -> None:
-        """Without ``learn`` its usual speed stays as it is: apart from the others, with other
-        batches, a worker has another one."""
+        """Without ``learn``, keep the usual speed: a worker that trains apart, with other batches,
+        has another speed."""
         self._recent.append(speed)
         if self._is_below(SLOW, speed):
             self._slow_since = self._slow_since if self._slow else now
@@ -106,9 +106,9 @@ class _Worker:
 
     @property
     def is_back(self) -> bool:
-        """Whether its last observations are good: none of them slow, and their median as usual.
+        """Whether the last observations are good: none is slow, and their median is as usual.
 
-        Of the median, because one that is a little low among five should not delay the return.
+        The median, because one speed that is a little low should not delay the return.
         """
         if not self._recent:
             return True

@@ -1,4 +1,4 @@
-"""When to change the strategy: pure functions from a spec to boundaries in the data.
+"""Decides when the strategy changes: pure functions from a spec to boundaries in the data.
 
 After "Strategy Switch" and Li et al., "Sync-Switch" (2021): begin synchronously, go on
 asynchronously, or the other way round; any number of phases.
@@ -17,7 +17,7 @@ Boundary = tuple[int, int]  # epoch, position in it
 
 
 def boundaries(spec: Spec, epochs: int | None, samples: int, batch: int) -> list[Boundary]:
-    """Where each phase but the last ends: at a boundary of a global batch."""
+    """The end of each phase but the last, each at the end of a global batch."""
     ends = [_boundary(phase.until, spec, epochs, samples, batch) for phase in spec.phases[:-1]]
     for before, after in itertools.pairwise(ends):
         if before >= after:

@@ -1,5 +1,5 @@
-"""What the kernel counts: processor time, bytes of networks and disks, processes; and the energy
-that processors count themselves (RAPL), where this user may read it."""
+"""Reads the kernel's counters of processor time, networks, disks and processes; and processors' own
+counters of energy (RAPL), if this user may read them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def network_bytes(loopback: bool = False) -> tuple[int, int]:
 
 
 def disk_bytes() -> tuple[int, int] | None:
-    """Read from and written to whole disks; parts of them would count twice."""
+    """Bytes read from and written to all disks; partitions are left out, as they are in them."""
     try:
         disks = {
             disk.name
@@ -72,7 +72,7 @@ class Processor:
 
 
 def busy_seconds(text: str, names: Iterable[str]) -> float:
-    """Seconds that these cores did not wait, from ``/proc/stat``; guests are not counted twice."""
+    """Seconds in which these cores were busy, from ``/proc/stat``; ``user`` includes guests."""
     ticks = 0
     for line in text.splitlines():
         name, *fields = line.split()
@@ -85,8 +85,8 @@ def busy_seconds(text: str, names: Iterable[str]) -> float:
 class Processes:
     """Processor time and memory of some processes.
 
-    The time of children that were waited for counts as their parents', so that a sum goes on when
-    a process ends. Where none of them waited for it, the sum falls, and is held instead.
+    When a process ends, its time counts as that of the parent that waits for it, so the sum goes
+    on. If none of these processes waits for it, the kernel's sum falls, and ours stays the same.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ POWERCAP = "/sys/class/powercap"
 
 
 def zones(root: str = POWERCAP) -> list[str]:
-    """Packages, and the memory beside them: what does not contain one another."""
+    """The RAPL zones that do not overlap: processor packages, and the memory beside them."""
     try:
         names = sorted(entry.name for entry in Path(root).iterdir())
     except OSError:
@@ -148,7 +148,7 @@ def zones(root: str = POWERCAP) -> list[str]:
 
 
 class Joules:
-    """Joules since it was made; counters that begin anew are put together."""
+    """Counts joules from the moment it is made, also when the kernel's counters wrap around."""
 
     def __init__(self, root: str = POWERCAP) -> None:
         self._zones = zones(root)
@@ -157,7 +157,7 @@ class Joules:
         self.read()
 
     def read(self) -> float | None:
-        """``None`` where nothing counts."""
+        """The joules so far; ``None`` on a machine without readable energy counters."""
         for zone in self._zones:
             now = read_number(f"{zone}/energy_uj")
             if now is None:

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, as the driver and ``nvidia-smi`` tell of them."""
+"""Describes NVIDIA's GPUs from what the driver and ``nvidia-smi`` report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MEBIBYTE = 1 << 20
 
 
 def count_gpus(driver: str = DRIVER, devices: str = DEVICES) -> int:
-    """GPUs that processes started from here see; answers at once where the driver lists them."""
+    """Count the GPUs that our child processes see; this is fast if the driver lists them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     named = None if visible is None else _named_devices(visible)
     if named == 0:
@@ -31,13 +31,13 @@ def count_gpus(driver: str = DRIVER, devices: str = DEVICES) -> int:
 
 
 def _named_devices(visible: str) -> int:
-    """CUDA counts up to the first name that is empty or negative."""
+    """The named devices that CUDA uses: those before the first empty or negative name."""
     names = [n.strip() for n in visible.split(",")]
     return next((i for i, n in enumerate(names) if not n or n.startswith("-")), len(names))
 
 
 def _listed_by_driver(driver: Path, devices: Path) -> int | None:
-    """A container may see every GPU of its host listed, but has devices for its own only."""
+    """Count the driver's GPUs that have a device file here; a container has only its own."""
     try:
         listed = sum(1 for folder in driver.iterdir() if folder.is_dir())
     except OSError:

@@ -1,5 +1,5 @@
-"""Free ports of the machine, and whether machines reach each other: each listens for a while, and
-the others connect.
+"""Finds free ports, and tests whether machines reach each other: each listens for a while, and the
+others connect.
 
 A connection is sent a token, which shows which machine answered; nothing is read from it.
 """
@@ -52,7 +52,7 @@ def _answer(door: socket.socket, token: str) -> None:
             try:
                 guest, _ = door.accept()
             except OSError:
-                time.sleep(0.1)  # what lasts (no descriptor is left) must not take a core
+                time.sleep(0.1)  # a lasting error (no descriptors) must not use a core
                 continue
             with guest:
                 guest.settimeout(1.0)

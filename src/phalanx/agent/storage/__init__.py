@@ -1,1 +1,1 @@
-"""Files on the machine: what was sent to it (blobs, folders, environments), what goes back."""
+"""Files on the machine: those sent to it (blobs, folders, environments), and results sent back."""

@@ -1,7 +1,7 @@
-"""Environments that are made here for a project: ``environments/<digest>``, each made once.
+"""Makes the virtual environments of projects, each only once, in ``environments/<digest>``.
 
-One is whole when its marker is there, which is written last: what an interruption leaves is
-removed and made anew. Two runs that want the same wait for each other.
+An environment is complete when it has a marker file, which is written last; one without a marker is
+removed and made anew. If two runs need the same environment, one waits for the other.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ TELLING = ("Collecting ", "Downloading ", "Installing ", "Building ", "Successfu
 
 
 def environment(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-    """``{python, digest, steps, wheels}`` → its ``python``, or ``offline``.
+    """Answer ``{python, digest, steps, wheels}`` with the environment's ``python``, or ``offline``.
 
-    Each step is ``{requirements, constraints}``. ``offline`` is what pip said when no index can be
-    reached: the wheels have to be sent.
+    Each step is ``{requirements, constraints}``. ``offline`` is pip's message when it reaches no
+    package index: then the controller has to send the wheels.
     """
     home = Path(agent.folder) / "environments"
     folder = home / checked_digest(request["digest"])
@@ -108,7 +108,7 @@ def _make_venv(agent: Agent, request: dict[str, Any], folder: Path) -> None:
 
 
 def _install(agent: Agent, request: dict[str, Any], folder: Path) -> str | None:
-    """Install with pip, step by step; what it said when it reached no index, else ``None``."""
+    """Install with pip, step by step; return pip's message if it reached no index."""
     wheels = request.get("wheels")
     for number, step in enumerate(request["steps"]):
         code, output = run_bound(
@@ -143,7 +143,7 @@ def _tell_progress(agent: Agent, line: str) -> None:
 
 
 def run_bound(words: list[str], each: Callable[[str], None]) -> Any:
-    """Run a command that ends with the agent; its exit code and the last of its output."""
+    """Run a command that ends with the agent; return its exit code and the end of its output."""
     output = bytearray()
     process = subprocess.Popen(
         system.bound(words),

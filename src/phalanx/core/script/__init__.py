@@ -1,1 +1,1 @@
-"""What is known of a user's script without running it: imports, packages, data sets, start-up."""
+"""Finds facts about a user's script without running it: imports, packages, data sets, start-up."""

@@ -1,4 +1,4 @@
-"""What adoption found in a script, as the worker writes it down and the command line reads it."""
+"""Defines what adoption found in a script: the worker writes it, the command line reads it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     line: int
     function: str = ""
-    """Empty at the level of the module."""
+    """The function that the line is in; empty at the level of the module."""
 
 
 class FoundModel(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     parameters: int
     name: str | None = None
-    """What the script calls it."""
+    """Its name in the script."""
     place: Place | None = None
 
 
@@ -47,9 +47,9 @@ class FoundData(msgspec.Struct, frozen=True, kw_only=True):
 class Explanation(msgspec.Struct, kw_only=True):
     script: str = ""
     complete: bool = False
-    """Every optimizer has taken a step, or will not; else the script ended before."""
+    """Whether every optimizer took a step or never will; if not, the script ended too early."""
     joins: bool = False
-    """The script calls Phalanx itself."""
+    """Whether the script calls Phalanx itself."""
     models: list[FoundModel] = []
     optimizers: list[FoundOptimizer] = []
     data: FoundData | None = None
@@ -59,9 +59,9 @@ class Explanation(msgspec.Struct, kw_only=True):
     schedulers: list[str] = []
     evaluation: str = "every worker sees the whole evaluation set"
     differences: list[str] = []
-    """What is not exactly as with one worker."""
+    """In what the run differs from one with a single worker."""
     refused: list[str] = []
-    """What several workers would refuse."""
+    """Parts of the script that a run with several workers refuses."""
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

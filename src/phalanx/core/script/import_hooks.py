@@ -1,4 +1,4 @@
-"""A function is called with a module as soon as the script has imported it."""
+"""Calls functions with a module as soon as the script has imported it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A package that Phalanx itself needs and this Python has not, as one line.
+"""Reports in one line that this Python lacks a package which Phalanx itself needs.
 
-Standard library only: it is needed where nothing else could be imported.
+Imports only the standard library, because it runs where other imports have failed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from phalanx.core.errors import MachineError
 _HERE = str(Path(__file__).parents[2]) + os.sep
 _LIBRARIES = ("<frozen ", *{sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 _INSTALLED_AS = {"ruamel": "ruamel.yaml"}
-"""Where a package is not called what it is imported as."""
+"""The names of packages on PyPI, by the name to import, for those where the two differ."""
 
 
 def missing_package(error: ModuleNotFoundError) -> MachineError | None:
-    """What to say of ``error`` if Phalanx, or a package that it uses, asked for what is missing.
+    """The message for ``error`` if Phalanx, or a package that it uses, imported what is missing.
 
-    ``None`` where a script did: that is the script's own traceback.
+    ``None`` if a script imported it: then the user sees the script's own traceback.
     """
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     ours = [number for number, file in enumerate(files) if file.startswith(_HERE)]
@@ -38,7 +38,7 @@ def missing_package(error: ModuleNotFoundError) -> MachineError | None:
 
 
 def tell_missing(error: ModuleNotFoundError) -> int:
-    """Tells what a worker misses, where its controller looks for last words; the exit code."""
+    """Write the message where the controller looks for a worker's error; return the exit code."""
     found = missing_package(error)
     if found is None:
         raise error

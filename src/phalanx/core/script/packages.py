@@ -1,4 +1,4 @@
-"""Scripts that are modules of a package: their relative imports, and ``-m``."""
+"""Finds the package that a script is a module of, for relative imports and ``-m``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ScriptPlace:
     """The folder from which the package is imported."""
 
     def spec(self, script: Path) -> ModuleSpec:
-        """The spec by which a process that the script starts finds it again."""
+        """The module spec by which processes that the script starts can import it."""
         return ModuleSpec(f"{self.package}.{script.stem}", None, origin=str(script))
 
 

@@ -1,4 +1,4 @@
-"""Whether a piece of a script may train, by the names in it: read from its source.
+"""Finds from the names in a piece of a script whether that piece may train a model.
 
 A piece that computes gradients or steps says ``backward``, ``step`` or ``grad``, or names something
 in the script that does. Where no file of the script says so, others do it, and nothing is known.
@@ -14,7 +14,7 @@ from pathlib import Path
 from phalanx.core.script.script_imports import Function, parse, script_files
 
 _TRAINS = "backward()"
-"""Stands for all that computes gradients, steps, or hands batches on to who knows whom."""
+"""A name that stands for code which may compute gradients or take steps."""
 
 
 def may_train(body: Iterable[ast.AST], files: frozenset[Path]) -> bool:

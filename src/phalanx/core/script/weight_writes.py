@@ -1,4 +1,4 @@
-"""Whether a script may write into weights itself, beside its optimizer: read from its source.
+"""Finds in a script's source whether it may write to weights itself, besides its optimizer.
 
 Workers on one host share the memory of the weights where they can. What each of them writes there
 would be written several times, so that a script that writes gets a copy for each worker. Too often

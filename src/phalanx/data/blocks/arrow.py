@@ -73,7 +73,7 @@ class TableReader:
 
 
 class ArrowReader(TableReader):
-    """Files of Arrow, also those of Hugging Face datasets; mapped into memory where that can be."""
+    """Reads Arrow's files, also those of Hugging Face datasets; maps them into memory if it can."""
 
     def __init__(self, sources: Sequence[str], columns: Sequence[str] | None) -> None:
         super().__init__({source: _mapped(source) for source in sources}, columns)
@@ -82,7 +82,7 @@ class ArrowReader(TableReader):
 class CsvReader(TableReader):
     """Text with the names of the columns in its first line; also compressed by gzip.
 
-    All of it is in memory, because only who has read all lines knows where one begins. A column
+    All of it is in memory, because only a reader of all lines knows where each one begins. A column
     has one type in all files, which all its values fit.
     """
 
@@ -132,7 +132,7 @@ def _mapped(source: str) -> Any:
 
 @contextmanager
 def _named(source: str) -> Iterator[None]:
-    """What Arrow says of a file that it cannot read, with the name of the file."""
+    """An error with the file's name for what Arrow says of a file that it cannot read."""
     try:
         yield
     except FileNotFoundError as error:
@@ -183,7 +183,7 @@ def _column(array: Any, name: str, source: str) -> Any:
     if kinds.is_boolean(kind):
         return torch.from_numpy(array.to_numpy(zero_copy_only=False))
     if kinds.is_integer(kind) or kinds.is_floating(kind):
-        if kind in (pa.uint16(), pa.uint32(), pa.uint64()):  # of which torch knows little
+        if kind in (pa.uint16(), pa.uint32(), pa.uint64()):  # types of which torch supports little
             values = array.to_numpy()
             if len(values) and int(values.max()) >= 1 << 63:
                 raise InputError(

@@ -1,4 +1,4 @@
-"""A block of rows, and what reads one."""
+"""Defines a block of rows, and the interface of its readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks as one set of samples: a window of them is in memory, the next one is read meanwhile."""
+"""Reads blocks as one set of samples: a window is in memory while the next one is read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BlockData(Reader):
         window: int,
         drop_last: bool = False,
     ) -> None:
-        """``window``: rows that are shuffled together, and at least in memory."""
+        """``window``: the least number of rows that are in memory and shuffled together."""
         self.blocks: Sequence[Block] = [block for block in reader.blocks if block.rows]
         if not self.blocks:
             raise InputError("the data is empty", "Give at least one row.")
@@ -76,7 +76,7 @@ class BlockData(Reader):
     def in_order(
         self, seed: int, number: int, workers: int, *, shuffle: bool
     ) -> tuple[BlockData, BlockOrder]:
-        """The order of pass ``number``, and these data as they are read in it: by its windows."""
+        """A copy of these data that is read in the order of pass ``number``, and that order."""
         found = BlockOrder(
             [block.rows for block in self.blocks], [block.home for block in self.blocks],
             window=self.window, seed=seed, number=number, shuffle=shuffle, workers=workers,
@@ -93,7 +93,7 @@ class BlockData(Reader):
         self._pool: ThreadPoolExecutor | None = None
 
     def read_ahead(self, window: int) -> None:
-        """Begin to read it, beside what is done meanwhile."""
+        """Begin to read a window in the background."""
         if window in self._loaded:
             self._loaded.move_to_end(window)
             return
@@ -150,13 +150,13 @@ class BlockData(Reader):
                 self._spare.append(oldest.result())
 
     def _read(self, window: int) -> Columns:
-        """All its blocks, each row where the order puts it: a batch is then a slice."""
+        """Read a window's blocks, with all rows in the pass's order: a batch is then a slice."""
         blocks = [self.blocks[block] for block in self._order.windows[window]]
         if not self._order.shuffle:
             return self.read_block(blocks[0])
         places = [torch.from_numpy(part) for part in self._order.places_in(window)]
         first = self.read_block(blocks[0])
-        # Memory that is given back and asked for again has to be found by the system each time.
+        # Reuse buffers: the system would have to find and clear new memory each time.
         whole = self._spare.pop() if self._spare else self._room_for(first)
 
         def place(number: int) -> None:
@@ -213,7 +213,7 @@ class BlockData(Reader):
         )
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
-        """Returns what the blocks are, by which workers compare their data; it costs nothing."""
+        """Returns a description of the blocks, by which workers compare data without reading."""
         for place in places:
             block = self.blocks[int(np.searchsorted(self._ends, place, side="right"))]
             yield block.source.rpartition("/")[2], block.number, block.rows

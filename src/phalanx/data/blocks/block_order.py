@@ -1,8 +1,8 @@
 """The order of the rows in one pass over blocks: window after window.
 
-Blocks are permuted by the seed; some that follow each other are a window, and the rows of a window
-are permuted too. Rows that stand far apart in the files, but in the same window, so come to lie in
-the same batch. Without a shuffle a window is one block, and the order is that of the files.
+Blocks are permuted by the seed. Several blocks in a row form a window, and the rows of a window are
+permuted too, so a batch can have rows that are far apart in the files. Without a shuffle, a window
+is one block, and the order is that of the files.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BlockOrder:
             [(int(self.ends[w]), int(self.ends[w + 1])) for w in range(first, last)]
             for first, last in pairwise(counts)
         ]
-        """The windows as ranges; one line, or one for each home."""
+        """The windows as ranges: one list for all workers, or one for each if blocks have homes."""
         self.digest = zlib.crc32(repr((self.windows, rows, self._seeds, shuffle)).encode())
         """Equal for an equal order."""
         self._numbers_in = lru_cache(2)(self._all_numbers_in)
@@ -69,7 +69,7 @@ class BlockOrder:
         return torch.arange(places.start, places.stop)
 
     def places_in(self, window: int) -> list[NDArray[np.int64]]:
-        """Where in the window the rows of each of its blocks stand."""
+        """For each block of a window, the places of its rows in that window."""
         rows = self._rows[self.windows[window]]
         places = np.arange(rows.sum())
         if self.shuffle:
@@ -95,7 +95,7 @@ class BlockOrder:
 
 
 def _grouped(blocks: list[int], rows: NDArray[np.int64], least: int) -> list[list[int]]:
-    """Blocks that follow each other, so many that they have ``least`` rows; the last may not."""
+    """Cut ``blocks`` into groups of at least ``least`` rows; the last group may have fewer."""
     groups: list[list[int]] = []
     filled = least
     for block in blocks:

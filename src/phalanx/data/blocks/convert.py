@@ -103,7 +103,7 @@ def _writer(kind: str, file: BinaryIO) -> Iterator[Write]:
 
 
 def to_table(columns: Columns) -> Any:
-    """A row of several numbers is a list of fixed size in Arrow, nested for each dimension."""
+    """Make an Arrow table; rows of several numbers become (nested) lists of fixed size."""
     pa = arrow()
     arrays = {}
     for name, column in columns.items():

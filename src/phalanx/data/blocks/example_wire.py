@@ -1,8 +1,8 @@
-"""Many ``tf.train.Example`` at once: NumPy walks all records of a block in step.
+"""Decodes many ``tf.train.Example`` at once: NumPy walks through all records of a block in step.
 
 A record is read here when it has the form that all writers give it: each message is one run of
-bytes, and numbers are packed. Any other record is left to :mod:`example_proto`, one by one; what is
-read here is read exactly as there.
+bytes, and numbers are packed. All other records are read by :mod:`example_proto`, one by one, with
+exactly the same results.
 
 Fields of a message: a byte with number and type (0x0a, 0x12, 0x1a: fields 1, 2, 3, of a length and
 so many bytes), the length as a varint (seven bits a byte, the lowest first; the top bit says that
@@ -44,7 +44,7 @@ class RecordError(ValueError):
 
 @dataclass
 class Runs:
-    """A run of bytes for each record: from where, how many."""
+    """A run of bytes in each record: where each begins, and how long it is."""
 
     start: Places
     length: Places
@@ -132,7 +132,7 @@ class Walk:
         return self._bytes[np.minimum(at, len(self._bytes) - 1)].astype(np.int64)
 
     def numbers(self, runs: Runs, rows: Places, feature: Feature) -> npt.NDArray[Any] | None:
-        """A row of values for each of ``rows``; ``None`` where one of them has other values."""
+        """A row of values for each of ``rows``; ``None`` if a row has another number of values."""
         if not len(rows):
             return np.empty((0, feature.values), DTYPES[feature.kind])
         if feature.kind == FLOATS:
@@ -196,7 +196,7 @@ def _parse(record: bytes, row: int, features: Sequence[Feature]) -> list[list[An
 
 
 def _refuse(data: bytes, start: Places, end: Places, features: Sequence[Feature]) -> NoReturn:
-    """Integers that do not fit: read one by one, for an error that names the record."""
+    """Read integers that do not fit one by one, to raise an error that names the record."""
     for row, (a, b) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         _parse(data[a:b], row, features)
     raise AssertionError("one of the records has other integers")

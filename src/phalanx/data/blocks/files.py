@@ -1,4 +1,4 @@
-"""Files of data, on this machine or behind a URL of ``fsspec``: found, and read by ranges of bytes.
+"""Finds data files, on this machine or behind a URL of ``fsspec``, and reads ranges of bytes.
 
 Reading from elsewhere fails now and then for a moment. That is tried again here, so that readers of
 formats see bytes or one error.
@@ -27,9 +27,9 @@ LOCAL = "file://"
 PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 PERMANENT_NUMBERS = (errno.EINVAL, errno.ENOSYS)
 LATER = (408, 425, 429)
-"""Answers of HTTP that blame the client, but ask it to come back."""
+"""HTTP statuses of the 4xx class after which the client should try again."""
 NETWORK_PACKAGES = ("aiobotocore", "aiohttp", "botocore", "gcsfs", "http", "requests", "urllib3")
-"""Their exceptions are mostly no ``OSError``."""
+"""Packages for remote files; most of their exceptions are no ``OSError``."""
 T = TypeVar("T")
 
 
@@ -72,7 +72,7 @@ def size_of(source: str) -> int:
 
 
 def read_range(source: str, start: int, length: int) -> bytes:
-    """``length`` bytes from ``start`` on: exactly so many, or an :class:`InputError`."""
+    """Exactly ``length`` bytes from ``start`` on; raises an :class:`InputError` otherwise."""
     if length <= 0:
         return b""
     where = f"byte {start:,}"
@@ -130,7 +130,7 @@ def _find_local(url: str, suffixes: tuple[str, ...]) -> list[str]:
                 f"Say which files: '{url}/*{suffixes[0]}' or '{url}/**/*{suffixes[0]}'.",
             )
         return found
-    # Who writes a glob chooses the files by it: records often have names without a suffix.
+    # A glob decides by itself which files are meant: records often have names without a suffix.
     named = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207  (may be absolute)
     return [str(p) for p in named if _wanted(p.name, ("",)) and p.is_file()]
 
@@ -197,7 +197,7 @@ def _read_remote(files: Any, path: str, start: int, length: int) -> bytes:
 
 
 def _system(url: str) -> tuple[Any, str]:
-    """The file system of a URL and the path there. ``fsspec`` itself keeps what it has made."""
+    """The file system of a URL and the path there; ``fsspec`` caches file systems itself."""
     core = package("fsspec.core", f"URLs such as {url}")
     try:
         files, path = core.url_to_fs(url)
@@ -224,7 +224,7 @@ def _retried(source: str, where: str, action: Callable[[], T]) -> T:
             if not left:
                 tries = f" ({where}, tried {RETRIES + 1} times)"
                 raise _failed(source, tries, error) from error
-        # Workers that a server turned away together do not come back together.
+        # At random, so that workers whom a server rejected together do not all retry together.
         time.sleep(wait * random.uniform(0.5, 1.0))
         wait *= 2
     raise AssertionError("the last try returns or raises")

@@ -55,9 +55,9 @@ def read(
     ``run.batches`` and ``phalanx.fit``.
 
     A batch is a tuple of tensors, one for each of ``columns``; without them, a dictionary by name.
-    ``decode`` turns the columns of a block (tensors, or lists of bytes) into tensors.
-    ``by``: ``sample`` reads all into memory, ``block`` keeps a few blocks at a time; ``auto`` is
-    ``sample`` for what fits easily. ``window``: rows that are shuffled together.
+    ``decode`` turns the columns of a block (tensors, or lists of bytes) into tensors. ``by``:
+    ``sample`` reads all into memory, ``block`` keeps a few blocks at a time; ``auto`` is ``sample``
+    if all fits easily. ``window``: rows that are shuffled together.
     """
     if by not in get_args(By):
         raise InputError(f"read: unknown by={by!r}", f"Use one of: {', '.join(get_args(By))}.")
@@ -80,7 +80,7 @@ def read(
 
 
 def bytes_of_row(columns: Columns) -> int:
-    """About what a row of these takes in memory."""
+    """Roughly how many bytes a row of these data takes in memory."""
     total = 0
     for column in columns.values():
         values = [] if isinstance(column, torch.Tensor) else column

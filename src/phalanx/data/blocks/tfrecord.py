@@ -3,7 +3,7 @@
 A compressed file is one block: it cannot be read from its middle.
 
 A record: its length in 8 bytes, the masked CRC-32C of these, the data, the masked CRC-32C of the
-data; all little-endian. The format has no index: one is made by going from length to length.
+data; all little-endian. The format has no index, so the reader makes one by reading all lengths.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Span:
 
 
 class TFRecordReader:
-    """The features of the first record are those of all; ``columns`` chooses among them."""
+    """Reads TFRecord files; all records have the first one's features, or those in ``columns``."""
 
     def __init__(
         self,

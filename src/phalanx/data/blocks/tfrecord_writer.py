@@ -1,4 +1,4 @@
-"""Columns to a TFRecord file of ``tf.train.Example``, which TensorFlow reads as well."""
+"""Writes columns to a TFRecord file of ``tf.train.Example``, which TensorFlow can also read."""
 
 from __future__ import annotations
 

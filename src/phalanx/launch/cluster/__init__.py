@@ -1,1 +1,1 @@
-"""Clusters with a manager of their own (Slurm, Ray, Spark): it starts the workers, we follow."""
+"""Runs on clusters whose own manager (Slurm, Ray, Spark) starts the workers."""

@@ -1,4 +1,4 @@
-"""Code that runs on a node of a cluster: its address, and the process of one worker."""
+"""Runs on a node of a cluster: finds the node's address, and starts one worker's process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LOOPBACK = "127.0.0.1"
 
 
 def own_address(place: str, *, alone: bool | None = None) -> str:
-    """Return where other nodes reach this one: ``PHALANX_ADDRESS``, or what ``place`` stands for,
-    the name or address (and port) by which the cluster knows it.
+    """Return the address by which other nodes reach this one: ``PHALANX_ADDRESS``, or that of
+    ``place``, the cluster's name or address (and port) for this node.
 
-    ``alone``: there are no other nodes, so nothing listens where others could connect. ``None``:
-    that is not known, and a cluster that is on loopback stays there.
+    ``alone``: there are no other nodes, so workers listen on loopback. ``None``: that is unknown,
+    and workers of a cluster on loopback listen there too.
     """
     if alone:
         return LOOPBACK
@@ -50,7 +50,7 @@ def own_address(place: str, *, alone: bool | None = None) -> str:
 
 
 def _host_of(place: str) -> str:
-    """Return the host of ``name:7077`` and ``[::1]:7077``; ``::1`` has no port to be cut off."""
+    """Return the host without the port of ``name:7077`` or ``[::1]:7077``; ``::1`` has no port."""
     if place.startswith("["):
         return place[1:].partition("]")[0]
     return place.partition(":")[0] if place.count(":") == 1 else place

@@ -1,6 +1,6 @@
 """Workers as processes of Ray actors, one bundle of a placement group each.
 
-Nothing that listens is added to a cluster that is there; one of our own listens on loopback.
+In an existing cluster, nothing new listens; a cluster of our own listens on loopback.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ def check_ray() -> None:
 
 
 def connect(address: str, paths: RunPaths) -> tuple[Any, Path | None]:
-    """Connect to the cluster at ``address``, or to one of our own, with its token's file."""
+    """Connect to the cluster at ``address``, or start our own; return Ray and our token's file."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     own: dict[str, Any] = {"_node_ip_address": LOOPBACK, "include_dashboard": False}
     # All of these are read when Ray is imported.
     chosen, token = {"RAY_USAGE_STATS_ENABLED": "0"}, None
     if not address:
-        # Otherwise Ray replaces loopback by an address that others reach.
+        # Otherwise Ray replaces loopback by an address that other machines can reach.
         chosen[_LOOPBACK_ONLY] = "0"
     if not address and _MODE not in os.environ:
         # All users of this machine reach loopback, and can read Ray's own token file.

@@ -1,6 +1,6 @@
 """Starts workers behind seats: processes of a cluster, each of which starts one worker.
 
-What Ray and Spark share: the controller asks the seats, and waits for none of them.
+Ray and Spark share this: the controller sends questions to the seats, and polls for answers.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SeatLauncher(seats.ClusterLauncher):
 
     @abstractmethod
     def _place(self, count: int, folder: str, mark: str) -> Iterator[None]:
-        """Make the seats, in steps of this iterator. ``mark``: a file of the run's folder."""
+        """Make the seats, in steps of this iterator; seats that see ``mark`` share the folder."""
 
     @abstractmethod
     def _ask(self, rank: int, method: str, *given: Any) -> Any:
@@ -79,7 +79,7 @@ class SeatLauncher(seats.ClusterLauncher):
 
     @abstractmethod
     def _answer(self, question: Any, seconds: float = 0.0) -> Any:
-        """Wait for an answer, so long at most; raise ``SeatLost``."""
+        """Wait at most ``seconds`` for an answer; raise ``SeatLost`` if there is none."""
 
     @abstractmethod
     def _release(self) -> None:
@@ -128,7 +128,7 @@ class SeatLauncher(seats.ClusterLauncher):
         return seats.mates_of(note, self._notes)[0] == note.rank
 
     def _home(self, paths: RunPaths, note: seats.SeatNote, shared: bool) -> FileDownload:
-        """Make what keeps a worker's files as they grow; none, if the worker writes them here."""
+        """Make the download of a worker's files; empty if the worker writes to our folder."""
         ranks, node = ([], "") if shared else ([note.rank], note.node)
         return FileDownload(paths, ranks, self._news.append, node if self._is_first(note) else "")
 
@@ -174,7 +174,7 @@ class SeatLauncher(seats.ClusterLauncher):
                 self._begin_checkpoint(
                     rank, [name for name in saved if checkpoints.NAME.fullmatch(name)]
                 )
-            if not self._keep(rank, pieces) and code is not None:  # first, everything that it wrote
+            if not self._keep(rank, pieces) and code is not None:  # all that it wrote is here
                 self._codes[rank] = code
         now = time.monotonic()
         if now - self._last >= _EVERY:
@@ -202,7 +202,7 @@ class SeatLauncher(seats.ClusterLauncher):
             self._coming = self._bring_checkpoint(rank, names)
 
     def _bring_checkpoint(self, rank: int, names: Sequence[str]) -> Iterator[None]:
-        """Fetch the newest of ``names``, all that there are, in steps of this iterator."""
+        """Fetch the newest of a node's checkpoints, ``names``, in steps of this iterator."""
         newest = max(names, key=int)
         with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self._paths.folder) as scratch:
             incoming = Incoming(self._notes[rank].node, Path(scratch))
@@ -244,7 +244,7 @@ class SeatLauncher(seats.ClusterLauncher):
         self._release()
 
     def _bring_node(self, rank: int, node: str, say: Say, hurry: Callable[[], bool]) -> None:
-        """Fetch what its workers left in a node's own folder, and remove that folder."""
+        """Fetch the results from the folder of a node that does not share ours, and remove it."""
         collected, deadline = Collected(), time.monotonic() + _HOMEWARD
         with tempfile.TemporaryDirectory(prefix=".incoming-", dir=self._paths.folder) as scratch:
             incoming = Incoming(node, Path(scratch))

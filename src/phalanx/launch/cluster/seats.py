@@ -50,14 +50,14 @@ class SeatNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node of rank 0 decides for all."""
+    """The address, port and other facts that the node of rank 0 decides for all workers."""
 
     address: str
     port: int
     ahead: float
     """Seconds that this node's monotonic clock is ahead of the wall clock, which nodes share."""
     resume: str | None = None
-    """The checkpoint from which a job continues that was started again."""
+    """The checkpoint from which a restarted job continues."""
     tls: bool = False
     """Whether the workers' connections are encrypted."""
 
@@ -91,7 +91,7 @@ def read_meeting(paths: RunPaths, attempt: int) -> Meeting | None:
 
 
 def _read(path: Path, kind: type[_Record]) -> _Record | None:
-    """Read a record; return ``None`` also if not all of it is there yet."""
+    """Read a record; return ``None`` if it is not there, or not complete yet."""
     try:
         return msgspec.json.decode(read_bounded(path, _LARGEST_NOTE), type=kind)
     except (OSError, InputError, msgspec.MsgspecError):
@@ -99,20 +99,20 @@ def _read(path: Path, kind: type[_Record]) -> _Record | None:
 
 
 def before(paths: RunPaths, attempt: int) -> RunPaths:
-    """Return where the run's files from before its job was started again are: a run of its own,
-    from which this one continues. It is hidden, so that it is never the newest."""
+    """Return the folder for files from before a restart of the job: a run from which this one
+    continues. It is hidden, so that it is never the newest."""
     return RunPaths(paths.folder.with_name(f".{paths.id}-before-{attempt}"))
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a new file that only this user can read, in a folder of that kind."""
+    """Write a new file that only this user can read, in a folder that only this user can read."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
 
 
 def on_cluster(job: Job, kind: str, workers: int) -> Job:
-    """Return the job without this machine, which takes no part: nodes are known when it runs."""
+    """Return the job with one machine that stands for the nodes, which the cluster will choose."""
     if job.framework is not None:
         raise InputError(
             f"--launcher {kind} cannot run another framework's script",
@@ -148,7 +148,7 @@ def mates_of(note: SeatNote, notes: Sequence[SeatNote]) -> list[int]:
 def seated(
     worker: WorkerCommand, notes: Sequence[SeatNote], meeting: Meeting, key: Mapping[str, str]
 ) -> WorkerCommand:
-    """Return the worker with the variables that come from its node and those of the others."""
+    """Return the worker with the environment variables that depend on the nodes."""
     note = notes[worker.rank]
     env = {**worker.env, settings.MACHINE: note.node, settings.DEVICE: note.device}
     for name in settings.THREADS:
@@ -217,7 +217,7 @@ def settled(notes: list[SeatNote]) -> list[SeatNote]:
 def seat_orders(
     launch: Launch, paths: RunPaths, meeting: Meeting, notes: Sequence[SeatNote], shared: list[bool]
 ) -> list[tuple[Any, ...]]:
-    """Return what each seat's ``start`` gets. ``shared``: who sees the run's folder."""
+    """Return the arguments of each seat's ``start``. ``shared``: does it see the run's folder?"""
     key, script = {KEY_VARIABLE: RunKey.new().text()}, Path(launch.script).name
     files = [path for path in paths.source.rglob("*") if path.is_file()]
     project = {path.relative_to(paths.source).as_posix(): path.read_bytes() for path in files}
@@ -244,7 +244,7 @@ class ClusterLauncher(Launcher):
 
     def news(self) -> list[str]:
         taken = self._news[:]
-        self._news.clear()  # not another list, because others add to this one
+        self._news.clear()  # the same list, because other code appends to it
         return taken
 
     def monitors(self, launch: Launch, paths: RunPaths) -> list[Monitor]:

@@ -1,7 +1,7 @@
 """Starts workers as tasks of one Slurm job, which is written, submitted, followed, cancelled.
 
 All that is known of the workers lies in the run's folder, which the nodes share. The job does not
-depend on this process: whatever ends it without a word leaves the job to Slurm.
+depend on this process: if this process is killed, Slurm keeps the job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OFTEN, _SELDOM = 1.0, 10.0
 _READ = 0.2
 _AFTER_CANCEL = 30.0
 _PATIENCE = 10.0
-"""Seconds that the last files may take through a shared file system."""
+"""Seconds to wait until the last files appear on a shared file system."""
 _MOST_SAID = 1 << 16
 
 
@@ -124,7 +124,7 @@ class SlurmLauncher(seats.ClusterLauncher):
         if self._notes and not self._all_ended():
             job.cancel("--signal=TERM")  # signal the workers, not the batch script
             await_end(self._all_ended, grace, hurry)
-        if self._all_ended():  # the job is about to end by itself, which is better
+        if self._all_ended():  # the job is about to end by itself, so do not cancel it
             await_end(self._is_over, _PATIENCE, hurry)
         if not self._is_over():
             job.cancel()

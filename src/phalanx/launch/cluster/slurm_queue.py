@@ -48,7 +48,7 @@ def check_commands() -> None:
 
 def submit(script: Path) -> str:
     """Submit a script; return the number of the job."""
-    # Another job's variables would be taken for this one's; and Slurm must not store a key.
+    # Without variables of other jobs, which would apply to this one, and keys, which Slurm stores.
     inner = re.compile(r"SLURM_(?!CONF$)|SRUN_")
     kept = {n: v for n, v in os.environ.items() if not inner.match(n)}
     for name in (KEY_VARIABLE, KEY_FILE_VARIABLE):
@@ -77,7 +77,7 @@ def submit(script: Path) -> str:
 
 
 class SlurmJob:
-    """A Slurm job, whose state is asked for without waiting for the answer."""
+    """A Slurm job; asks for its state without waiting for the answer."""
 
     def __init__(self, number: str) -> None:
         self.number = number
@@ -122,7 +122,7 @@ class SlurmJob:
 
     def cancel(self, *options: str) -> None:
         words = ["scancel", *options, self.number]
-        with suppress(subprocess.TimeoutExpired, OSError):  # the caller sees whether it helped
+        with suppress(subprocess.TimeoutExpired, OSError):  # the caller looks at the state
             subprocess.run(words, capture_output=True, timeout=_ANSWER_SECONDS, check=False)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """``srun python -m phalanx.launch.cluster.slurm_seat RUN_FOLDER``: one worker of the job.
 
-The nodes share the run's folder: there the workers agree where to meet, and there it is written
-how each ended. A job that Slurm starts again goes on from the newest checkpoint of the folder.
+The nodes share the run's folder: in it, workers agree where to meet, and each records how it ended.
+A job that Slurm starts again goes on from the newest checkpoint of the folder.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Seat:
 
     def say(self, **changes: int) -> None:
         self.note = msgspec.structs.replace(self.note, **changes)
-        with suppress(OSError):  # on a full disk; how the job ended says the same, less exactly
+        with suppress(OSError):  # the disk is full; the job's own state says roughly the same
             seats.write_note(self._paths, self.note)
 
     def run(self) -> int:
@@ -104,7 +104,7 @@ class _Seat:
         return code if code >= 0 else 128 - code
 
     def _settle(self) -> None:
-        """Wait, as rank 0, for all others, and settle what they have to agree on."""
+        """As rank 0, wait for all others, and decide what all workers have to agree on."""
         resume = self._newest() if self.note.attempt else None
         self._await_all()
         if self.note.attempt:
@@ -127,8 +127,8 @@ class _Seat:
             return None  # then it begins where it began the first time
 
     def _put_aside(self, rank: int) -> None:
-        """Move what was written before the job was started again into a run of its own, as it has
-        other clocks. The controller writes the records anew only when all workers are there."""
+        """Move files from before a restart of the job into another run, because their clocks
+        differ. The controller writes new records only when all workers are there."""
         self._paths.traceback_of(rank).unlink(missing_ok=True)
         if not self.note.attempt:
             return

@@ -1,4 +1,4 @@
-"""Connects to Spark as its driver: a session, slots, and what Spark says of losses."""
+"""Connects to Spark as its driver: opens a session, counts slots, and finds losses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TICK, PATIENCE, MORE_COME = 0.2, 60.0, 10.0
 """Seconds between looks, until the first executor is there, and from the last one to another."""
 LOG = "spark.log"
 _OURS = {
-    "spark.ui.enabled": "false",  # it would listen, and the run has its own report
+    "spark.ui.enabled": "false",  # no web page on a port: the run has its own report
     "spark.ui.showConsoleProgress": "false",
     "spark.dynamicAllocation.enabled": "false",  # otherwise there are no barrier stages
     "spark.stage.maxConsecutiveAttempts": "1",  # what Spark tries again does not belong to the run
@@ -43,7 +43,7 @@ def check_spark() -> None:
 
 
 def connect(master: str, paths: RunPaths, asked: Callable[[], bool]) -> Any:
-    """Open a session at ``master``, or where Spark's configuration says; its log is the run's."""
+    """Open a session at ``master`` or the one in Spark's configuration, with the run's log."""
     pyspark: Any = importlib.import_module("pyspark")
     conf, log = pyspark.SparkConf().setAppName(f"phalanx {paths.id}"), paths.logs / LOG
     chosen = {**_OURS, **({"spark.master": master} if master else {})}
@@ -64,7 +64,7 @@ def connect(master: str, paths: RunPaths, asked: Callable[[], bool]) -> Any:
             time.sleep(TICK)
         return made.result()
     except Exception as error:
-        # Spark gives up a silent master only by stopping what it has begun.
+        # When a master does not answer, Spark stops the context that it was making.
         gone = "stopped SparkContext" in str(error)
         why = "the master could not be reached, or refused the application"
         raise MachineError(
@@ -76,7 +76,7 @@ def connect(master: str, paths: RunPaths, asked: Callable[[], bool]) -> Any:
 
 @contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """Let Spark's Java, which is started meanwhile, write into ``log`` as long as it lives."""
+    """Within this context, a Java process that Spark starts writes its output to ``log``."""
     kept = [os.dup(number) for number in (1, 2)]
     with log.open("ab") as file:
         for number in (1, 2):
@@ -151,7 +151,7 @@ def _slots(spark: Any) -> int:
 
 
 def loss_in(text: str, workers: int) -> str:
-    """Return what Spark says of a lost executor, in a line; empty if it says something else."""
+    """Return Spark's message on a lost executor, in one line; empty for other messages."""
     if "SPARK-24819" in text:
         raise InputError(
             f"{workers} workers need {workers} slots at the same time, and Spark has fewer",

@@ -1,1 +1,1 @@
-"""Measuring what a job costs on the machines of a pool, before it is planned."""
+"""Measures what a job costs on the machines of a pool, before it is planned."""

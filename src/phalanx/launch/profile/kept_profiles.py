@@ -1,5 +1,5 @@
-"""Reads and writes profiles that were made before, by the content of what they depend on; groups
-machines that need not be measured twice, and scales costs from one to another."""
+"""Reads and writes profiles of earlier plans, by a digest of what they depend on; groups machines
+that need not be measured twice, and scales costs from one machine to another."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ class Kinds:
         self._probe = probe
 
     def _device(self, machine: Machine) -> DeviceRates | None:
-        """Return the rates of the device on which one worker of it computes."""
+        """Return the rates of the device on which one worker of ``machine`` computes."""
         rates = self._probe.rates_of(machine.name) if self._probe else None
         devices = rates.devices if rates else []
         fast = [d for d in devices if (d.name != CPU) == (machine.gpus > 0)]
         return next(iter(fast or devices), None)
 
     def name(self, machine: Machine) -> str:
-        """Return the name that all machines of one kind share, which are measured once. Without a
-        probe, every machine is a kind of its own."""
+        """Return the name of the machine's kind: only one machine of each kind is measured. Without
+        a probe, every machine is a kind of its own."""
         device = self._device(machine)
         what = cpu_model() if machine.is_here else f"{machine.host}:{machine.port}"
         if device is not None and device.float32 and not machine.is_here:

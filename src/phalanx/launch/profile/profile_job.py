@@ -1,6 +1,6 @@
 """``profile_job``: measures what a script costs on each kind of machine, by a short run there.
 
-Such a run goes the way of every run of strategy ``single``; its folder is temporary. A profile is
+It is like any other run of strategy ``single``, except that its folder is temporary. A profile is
 kept in the user's cache by the content of what it depends on, and read from there the next time.
 """
 
@@ -49,7 +49,7 @@ OWN_WORDS = "phalanx: "
 _TICK = 0.05
 _LAST_LINES = 5
 _PATIENCE = 40
-"""Ticks in which runs that Ctrl-C has also reached may end; a second signal means hurry."""
+"""Ticks to wait for runs that also got Ctrl-C to end; a second signal ends the wait."""
 
 
 def profile_job(
@@ -66,9 +66,9 @@ def profile_job(
 ) -> JobProfile:
     """Return the costs of ``script`` on each of ``machines``; those of one kind share them.
 
-    Each kind is measured for about ``seconds`` of steps, those of one host in turn; ``quick``: this
-    machine only, and the others by what the probe says of their speeds. ``settings`` and ``fleet``
-    are those of the run to be planned. Call it from the main thread.
+    Each kind is measured for about ``seconds`` of steps, those of one host in turn; ``quick``: only
+    this machine, and others are estimated from the probe. ``settings`` and ``fleet`` are those of
+    the run to be planned. Call it from the main thread.
     """
     if not machines:
         raise InputError("there is no machine to measure on", "Select at least one.")
@@ -112,7 +112,7 @@ class _Work:
     say: Say
 
     def measured(self, machines: Mapping[str, Machine]) -> dict[str, JobProfile]:
-        """Return one profile for each kind: the kept one, or that of a run on such a machine."""
+        """Return one profile for each kind of machine: a kept one, or that of a short run."""
         key = job_key(self.script, self.arguments, plain_settings(self.chosen))
         kept = {kind: read_kept(key, kind) for kind in machines}
         found = {kind: profile for kind, profile in kept.items() if profile is not None}
@@ -215,8 +215,8 @@ class _Listener(Observer):
 
 
 def side_by_side(works: Sequence[Callable[[], None]]) -> None:
-    """Do all works, each in a process of its own: a controller takes over signals, and ends what
-    its process has started. If one fails, the others are stopped, and its error is raised."""
+    """Do all works, each in its own process: a controller handles signals, and ends all children of
+    its process. If one work fails, the others are stopped, and its error is raised."""
     forking = multiprocessing.get_context("fork")
     errors: SimpleQueue[PhalanxError] = forking.SimpleQueue()
     running = [forking.Process(target=_run, args=(work, errors)) for work in works]

@@ -1,4 +1,4 @@
-"""What the machines are worth to a run, from its events: while it trains, and afterwards."""
+"""Judges from a run's events what its machines are worth to it, during the run and afterwards."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from phalanx.observe.speedup.speedup_words import advise, and_lost
 
 ENOUGH_LAPS, ENOUGH_SECONDS = 8, 2.0
 FEWEST_LAPS, LONG_ENOUGH = 3, 20.0
-"""Fewer laps will do if steps are long, or rounds are far apart."""
+"""So few laps are enough if they are long: of long steps, or of rounds far apart."""
 CLOSE = 0.05
 
 
 def judge(
     ranks: Sequence[RankLog], strategy: str, *, balance: bool, settled: bool = False
 ) -> Worth | None:
-    """``None`` while there is too little to judge by.
+    """Judge a run; ``None`` while there are too few laps.
 
-    ``settled``: only what came after the last change of shares counts, however little that is.
-    After a loss only what came then does: it is about who is left.
+    ``settled``: use only laps after the last change of shares, however few they are. After a loss,
+    only later laps count, of the remaining workers.
     """
-    # Losses by rank, but none told by a lost worker: cut off, it has lost all the others.
+    # Losses by rank, but none reported by a lost worker: cut off, it lost all the others.
     gone: dict[int, WorkerLost] = {}
     for log in ranks:
         if log.rank not in gone:
@@ -59,13 +59,13 @@ def judge(
 def _with_words(found: Worth, lost: dict[str, float], settled: bool) -> Worth:
     found = msgspec.structs.replace(found, lost=lost)
     advice = advise(found)
-    if advice is not None or not settled:  # else there is time to wait for more than a loss
+    if advice is not None or not settled:  # before that, a loss alone is no reason to speak
         advice = and_lost(found, advice)
     return msgspec.structs.replace(found, advice=advice)
 
 
 def _since_loss(log: RankLog) -> RankLog:
-    """A worker's log from when it heard of the last loss, by its own clock."""
+    """The part of a worker's log after it heard of the last loss, by its own clock."""
     if not log.lost:
         return log
     moment = log.lost[-1].time
@@ -77,7 +77,7 @@ def _since_loss(log: RankLog) -> RankLog:
 
 
 def _until_then(ranks: Sequence[RankLog], gone: Mapping[int, WorkerLost]) -> dict[str, float]:
-    """The samples a second of each machine that is gone, while it was there."""
+    """The samples a second of each lost machine, before it was lost."""
     found = dict.fromkeys((event.machine for event in gone.values()), 0.0)
     for log in ranks:
         if log.rank in gone and log.steps:
@@ -102,13 +102,13 @@ def _read(text: str) -> Spec | None:
 
 
 def _avoids(strategy: str) -> bool:
-    """A straggler that a policy avoids is not balanced away as well."""
+    """Whether a policy reacts to stragglers; the strategy then does not balance as well."""
     spec = _read(strategy)
     return spec is not None and spec.on_straggler
 
 
 def _last_change(ranks: Sequence[RankLog]) -> int:
-    """The first step after shares changed; one worker tells it, and counts as the others do."""
+    """The first step after the last change of shares; one worker records it, for all."""
     for log in ranks:
         if log.balanced:
             moment = _settled(log.balanced)
@@ -117,7 +117,7 @@ def _last_change(ranks: Sequence[RankLog]) -> int:
 
 
 def _settled(changes: Sequence[Balanced]) -> float:
-    """When shares had come close to where they are now: they are refined for long."""
+    """When shares became nearly the present ones, because small refinements go on for long."""
     last = changes[-1]
     moment = last.time
     for change in reversed(changes):

@@ -1,9 +1,9 @@
-"""Is it worth it? What each machine contributes, and what fewer of them would come to.
+"""Estimates what each machine contributes to a run, and how fast fewer machines would be.
 
-A replay of what was measured. In lockstep a lap takes as long as its slowest member is busy, plus
-what came after the last one was ready: so, with the measured work of every rank scaled to other
-shares, and with some ranks left out, the same laps tell how long they would have taken.
-Communication is taken as it was with all machines, and as nothing on one machine alone.
+The estimate replays the measured laps. In lockstep, a lap takes as long as its slowest worker is
+busy, plus the communication and the update after that. A replay scales each rank's measured work to
+other shares, leaves out some ranks, and adds up the laps again. It assumes that communication takes
+as long as with all machines, or no time on a single machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from phalanx.observe.events.strategy_phases import WaitRule
 from phalanx.policies.fitting_shares import fitting_shares
 
 PARTS = 4
-"""An estimate is believed when it holds in each of so many stretches of the time."""
+"""The run is cut into so many parts; an estimate counts only if it holds in each of them."""
 ALL, BALANCE, FEWER = "all", "balance", "fewer"
 
 
 class Contribution(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine did, a second, and as a share of all."""
+    """The samples a second of one machine, and their share of the whole run's."""
 
     samples_per_second: float
     share: float
@@ -41,7 +41,7 @@ class WaitedFor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """Another way to run it, and what that would come to."""
+    """A choice of machines and shares, and the estimate of its speed."""
 
     kind: str
     """``all`` as it is; ``balance``: the same machines, balanced; ``fewer`` of them."""
@@ -63,10 +63,10 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     waiting: WaitedFor | None
     predicted: list[Option]
     several_hosts: bool = True
-    """Whether the names are machines'; else they are workers of one."""
+    """Whether the names are machines; if not, they are workers of one machine."""
     lost: dict[str, float] = {}
-    """Lost machines with their samples a second until then; all else is about those that are left.
-    """
+    """Machines that the run lost, with their samples a second before that. All other fields are
+    about the remaining ones."""
     advice: str | None = None
     """Advice in words; null when it is not known."""
 
@@ -78,13 +78,13 @@ class Way:
     waiting: WaitRule
     teams: Mapping[int, int]
     balances: bool
-    """The strategy can balance: somebody waits for the slowest."""
+    """Whether unequal shares can help, because workers wait for the slowest one."""
     balanced: bool
-    """The strategy balances already."""
+    """Whether the strategy balances the shares already."""
 
     @property
     def whole(self) -> bool:
-        """Everyone shares one global batch, so who is left has more to do."""
+        """Whether all workers share one global batch; fewer workers then have more to do each."""
         return self.waiting is not WaitRule.NOBODY and len(set(self.teams.values())) == 1
 
 
@@ -92,8 +92,8 @@ Windows = Mapping[int, RankWindow]
 
 
 def worth(ranks: Windows, machines: Mapping[int, str], way: Way) -> Worth | None:
-    """Worth of each machine, from the laps of ``ranks`` that are left of all in ``machines``;
-    ``None`` for one alone."""
+    """The worth of each machine, from the laps of the remaining ``ranks``; ``machines`` has also
+    the lost ranks. ``None`` for a run with one worker."""
     if len(machines) < 2 or not all(_sum_samples(window.laps) for window in ranks.values()):
         return None
     names = _units(ranks, machines)
@@ -169,7 +169,7 @@ class _Replay:
 
 
 def _now(ranks: Windows, way: Way) -> float:
-    """How it goes; balance that is under way will not stop short of what it can reach."""
+    """The present speed; a strategy that balances is taken to reach the best shares in the end."""
     as_it_is = _rate(ranks, list(ranks), way, anew=False)
     return max(as_it_is, _rate(ranks, list(ranks), way)) if way.balanced else as_it_is
 
@@ -184,7 +184,7 @@ def _slowness(ranks: Windows, names: Mapping[int, str], name: str) -> float:
 
 
 def _paces(ranks: Windows) -> dict[int, float]:
-    """Seconds of work per sample, all with the same number of samples."""
+    """Seconds of work per sample of each rank, if all ranks had the same number of samples."""
     usual = fmean(lap.samples for window in ranks.values() for lap in window.laps)
     return {rank: window.busy(usual) / usual for rank, window in ranks.items()}
 
@@ -238,7 +238,7 @@ def _team_rate(team: Windows, kept: Sequence[int], way: Way, anew: bool, alone: 
 
 
 def _after(row: Mapping[int, Lap], kept: Sequence[int], alone: bool) -> float:
-    """What followed when the last was ready: no worker waited for a machine any more."""
+    """Seconds of a lap after its slowest worker was ready: communication and the update."""
     if alone:
         return max(row[rank].update for rank in kept)
     whole = max(lap.seconds for lap in row.values())

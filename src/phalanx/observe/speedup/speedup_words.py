@@ -1,4 +1,4 @@
-"""Whether fewer machines would be faster, in one sentence; nothing where it is not known."""
+"""Says in one sentence whether fewer machines would be faster; nothing if that is not known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from phalanx.core.words import listed
 from phalanx.observe.speedup.speedup import BALANCE, FEWER, Option, WaitedFor, Worth
 
 GAIN = 1.10
-"""Differences below this are never worth an advice."""
+"""Smaller differences are never worth a piece of advice."""
 _ALIKE = 0.05
 _WORTH_NAMING = 0.03
 _STEADY = (0.75, 1.33)
@@ -18,7 +18,7 @@ _FEW = 3
 
 
 def advise(worth: Worth) -> str | None:
-    """What to do, or that all of them pay; ``None`` when the time was too uneven to tell."""
+    """Advice, or that all machines help; ``None`` if the run was too uneven to tell."""
     if len(worth.machines) < 2:
         return None
     faster = [o for o in worth.predicted if o.times >= GAIN]
@@ -31,7 +31,7 @@ def advise(worth: Worth) -> str | None:
 
 
 def and_lost(worth: Worth, advice: str | None) -> str | None:
-    """Says that some workers are lost, before what there is to say of the others."""
+    """Puts in front of the advice that some workers are lost."""
     if not worth.lost:
         return advice
     lost = f"{listed(list(worth.lost))} {'was' if len(worth.lost) == 1 else 'were'} lost"
@@ -39,7 +39,7 @@ def and_lost(worth: Worth, advice: str | None) -> str | None:
 
 
 def as_sentence(worth: Worth, advice: str) -> str:
-    """Begun with a capital letter, unless a name comes first."""
+    """``advice`` with a capital letter, unless it begins with a name."""
     names = (*worth.machines, *worth.lost)
     named = worth.several_hosts and any(advice.startswith((f"{n} ", f"{n}, ")) for n in names)
     return advice if named else f"{advice[0].upper()}{advice[1:]}"
@@ -74,7 +74,7 @@ def _leave_out(worth: Worth, option: Option) -> str:
 
 
 def _why(worth: Worth, late: WaitedFor | None) -> str:
-    """``late``: who is waited for, if what is advised would end that."""
+    """The reason; ``late``: the machine that the others wait for, if the advice would end that."""
     if late is None or not _named(late):
         kind = "machines" if worth.several_hosts else "workers"
         return f"communication costs more time than the additional {kind} save"

@@ -1,10 +1,9 @@
-"""Who the others wait for, and what that costs them.
+"""Finds the worker that the others wait for, and what that costs them.
 
-In lockstep everyone waits for the last gradient. The worker that is last is not the one that
-waits long but the one that waits least, so blame is read from the moment each gradient was
-ready, before any barrier. Workers that train apart are last when they come to a round last; where
-no worker may be too far ahead, all waiting is for the slowest; asynchronous workers wait for none,
-so a slow one costs only what it does not do itself.
+In lockstep all workers wait for the last gradient. The last worker waits least, not longest, so it
+is found by when each gradient was ready, before any barrier. For workers that train apart, the last
+one to come to a round counts. If no worker may be too far ahead, all wait for the slowest.
+Asynchronous workers never wait, so a slow one costs only the work that it does not do.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from phalanx.observe.events.timeline import WorkerStep
 SHARE_OF_COST = 0.03
 """A straggler is worth naming when the others lose at least this share of their time to it,"""
 SLOWER = 1.5
-"""or when it is at least so many times slower than they are, whether anybody waits or not."""
+"""or when it is at least so many times slower than they are, even if no worker waits."""
 
 
 LAST = 1.5
-"""A straggler comes last so many times as often as chance would have it."""
+"""A straggler is last so many times as often as by chance."""
 ENOUGH_STEPS = 3
 WARM_UP, MEASURED = 16, 32
-"""The busiest worker's first steps say nothing, because models are compared and checked in them; so
-many after them are measured."""
+"""The busiest worker's first steps are left out, because models are compared and checked in them;
+so many steps have to follow."""
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +100,7 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
             slower=paces[rank] / median(others) if rank in paces and others else None,
             waiting=waiting,
         )
-        # Equal workers are each last by chance now and then, one of two half of the time.
+        # Equal workers are sometimes last by chance: of two workers, each is last half of the time.
         came_last = found.share >= max(0.5, LAST / len(paces)) or not tally.meetings
         costly = came_last and found.cost >= SHARE_OF_COST
         if costly or (rank == slowest and (found.slower or 0.0) >= SLOWER):
@@ -110,16 +109,16 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
 
 
 def _warm(phases: Sequence[PhaseSteps]) -> float:
-    """When the first steps were over; never, if there were not enough after them."""
+    """The end of the first steps; infinity if too few steps follow."""
     counts = zip(*(phase.steps for phase in phases), strict=False)
     busiest = max(([s for part in own for s in part] for own in counts), key=len, default=[])
     return busiest[WARM_UP].began if len(busiest) >= WARM_UP + MEASURED else math.inf
 
 
 def _paces(phases: Sequence[PhaseSteps], balanced: float | None, warm: float) -> dict[int, float]:
-    """Seconds of input and compute per sample, by rank: a typical step's.
+    """Seconds of input and compute per sample of a typical step, by rank.
 
-    At equal shares, if there were any: with few samples a step is mostly what every step costs.
+    Steps with equal shares are used if there are any: with few samples, fixed costs count most.
     """
     found: dict[int, list[tuple[WorkerStep, float]]] = defaultdict(list)
     for step in (step for phase in phases for steps in phase.steps for step in steps):

@@ -1,4 +1,4 @@
-"""What a codec sends of a gradient, and how long encoding and decoding take."""
+"""Estimates how much a codec sends of a gradient, and how long encoding and decoding take."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def codec_cost(codec: CodecSpec | None) -> CodecCost:
         "int8": (1.0 + scale) / 4,
         "int4": (0.5 + scale) / 4,
         "topk": min(1.0, 2 * float(options.get("ratio", 0.01))),  # an index with each value
-        # Two thin matrices of a square one of a million values; vectors go whole.
+        # A square matrix of a million values becomes two thin ones; vectors are sent whole.
         "powersgd": min(1.0, 2 * int(options.get("rank", 4)) / 1000),
     }
     certain = codec.name in ratios and codec.name != "powersgd"

@@ -1,4 +1,4 @@
-"""Strategies whose workers, or groups of them, do not wait for each other at every step."""
+"""The cost of strategies whose workers or groups do not wait for each other at every step."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ HANDLING = 0.9e-9
 """Seconds of each byte of a push and its reply, besides the link: copies on both sides. Pushes of
 1 and 2 MB took 2.0 and 2.9 ms more beside their server, 0.7 and 1.5 more through a link."""
 ROUGH_ERROR = 0.5
-"""Error of links as queues, which leave out how pushes meet at a server: rather a floor."""
+"""Error if links are queues: these ignore that pushes collide at a server, so costs are too low."""
 ENGINE_ERROR = 0.06
 """Error of the event engine on shared links."""
 ROUNDS = 60
-"""Steps of each worker that are played: a few hundred pushes settle the pace of a small pool."""
+"""Simulated steps of each worker: a few hundred pushes show the pace of a small pool."""
 EDGE = 0.15
 
 
 def free_cost(setup: Setup, *, exact: bool) -> StepCost:
-    """``exact``: by the event engine; else links and servers are queues."""
+    """The cost of a step; ``exact``: simulated by events, instead of with queues for links."""
     job, team, phase = setup.job, setup.team, setup.phase
     count = len(team.members)
     samples = team.samples if phase.traits.balanced else [job.batch / count] * count
-    crews: list[Team] = [(rank,) for rank in range(count)]  # what pushes as one
+    crews: list[Team] = [(rank,) for rank in range(count)]  # each pushes as one
     if phase.traits.grouped:
         speeds = [1.0 / m.seconds(job.batch / count) for m in team.members]
         crews = teams_of(phase, count, lambda: [m.host for m in team.members], speeds)
@@ -63,7 +63,7 @@ def free_cost(setup: Setup, *, exact: bool) -> StepCost:
 
 
 def _computing(setup: Setup, crew: Team, samples: Sequence[float]) -> float:
-    """Computing of the latest worker, with what it takes to sum inside a group."""
+    """Seconds of a crew's slowest worker, and of the sum inside the crew."""
     members = [setup.team.members[rank] for rank in crew]
     longest = max(m.seconds(samples[rank]) for rank, m in zip(crew, members, strict=True))
     hosts = tuple(dict.fromkeys(member.host for member in members))
@@ -114,7 +114,7 @@ def _cluster(setup: Setup, crews: Sequence[Team], computing: Sequence[float]) ->
 
 
 def _rough(cluster: FreeCluster, rule: Rule, samples: Sequence[float]) -> float:
-    """Samples a second of crews at their own pace, slowed where a server cannot keep up."""
+    """Samples a second if each crew has its own pace, or a slower one if a server is saturated."""
     queued = cluster.queued()
     cycles = np.asarray(queued.compute) + cluster.update + 2.0 * cluster.latency
     free = isinstance(rule, Free)
@@ -137,7 +137,7 @@ def _played(cluster: FreeCluster, rule: Rule, samples: Sequence[float]) -> float
     def note(rank: int, step: int, start: float, admitted: float, version: int) -> None:
         pushes.append((admitted, samples[rank]))
 
-    # Who is quick takes more chunks, unless the rule holds all to the same number of steps.
+    # Quick workers take more chunks, unless the rule gives all the same number of steps.
     run_free(cluster, rule, ROUNDS, seed=0, by_samples=isinstance(rule, Free), trace=note)
     times, done = np.array(sorted(pushes)).T
     middle = slice(int(EDGE * len(times)), max(2, int((1.0 - EDGE) * len(times))))

@@ -1,4 +1,4 @@
-"""The cost of strategies whose workers step together, or meet every so many batches."""
+"""The cost of strategies whose workers step together, or meet every few batches."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MEETING_SECONDS = 0.6e-3
 LEAST_AHEAD = 64 << 10
 """Gradients of fewer bytes are not sent before the backward pass ends."""
 OVERLAPPED = 0.85
-"""The share of sending that computing can hide which it does hide: moving bytes takes the processor
-too (``hosts-ahead``: 49.8 ms a step instead of 57.9)."""
+"""The part of early sending that does run beside computing; the rest is lost, because moving bytes
+takes processor time too (``hosts-ahead``: 49.8 ms a step instead of 57.9)."""
 STORE_ERROR = 0.1
 UNSURE = 0.5
 """Error of the seconds for copies, barriers and small messages."""

@@ -54,7 +54,7 @@ class CostModel:
     def predict(
         self, machines: Sequence[Machine], strategy: str, *, exact: bool = True
     ) -> Prediction:
-        """``exact``: with the event engine where a closed form would not do."""
+        """Predict a run; ``exact``: simulate by events what has no closed form."""
         spec, workers = _parsed(strategy), self.asked_workers
         if spec.phases[0].name == "single":
             machines, workers = [min(machines, key=self.seconds_alone)], 1
@@ -65,16 +65,16 @@ class CostModel:
         return self._assembled(spec, team, used, phases)
 
     def seconds_alone(self, machine: Machine) -> float:
-        """Seconds of a whole batch by one worker."""
+        """Seconds of a step in which one worker of ``machine`` computes the whole batch."""
         (member,) = self._team([machine], 1).members
         return member.seconds(self.job.batch) + member.costs.update
 
     def workers_on(self, machines: Sequence[Machine]) -> int:
-        """How many workers a strategy of several workers has on these machines."""
+        """How many workers a run has on these machines, unless its strategy is ``single``."""
         return natural_workers(machines) if self.asked_workers is None else self.asked_workers
 
     def factor(self, machines: Sequence[str], strategy: str) -> float:
-        """The geometric mean of what was learnt of each machine."""
+        """The geometric mean of the machines' learnt factors for this strategy."""
         name = _parsed(strategy).phases[0].name
         return exp(fmean(log(self._factors.get((m, name), 1.0)) for m in machines))
 
@@ -109,7 +109,7 @@ class CostModel:
         """Start-up, evaluations and checkpoints of the whole run."""
         costs = [member.costs for member in team.members]
         start = max(c.start for c in costs) + (REMOTE_START if remote else 0.0)
-        # Apart, the first to arrive evaluates and the others go on.
+        # If workers train apart, the first to arrive evaluates while the others go on.
         each = max if spec.phases[-1].traits.lockstep else min
         evaluating = self.job.epochs * each(c.evaluate for c in costs) / len(costs)
         saved: float = self._checkpoints
@@ -162,7 +162,7 @@ class CostModel:
 
 
 def is_same_mathematics(spec: Spec) -> bool:
-    """Whether it computes what one process would."""
+    """Whether the strategy computes the same numbers as one process."""
     plain = all(p.name in SAME_MATHEMATICS and p.codec is None for p in spec.phases)
     return plain and not spec.on_straggler
 

@@ -15,7 +15,7 @@ from phalanx.policies.fitting_shares import fitting_shares
 from phalanx.pool.machine import Machine
 
 CROWDED_ERROR = 0.25
-"""Error of workers that share what one of them was measured with."""
+"""Error of workers that share the cores or the GPU that one worker had when it was measured."""
 BEYOND_ERROR = 0.04
 """Error of each doubling beyond the batches that were measured."""
 MOST_BEYOND = 0.4
@@ -27,10 +27,10 @@ class Member:
 
     machine: str
     host: str
-    """Where its memory is: messages go between hosts. Machines that are all here are one."""
+    """The host of its memory; messages go between hosts. Machines of one computer are one host."""
     costs: MachineCosts
     crowding: float = 1.0
-    """How many workers share what one of them was measured with."""
+    """How many workers share the cores or the GPU that one had when it was measured."""
     spare: bool = True
     """Whether another core handles messages while it computes."""
 
@@ -58,7 +58,7 @@ class SelectedWorkers:
     members: tuple[Member, ...]
     batch: int
     overlaps: bool
-    """Whether gradients may leave before their step: processors only, and no encryption."""
+    """Whether gradients are sent during the backward pass: only without GPUs and encryption."""
 
     @cached_property
     def per_host(self) -> Counter[str]:
@@ -75,7 +75,7 @@ class SelectedWorkers:
 
     @cached_property
     def samples(self) -> list[float]:
-        """Samples of each worker, so that all are done at once; everybody has one at least."""
+        """Samples of each worker, at least one, with which all are done at the same time."""
         parts = fitting_shares([member.curve for member in self.members], self.batch)
         few = [max(1.0, part) for part in parts]
         spare, above = self.batch - sum(few), sum(few) - len(few)
@@ -87,7 +87,7 @@ class SelectedWorkers:
 def form_team(
     job: JobProfile, machines: Sequence[Machine], workers: int | None = None
 ) -> SelectedWorkers:
-    """Workers as they are placed: one per GPU, one per machine without, if no number is asked."""
+    """Place ``workers``; ``None``: one for each GPU, and one for each machine without a GPU."""
     if missing := [machine.name for machine in machines if machine.name not in job.costs]:
         raise InputError(f"the job was not measured on {missing[0]}", "Plan again without --quick.")
     shares = share_out(machines, natural_workers(machines) if workers is None else workers)

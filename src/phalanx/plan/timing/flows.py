@@ -1,4 +1,4 @@
-"""Events and transfers, for small clusters whose links are a limit.
+"""Simulates events and transfers, for small clusters whose links are a limit.
 
 Pushes and replies are flows. All flows of a link, in one direction, share it so that no flow could
 be faster without a slower one becoming slower still (max-min fairness: Bertsekas and Gallager,
@@ -72,14 +72,14 @@ class Flows:
         return float(self._ends.min())
 
     def ended(self, now: float) -> list[int]:
-        """Take away what has ended by ``now``, which is :meth:`next_end`."""
+        """Remove and return the flows that end at ``now``, which is :meth:`next_end`."""
         done = np.flatnonzero(self._ends <= now)
         self._settle(now)
         self._active[done], self._ends[done], self._rate[done] = False, NEVER, 0.0
         return done.tolist()
 
     def _settle(self, now: float) -> None:
-        """What was sent until ``now``, at the rates so far."""
+        """Subtract what was sent until ``now`` at the present rates."""
         if now > self._then:
             self._left -= self._rate * (now - self._then)
             np.maximum(self._left, 0.0, out=self._left)
@@ -110,7 +110,7 @@ class _Run:
         self._work, self._cluster, self._trace = work, cluster, trace
         workers, self._parts = work.workers, len(cluster.servers)
         self._gate, self._at_once = Gate(rule, workers), isinstance(rule, Free)
-        """Set without a gate: each server answers as soon as it has applied its part."""
+        """``_at_once``: without a gate, each server answers as soon as it has applied its part."""
         ways = (np.asarray(speeds, np.float64) for speeds in (cluster.sending, cluster.receiving))
         self._flows, self._moving = Flows(workers * (1 + self._parts), *ways), dict[int, Process]()
         self._events: list[tuple[float, int, int, int, Process]] = []
@@ -175,13 +175,13 @@ class _Run:
             del self._connections[connection]
 
     def _move(self, place: int, source: int, target: int, size: float) -> Process:
-        """Moves a server's part until its last byte has left; it is there after the latency."""
+        """Sends a server's part until its last byte has left; it arrives a latency later."""
         if size > 0 and self._flows.takes_time(source, target):
             self._flows.begin(place, source, target, size / self._parts, self._now)
             yield place
 
     def _part(self, rank: int, server: int) -> Process:
-        """A server's part of a push, and what follows from the last of them."""
+        """Applies a server's part of a push; the last part completes the push."""
         yield self._now + self._cluster.latency, ARRIVED, rank, server
         begun = max(self._now, self._free[server])
         queued, self._free[server] = begun - self._now, begun + self._cluster.update
@@ -218,7 +218,7 @@ class _Run:
             self._gate.leave(rank)
 
     def _reply(self, rank: int, server: int) -> Process:
-        """A server's part of it; after the last one the worker goes on."""
+        """Sends a server's part of the reply; after the last part the worker goes on."""
         if not self._at_once:
             yield from self._connect(rank, server)
         place = self._work.workers + rank * self._parts + server

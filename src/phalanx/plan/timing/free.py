@@ -1,4 +1,4 @@
-"""Strategies whose workers go on alone: the engine that suits the cluster."""
+"""Simulates strategies whose workers go on alone, with the engine that suits the cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.plan.timing.work import Floats, FreeCluster, Lost, Outcome, StepDra
 from phalanx.policies.admission import Free, Rule
 
 MOST_FLOWS = 512
-"""Workers times servers up to which links are shared exactly; beyond, links are queues."""
+"""If workers times servers are more than this, links are queues instead of exact shares."""
 
 
 def run_free(
@@ -27,11 +27,11 @@ def run_free(
     draws: Floats | None = None,
     trace: Trace | None = None,
 ) -> Outcome:
-    """``steps`` of each worker; ``by_samples``: as many together, and fast workers do more.
+    """Simulate ``steps`` of each worker; ``by_samples``: the same sum, but fast workers do more.
 
     ``async`` is the rule ``Free``, ``ssp`` is ``Stale``, ``bsp`` is ``Stale(0)`` and ``dssp`` is
-    ``Dynamic``. A lost worker stops; by samples the others do what is left. ``draws`` replaces
-    what is drawn, a row of seconds for each worker. A ``trace`` is slow.
+    ``Dynamic``. A lost worker stops; with ``by_samples`` the others do its steps. ``draws``:
+    seconds to use, a row for each worker. A ``trace`` makes it slow.
     """
     limited = cluster.limited
     if limited and len(cluster.compute) * len(cluster.servers) > MOST_FLOWS:
@@ -55,9 +55,9 @@ def run_groups(
     draws: Floats | None = None,
     trace: Trace | None = None,
 ) -> Outcome:
-    """``groups``: the members of a team meet for ``exchange`` seconds of that team, then it
-    pushes as one worker would, from the home of its first member. ``trace`` gets the number of a
-    team for a rank.
+    """Simulate ``groups``, whose members meet for the team's ``exchange`` seconds in each step.
+
+    Then the team pushes like one worker at its first member's home. ``trace`` gets team numbers.
     """
     single = StepDraws(cluster.compute, cluster.variation, seed, draws).block(0, steps).T
     spent = np.stack([single[list(team)].max(axis=0) for team in teams])

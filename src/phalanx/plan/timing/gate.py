@@ -1,4 +1,4 @@
-"""The gate of the parameter store in virtual time: the rules of a training, over counted clocks."""
+"""Simulates the gate of the parameter store in virtual time, with the same rules as a training."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from phalanx.policies.admission import AWAY, Clocks, Rule
 
 
 class Gate:
-    """What ``sync.store.admission_gate`` is in a training.
+    """Stands in for ``sync.arena.admission_gate.AdmissionGate``.
 
-    All rules look at the others' clocks through the lowest one only, so those who wait are asked
-    again when that rises.
+    Of the other workers' clocks, a rule uses only the lowest one. So when that rises, the gate
+    tests all waiting workers again.
     """
 
     def __init__(self, rule: Rule, workers: int) -> None:
@@ -35,17 +35,17 @@ class Gate:
         return admitted
 
     def leave(self, rank: int) -> None:
-        """``rank``, which was admitted, rests for ever.
+        """Take out ``rank``, which has been admitted and makes no more steps.
 
-        That releases no one: those who wait are one step too far ahead, so the push that let this
-        worker go has let them go too.
+        No waiting worker has to be tested: each is one step too far ahead, and if ``rank`` was the
+        slowest, its last push has raised the lowest clock by that step.
         """
         step = self.steps[rank]
         self.steps[rank] = AWAY
         self._leave_level(step)
 
     def _leave_level(self, step: int) -> bool:
-        """One worker's clock is not at ``step`` any more; whether the lowest one has risen."""
+        """Note that a worker's clock left ``step``; return whether the lowest clock has risen."""
         self._lowest -= step == self._clocks.floor
         if self._lowest:
             return False

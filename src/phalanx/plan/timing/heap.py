@@ -1,4 +1,4 @@
-"""Events one by one, for clusters whose links are no limit: every rule, exactly."""
+"""Simulates every rule exactly, event by event, for clusters whose links are no limit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from phalanx.policies.admission import AWAY, Free, Rule, Stale
 def run_heap(
     work: Work, rule: Rule, latency: float, update: float, trace: Trace | None = None
 ) -> Outcome:
-    """Servers have equal parts and get them at the same time: they are one queue."""
+    """Simulate a training; servers get equal parts at the same time, so they are one queue."""
     if isinstance(rule, Free | Stale) and trace is None:
         return _run_bounded(work, rule.bound if isinstance(rule, Stale) else AWAY, latency, update)
     gate, workers = Gate(rule, work.workers), work.workers
-    pushes, late = list[tuple[float, int]](), list[int]()  # when they arrive, and whose they are
+    pushes, late = list[tuple[float, int]](), list[int]()  # pushes: time, worker
     started, waited, seen = [0.0] * workers, [0.0] * workers, [0] * workers
-    free, seconds = -latency, 0.0  # all begin at 0, when what they waited for has come
+    free, seconds = -latency, 0.0  # workers begin at 0 and have waited for nothing
     admitted = [(rank, free) for rank in range(workers)]
     while True:
         for other, since in admitted:
@@ -47,7 +47,7 @@ def run_heap(
 def _run_bounded(work: Work, bound: int, latency: float, update: float) -> Outcome:
     """Plays the case of one bound for all, at twice the speed, because it needs no gate.
 
-    Workers that are too far ahead are held until the last one has left the lowest clock.
+    Workers that are too far ahead wait until no worker has the lowest clock any more.
     """
     workers, more, draw, replace = work.workers, work.more, work.draws.one, heapq.heapreplace
     pushes, late, held = list[tuple[float, int]](), list[int](), list(range(workers))

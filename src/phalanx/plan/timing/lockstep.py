@@ -1,4 +1,4 @@
-"""Strategies whose workers meet: every step, or every few steps."""
+"""Simulates strategies whose workers meet at every step, or every few steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_lockstep(
     every: int = 1,
     draws: Floats | None = None,
 ) -> Outcome:
-    """``steps`` of each worker, with a meeting of ``exchange`` seconds after every few of them.
+    """Simulate ``steps`` of each worker; after every few, a meeting takes ``exchange`` seconds.
 
     ``compute``: mean seconds of a step of each worker. ``draws`` replaces what is drawn, a row for
     each worker.

@@ -1,4 +1,4 @@
-"""What an engine gets, a cluster and the work of its workers, and what it answers."""
+"""What an engine takes, a cluster and the work of its workers, and what it returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK = 1 << 16
 """Random numbers that are drawn at once."""
 
 Lost = Sequence[tuple[int, int]]
-"""Worker, step: it stops before this step of its own."""
+"""Pairs of a lost worker and the step before which it stops."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,7 +36,7 @@ class Outcome:
     waited: Floats
     """Seconds that each worker waited for others: at barriers, gates, and servers."""
     staleness: Ints
-    """How often so many updates of others were in between; empty in lockstep."""
+    """How many pushes had each staleness (updates by others in between); empty in lockstep."""
 
     @property
     def steps(self) -> int:
@@ -51,12 +51,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class FreeCluster:
-    """What strategies run on whose workers push to servers, each at its own time.
+    """A simulated cluster for strategies whose workers push to servers independently.
 
-    A worker computes, sends its push, a part to each server; a server is busy with one part after
-    another. When all parts are applied the worker's clock counts, and it waits until the rule
-    admits it; then the reply comes. Workers of one machine use its link together, and where links
-    are limited its connections in turns; nothing that stays on a machine uses a link.
+    A worker computes and sends a part of its push to each server, which applies one part after
+    another. When all parts are applied, the worker's clock rises by one, and it waits until the
+    rule admits it; then the reply comes. Workers of a machine share its link and, if links are
+    limited, take turns on its connections. Nothing that stays on a machine uses a link.
     """
 
     compute: Sequence[float] | Floats
@@ -88,12 +88,12 @@ class FreeCluster:
         return limited and len(used) > 1 and self.push_bytes + self.reply_bytes > 0
 
     def queued(self) -> FreeCluster:
-        """The same without a limit, where links are queues: each worker's own link makes its steps
-        longer, and a server's link is busy with each push and reply, and with those of the workers
-        beside it. Every part is a message, which both sides handle.
+        """The same cluster with queues instead of limited links: each worker's own link makes its
+        steps longer, and a server is busy while its link carries pushes and replies, and those of
+        the workers beside it. Both sides handle each part.
 
-        Within a few percent of fair shares where links have room. Where those of servers are
-        saturated it is a floor: fair shares let pushes bunch, most of all those of many servers.
+        If links have room, this is within a few percent of fair shares. If servers' links are
+        saturated, times are too short: fair shares let pushes bunch, most with many servers.
         """
         sending, receiving = np.array(self.sending), np.array(self.receiving)
         held = np.bincount(self.servers, minlength=len(sending)) / len(self.servers)
@@ -141,7 +141,7 @@ class StepDraws:
         return float(self._table[worker, step % self._table.shape[1]])
 
     def block(self, first: int, count: int) -> Floats:
-        """``count`` steps (rows) of all workers (columns)."""
+        """Seconds of ``count`` steps (rows) of all workers (columns)."""
         if self._table is not None:
             columns = np.arange(first, first + count) % self._table.shape[1]
             return np.asarray(self._table.T[columns])
@@ -163,7 +163,7 @@ class StepDraws:
 
 
 class Work:
-    """Decides which worker does another step: each so many, or all together (``by_samples``)."""
+    """Decides who does another step: each does ``steps``, or all share them (``by_samples``)."""
 
     def __init__(self, draws: StepDraws, steps: int, *, lost: Lost = (), by_samples: bool) -> None:
         self.draws, self.workers = draws, draws.workers
@@ -172,7 +172,7 @@ class Work:
         for worker, step in lost:
             self._ends[worker] = min(self._ends[worker], step)
         self.done = np.zeros(self.workers, np.int64)
-        """Steps of those that begin no other."""
+        """Steps done by the workers that have finished."""
 
     def more(self, worker: int, done: int) -> bool:
         """Whether ``worker``, which has done so many steps, begins another."""

@@ -1,4 +1,4 @@
-"""How every figure looks, and how it becomes SVG or PNG.
+"""Sets the style of all figures, and saves them as SVG or PNG.
 
 Text stays text, and the two neutral colours become CSS variables inside the page, so that one
 drawing suits a light and a dark page alike.
@@ -102,17 +102,17 @@ def legend_above(axes: Axes, columns: int) -> None:
 
 
 def svg_of(figure: Figure) -> str:
-    """The drawing as SVG, on nothing."""
+    """The drawing as SVG, with a transparent background."""
     buffer = io.StringIO()
     with house_style():
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-        # Laying out costs more than drawing, and the places are found now.
+        # The layout is computed once: that takes longer than drawing.
         figure.set_layout_engine("none")
     return buffer.getvalue()
 
 
 def inline_svg(text: str, name: str, description: str) -> str:
-    """SVG to be put into a page: no prolog, no addresses, ids of its own, colours of the page."""
+    """SVG to put into a page: no prolog, no addresses, unique ids, and the page's colours."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)

@@ -1,4 +1,4 @@
-"""The figures of a report, each a function of the runs. Drawn without a display."""
+"""The figures of a report, each a function of the runs, drawn without a display."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def curves(
 
 
 def _mark_checkpoint(axes: Axes, history: Sequence[dict[str, Any]], x: str, colour: str) -> None:
-    """Where a resumed run went on: what is left of the line is from the run before."""
+    """Draw a vertical line where a resumed run went on; points before it are the earlier run's."""
     earlier = [row for row in history if row.get("earlier") and row.get(x) is not None]
     if earlier:
         place = earlier[-1][x] + (1 if x == "epoch" else 0)

@@ -1,4 +1,4 @@
-"""The clocks of a store's workers in shared memory, and the gate that an admission rule keeps."""
+"""Keeps the clocks of a store's workers in shared memory, and admits workers by a rule."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class AdmissionGate:
         return int(self._steps[self._rank]) == AWAY
 
     def enter(self) -> bool:
-        """Be one of those that others wait for, from now on; whether it was not until now.
+        """Stop resting: from now on others wait for this worker. Return whether it was resting.
 
-        Then it has still to take the parameters, and to say so with :meth:`pulled`.
+        If it was, it has to take the parameters, and to call :meth:`pulled`.
         """
         if not self.away:
             return False
@@ -71,7 +71,7 @@ class AdmissionGate:
             self._own = rejoin(self._own, floor, int(self._newest[0]))
             self._began = self._arena.pace.now()
             self._times[self._rank], self._intervals[self._rank] = self._began, 0.0
-            # A grant stays: it may be what the distance at which this worker left was allowed by.
+            # The grant stays: without it, this worker may be further ahead than its rule allows.
             self._pulled[self._rank] = self._own - 1
             self._steps[self._rank] = self._own
         return True
@@ -113,8 +113,8 @@ class AdmissionGate:
     def lose(self, rank: int) -> None:
         """Note that a worker is gone: it counts as resting from now on.
 
-        This is remembered here and not in memory that all see: something that the worker wrote
-        before may still be on its way, and would come after.
+        Each worker notes this in its own memory: in shared memory, a late write of the lost worker
+        could undo it.
         """
         self._lost.append(rank)
 

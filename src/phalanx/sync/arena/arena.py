@@ -1,4 +1,4 @@
-"""What shared memory offers to strategies: regions, a barrier, locks. Threads or processes."""
+"""The interface of memory that workers share: regions, barriers, locks, and waits."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LEFT = (
 
 
 class Lock(Protocol):
-    """Freed by the kernel when its holder dies. ``with lock:`` works too."""
+    """A lock that the kernel frees when its holder dies. ``with lock:`` works too."""
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take it; without ``blocking``, only if it is free."""
+        """Take the lock, or return ``False`` without ``blocking`` if it is not free."""
 
     def release(self) -> None: ...
 
@@ -127,8 +127,8 @@ class Hosts(Protocol):
 class Arena(Protocol):
     """Memory that all workers see, and the means to take turns in it.
 
-    On one host that is all there is. With several, what is large lies in :attr:`host`, memory of
-    the workers on this machine; what lies in the arena itself should be small.
+    With several hosts, large regions belong in :attr:`host`, the memory of the workers on this
+    machine; regions of the arena itself should be small.
     """
 
     rank: int
@@ -140,14 +140,14 @@ class Arena(Protocol):
 
     @property
     def hosts(self) -> Hosts | None:
-        """The other machines, if there are any."""
+        """The machines of the training; ``None`` if there is only one."""
 
     @property
     def lost(self) -> Collection[int]:
-        """The workers that were lost, and without whom the others go on."""
+        """The lost workers without which the others go on."""
 
     def watch_losses(self, survives: Callable[[LostWorker], bool]) -> None:
-        """Set ``survives``: whether this worker goes on when one of another machine is lost."""
+        """Set ``survives``: whether this worker goes on without a lost one of another machine."""
 
     in_step: bool
     """Whether all workers pass the same barriers, so that a few of them can meet directly."""
@@ -180,7 +180,7 @@ class Arena(Protocol):
 
     def subset_barrier(self, members: Sequence[int]) -> SubsetBarrier:
         """Return the barrier of ``members``, one of which is this worker. A worker waits in one
-        barrier at a time, and everybody asks for barriers that do not overlap."""
+        barrier at a time, and the groups of different barriers do not overlap."""
 
     def await_(self, ready: Callable[[], bool], gone: Callable[[], bool] | None = None) -> None:
         """Wait until ``ready()``, which is asked again whenever some worker calls :meth:`wake`.

@@ -1,4 +1,4 @@
-"""The clock is given to strategies, never read by them: real time here, virtual time elsewhere."""
+"""Clocks and tolls for strategies, in real time; simulated runs use virtual ones instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Clock(Protocol):
 class MonotonicClock:
     """CLOCK_MONOTONIC, which all processes of a host share."""
 
-    now = staticmethod(time.monotonic)  # not a method around it: a step asks a dozen times
+    now = staticmethod(time.monotonic)  # no method around it, for speed: a step calls it often
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Toll:
         """Charge for the optimizer's step on all parameters, on this worker."""
 
     def request(self, shard: int, count: float, update: float = 0.0) -> float:
-        """``count`` bytes go to the server of ``shard``, whose optimizer then takes the share
-        ``update`` of a whole step. Returns when the server begins with it: seconds on links."""
+        """Send ``count`` bytes to the server of ``shard``, whose optimizer then takes the share
+        ``update`` of a step. Returns when the server begins with it: seconds on links."""
         return 0.0
 
     def serve(self, shard: int, update: float) -> None:

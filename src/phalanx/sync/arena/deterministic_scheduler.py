@@ -1,10 +1,10 @@
-"""One worker thread runs at a time, and who is next is decided in scripted time, from a seed.
+"""Lets one worker thread run at a time; virtual times and a seed decide which one is next.
 
 Every rank has a virtual time, which passes only when it sleeps or takes a lock. The turn goes to
 the runnable rank that is earliest; a seeded generator breaks ties. The wall clock plays no part,
 so a run in which threads only wait for each other through the scheduler repeats exactly.
 
-All state belongs to the rank whose turn it is, so there is nothing to lock but the first arrivals.
+Only the rank whose turn it is touches the state, so no lock is needed once all ranks have arrived.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from phalanx.core.errors import PeerLost, ScriptError
 from phalanx.sync.arena.arena import LEFT
 
-SLICE_SECONDS = 0.1  # real seconds between two looks of a sleeping thread for an interruption
-LOOK_SECONDS = 0.1  # virtual seconds between two looks of a waiting rank whether it waits in vain
+SLICE_SECONDS = 0.1  # real seconds after which a sleeping thread looks for an interruption
+LOOK_SECONDS = 0.1  # virtual seconds after which a waiting rank checks that its peers are there
 
 Gone = Callable[[], bool]
 
@@ -141,7 +141,7 @@ class DeterministicScheduler:
         self._switch(slot)
 
     def block(self, rank: int, queue: list[int], words: str, gone: Gone | None = None) -> None:
-        """Wait in ``queue`` until somebody resumes this rank."""
+        """Wait in ``queue`` until another rank resumes this one."""
         self.check()
         slot = self._slots[rank]
         slot.waits, slot.gone = words, gone
@@ -162,7 +162,7 @@ class DeterministicScheduler:
         self.block(rank, self._awaiting, "waits to be admitted", gone)
 
     def wake(self) -> None:
-        """Resume all who await. A thread that takes no turns leaves it to the one that runs."""
+        """Resume all who await; if a thread without turns calls this, the running rank does so."""
         if self.me() is None:
             self._knocked = True
         elif self._awaiting:

@@ -1,8 +1,8 @@
 """The shared memory of one run on one host, as the controller makes it (no torch here).
 
 A memfd has no name: the controller's workers inherit the descriptor, no other user can open it,
-and the kernel frees it with the last process, so nothing can leak. It begins with a control
-block of semaphores and mutexes; the workers grow it behind that when they know their model.
+and the kernel frees it with the last process, so nothing can leak. It begins with a control block
+of semaphores and mutexes; the workers append memory for their model when they know it.
 
 Semaphores and mutexes are the C library's own, process-shared, reached through ctypes: they
 carry the acquire and release fences that weakly ordered processors (ARM) need, sleep in the

@@ -1,9 +1,9 @@
 """An arena for workers that are threads of one process: for debuggers, tests and exact repeats.
 
-The threads take turns (``deterministic_scheduler``), so a run repeats bit
-for bit from its seed, asynchronous ones included. A thread that is no worker's (one that
-reads ahead, say) may take locks, sleep, and wake others; it does so in real time, without the
-scheduler, and what depends on it need not repeat.
+The threads take turns (``deterministic_scheduler``), so a run repeats bit for bit from its seed,
+asynchronous ones included. A thread that is no worker's (one that reads ahead, say) may take locks,
+sleep, and wake others; it does so in real time, without the scheduler, so results that depend on it
+may vary.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Hub:
 
 @dataclass
 class ThreadLock(Lock):
-    """A lock among ranks, which wait for it in virtual time, and other threads, in real time."""
+    """A lock: ranks wait for it in virtual time, threads without turns in real time."""
 
     scheduler: DeterministicScheduler
     index: int
@@ -155,7 +155,7 @@ class ThreadLock(Lock):
         while not self._taken.acquire(blocking=False):
             if not blocking:
                 return False
-            if self._holder is None:  # a thread without turns has it, and needs none
+            if self._holder is None:  # a thread without turns has the lock; it needs no turn
                 self._acquire_for_real(True)
                 break
             self.scheduler.block(rank, self._waiting, f"waits for lock {self.index}")
@@ -172,7 +172,7 @@ class ThreadLock(Lock):
     def release(self) -> None:
         self._holder = None
         self._taken.release()
-        # After a thread without turns, a rank that was resumed before it still takes the lock.
+        # A thread without turns resumes no rank: the one resumed before it takes the lock next.
         if self._waiting and self.scheduler.me() is not None and not self.scheduler.aborted:
             chosen = int(self.scheduler.chance() * len(self._waiting))
             self.scheduler.resume([self._waiting.pop(chosen)])

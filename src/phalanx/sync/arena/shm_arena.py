@@ -19,7 +19,7 @@ from phalanx.sync.arena.arena import LEFT, LostWorker, SubsetBarrier
 from phalanx.sync.arena.clock import MonotonicClock
 
 SPIN_SECONDS = 50e-6  # a longer time would take processors and quota from other workers
-SLICE_SECONDS = 0.1  # seconds between two looks of a sleeping worker whether it waits in vain
+SLICE_SECONDS = 0.1  # seconds after which a sleeping worker checks that its peers are there
 _EBUSY, _ETIMEDOUT, _EOWNERDEAD = 16, 110, 130
 
 
@@ -31,10 +31,10 @@ _CLOCK_MONOTONIC = 1
 
 
 def _timed(library: ctypes.CDLL, by_clock: str, otherwise: str) -> Callable[[ctypes.c_void_p], int]:
-    """Return a function that waits for a slice of time, by a clock that nobody can set.
+    """Return a function that waits for a slice of time, by a clock that cannot be set.
 
-    Where the C library has no such function (glibc before 2.30) it is the wall clock: setting that
-    back would prolong the wait.
+    A C library without one (glibc before 2.30) uses the wall clock: setting that back prolongs the
+    wait.
     """
     wait = getattr(library, by_clock, None)
     if wait is not None:
@@ -88,7 +88,7 @@ Round = tuple[ctypes.c_void_p, ctypes.c_void_p]
 
 
 class ShmArena:
-    """Regions behind the control block; a dissemination barrier; robust mutexes.
+    """Has regions behind the control block, a dissemination barrier, and robust mutexes.
 
     The barrier is that of Hensgen, Finkel and Manber, "Two algorithms for barrier
     synchronization" (1988): log2(n) rounds, in each of which a worker posts one semaphore and
@@ -226,7 +226,7 @@ class ShmArena:
     def await_(self, ready: Callable[[], bool], gone: Gone | None = None) -> None:
         if not self._soon(ready):
             self._sleep_until(ready, gone)
-        # Whatever was written before a ``wake`` that has passed this lock is visible from here.
+        # From here on, writes from before a ``wake`` that took this lock are visible.
         with self._wake_lock:
             pass
 
@@ -240,11 +240,11 @@ class ShmArena:
         return False
 
     def _sleep_until(self, ready: Callable[[], bool], gone: Gone | None) -> None:
-        """No wake is missed, on any processor, because the lock puts one before the other.
+        """Sleep until ``ready()``. The lock orders the waker and us, so that no wake is missed.
 
-        Either the waker passes it after the flag is up: then it sees the flag and posts. Or it
-        passed before: then its unlocking and our locking order its writes before our look. A post
-        that comes too late for its reason only makes the next wait look once more.
+        If the waker takes the lock after us, it sees our flag and posts. If it took the lock
+        before, its writes come before our look at ``ready``. A post that comes too late only makes
+        the next wait look once more.
         """
         flag = memfd.FLAGS_AT + self.rank
         while True:

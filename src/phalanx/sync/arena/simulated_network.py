@@ -1,6 +1,6 @@
 """Computes the virtual time of exchanges in a simulated cluster, from its links and servers.
 
-Links and servers serve what comes first, one after the other. The scheduler runs workers in the
+Links and servers handle one request after another, in order. The scheduler runs workers in the
 order of their times, so that a worker that asks is never earlier than one that asked before.
 """
 
@@ -29,7 +29,7 @@ class SimulatedNetwork(Toll):
         self._several = max(1.0, len(cluster.servers) / shards)
         """How many servers share a shard; their links and processors work side by side."""
         self._slowest = LinkSpeed(cluster.latency, cluster.slowest_link or FAST)
-        """The slowest link, for which all have to wait in a collective."""
+        """The bandwidth of the slowest link, which limits a collective."""
         self._known: dict[tuple[Members, float, str | None, bool], float] = {}
         self._sending = False
         self._done = self._back = self._arrives = self._updates = 0.0
@@ -53,7 +53,7 @@ class SimulatedNetwork(Toll):
         # Only the first part waits for the latency; the others follow at once.
         came = now + (self._latency(server) if first else 0.0)
         came = self._carry("in", server, came, count)
-        if came > now:  # another worker may be there before, and is served first
+        if came > now:  # another worker's request may arrive earlier, and is served first
             self._arena.sleep(came - now)
         begin, seconds = self._serve(server, came, update)
         self._updates += seconds
@@ -74,7 +74,7 @@ class SimulatedNetwork(Toll):
         return begin, seconds
 
     def reply(self, shard: int, count: float) -> None:
-        # Answers share this worker's own link, which they go through one after the other.
+        # Answers pass this worker's own link one after another.
         server, earliest = self._servers[shard], max(self._arena.pace.now(), self._done, self._back)
         self._back = self._carry("out", server, earliest, count)
         self._arrives = max(self._arrives, self._back + self._latency(server))
@@ -95,6 +95,6 @@ class SimulatedNetwork(Toll):
             return earliest
         link *= self._several
         begin = max(earliest, self._busy[way, machine])
-        # A slow worker's bytes leave room for those of others.
+        # If this worker's link is slower, the server's link has room for others meanwhile.
         self._busy[way, machine] = begin + count / link
         return begin + count / min(link, self._me.bandwidth)

@@ -22,7 +22,7 @@ from phalanx.sync.connect.handshake import (
 )
 
 # A listener that has no room resets the connection, one that does not like our proof just ends it.
-# The network may turn the one into the other: hardly so often.
+# The network may turn an end into a reset, but hardly so often in a row.
 MAX_REFUSED_PROOFS = 4
 _REST_SECONDS = 0.05
 _LONGEST_REST_SECONDS = 1.0
@@ -45,7 +45,7 @@ def connect(
     """Open a channel to the listener at ``address``; try until ``timeout`` if there is none yet.
 
     ``source`` is the address of this machine to connect from, so that the network is not guessed.
-    ``name`` is the listener's, if it has one of its own.
+    ``name`` is the listener's name, if it has one.
     """
     peer = endpoint(address, port)
     caller = Caller(key, TLS_GREETING if tls else PLAIN_GREETING, introduction, name or peer)

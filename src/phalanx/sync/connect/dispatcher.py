@@ -1,8 +1,8 @@
 """Hands accepted channels to the code that expects that participant.
 
-A process has one listener and may open several groups of links over it (everybody, its team), each
-with a tag of its own. Channels arrive in any order, so those for somebody else are kept for a
-while; only so many, and only so long.
+A process has one listener and may open several groups of links over it (all workers, its team),
+each with its own tag. Channels arrive in any order, so those for other groups are kept, for a
+limited time and in a limited number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Dispatcher:
         self._waiting: dict[Introduction, tuple[Channel, float]] = {}
 
     def expect(self, caller: Introduction, deadline: float, name: str) -> Channel:
-        """Return the channel of one who introduced itself like this; wait until ``deadline``."""
+        """Return the channel of the caller with this introduction; wait until ``deadline``."""
         while True:
             if (channel := self._take(caller)) is not None:
                 return channel
@@ -56,7 +56,7 @@ class Dispatcher:
         return found[0] if found else None
 
     def _accept_one(self) -> None:
-        """Accept one channel, if one comes soon. One thread does so; the others look again."""
+        """Accept one channel, if one comes soon. Only one thread waits for it at a time."""
         if not self._door.acquire(timeout=_LOOK_SECONDS):
             return
         try:

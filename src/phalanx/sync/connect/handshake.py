@@ -3,8 +3,8 @@
 Fixed sizes and no choices: the server sends a greeting and a nonce; the client its nonce, what the
 connection is for, who calls, whom it calls, and its proof; the server its own name and proof. Fresh
 nonces on both sides make recordings worthless, and different labels make it impossible to send a
-proof back to its author. Both proofs are over all that was said, so a connection that somebody led
-elsewhere is noticed by both. (A mutual challenge and response with HMAC-SHA256, RFC 2104.)
+proof back to its author. Both proofs cover all messages, so both sides notice a connection that was
+redirected. (A mutual challenge and response with HMAC-SHA256, RFC 2104.)
 """
 
 from __future__ import annotations

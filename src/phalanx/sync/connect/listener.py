@@ -1,4 +1,4 @@
-"""Lets in those who prove the run's key, and stays untouched by everybody else.
+"""Accepts connections of callers that prove the run's key, and ends all others.
 
 One thread looks after all connections that have proved nothing yet. None of them can block another,
 each has five seconds in all, and the lobby says who has to leave when there are too many, so that
@@ -71,7 +71,7 @@ class PendingConnection:
         return self._secure(self._secured)
 
     def turn_away(self) -> None:
-        """Reset it for want of room, which a member can tell from a refusal; it tries again."""
+        """Reset the connection, for want of room; a refused one just ends. A member tries again."""
         with contextlib.suppress(OSError):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.connection.close()
@@ -109,13 +109,12 @@ _REST_SECONDS = 0.05
 
 
 class Lobby:
-    """Connections that have proved nothing yet, by their number, and which of them is closed when
+    """Keeps connections that have proved nothing yet, by number, and chooses which to close when
     there are too many.
 
-    Addresses of the run's own machines have places of their own, which others cannot take.
-    Everybody else shares ``MAX_PENDING``, a source at most ``QUOTA`` of them. When all are taken,
-    one of the source that has most of them goes, chosen at random: the oldest would be the member
-    whose way is longest.
+    Addresses of the run's own machines have places of their own, which others cannot take. All
+    others share ``MAX_PENDING``, of which a source gets at most ``QUOTA``. When all are taken, a
+    random one of the source with the most is closed: the oldest could be a member far away.
     """
 
     def __init__(self) -> None:
@@ -134,7 +133,7 @@ class Lobby:
         return str(ipaddress.ip_network((plain, _NETWORK_BITS), strict=False))
 
     def who_goes(self, source: str) -> int | None:
-        """Return whom to close for another of ``source``; ``None`` while there is room."""
+        """Return the connection to close for one more of ``source``; ``None`` if there is room."""
         waiting = {n: g.source for n, g in self.pending.items() if not g.proved}
         same = [number for number, other in waiting.items() if other == source]
         if source in self._members:
@@ -145,7 +144,7 @@ class Lobby:
         return _one_of_the_most(strangers) if len(strangers) >= MAX_PENDING else None
 
     def anybody(self) -> int | None:
-        """Return whom to close when there is no other way."""
+        """Return any connection to close, when no source has too many."""
         return _one_of_the_most({n: g.source for n, g in self.pending.items() if not g.proved})
 
 
@@ -175,7 +174,7 @@ class Listener:
         name: str | None = None,
         members: Iterable[str] = (),
     ) -> None:
-        """``name`` is who answers here, to be said by who calls; else it is the address and port.
+        """``name``: a name that callers have to give; by default, the address and port.
 
         For ``members``, addresses of the run's machines, places are kept.
         """
@@ -247,7 +246,7 @@ class Listener:
                 pending.connection.close()
 
     def _pause(self) -> float | None:
-        """Return the seconds until the oldest connection, which is first, is late."""
+        """Return the seconds until the oldest connection, the first in the list, times out."""
         for pending in self._pending.values():
             return max(0.0, pending.deadline - time.monotonic())
         return None

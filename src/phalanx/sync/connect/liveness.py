@@ -1,9 +1,9 @@
 """Notices a cut link from what the kernel knows, without heartbeats of our own.
 
 The kernel asks idle connections every second (keepalive). While bytes are under way it does not,
-and ``TCP_USER_TIMEOUT`` cannot stand in for it where much is sent: the kernel also counts the time
-in which the peer lives but does not read yet, and would drop a worker that computes for long. So
-a process that waits looks at the connection once a second.
+and ``TCP_USER_TIMEOUT`` cannot replace that for large messages: the kernel also counts the time in
+which a living peer does not read, and would drop a worker that computes for long. So a process that
+waits looks at the connection once a second.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def allow_slow_reader(connection: socket.socket) -> None:
 
 
 class LinkWatch:
-    """Judges a connection by two looks in a row, so that an answer under way is not missed."""
+    """Finds a cut link by two looks in a row, so that an answer under way is not missed."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

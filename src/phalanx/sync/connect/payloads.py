@@ -18,7 +18,7 @@ from phalanx.core.errors import PeerLost
 BLOCK = 512
 MAX_HEADER = 1 << 20
 MAX_PAYLOAD = 1 << 32
-"""Most bytes of a message, so that a broken header cannot ask for more: a model's gradient."""
+"""Most bytes of a message: enough for a gradient, and a broken header cannot ask for more."""
 
 _LENGTH = 4
 _DTYPES = {

@@ -64,7 +64,7 @@ class Identity:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=self.certificate.decode())
-        # Tickets would make a connection readable that has nothing for us.
+        # Without tickets: these would make a connection readable without data for us.
         if protocol == ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0
         # Python loads key pairs from files only: give it one that never touches a disk.

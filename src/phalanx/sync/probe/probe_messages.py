@@ -69,7 +69,7 @@ class Ready(Message, frozen=True, tag="ready"):
 
 
 class ProbeDone(Message, frozen=True, tag="done"):
-    """Answers that this worker did its part, and another one has the figures."""
+    """The answer of a worker that did its part, where another one has the figures."""
 
 
 class PairFigures(Message, frozen=True, tag="figures"):

@@ -27,7 +27,7 @@ COLLECTIVES = {f"all_reduce.{name}": run for name, run in ALGORITHMS.items()}
 
 
 def latency(links: Links, seconds: float) -> float:
-    """Return half the median round trip of small messages; the first of two measures and tells."""
+    """Return half the median round trip of small messages; the first of two measures for both."""
     message = memoryview(bytearray(SMALL_MESSAGE))
     if links.rank == 1:
         while message[0] != _LAST:

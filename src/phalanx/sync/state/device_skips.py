@@ -1,11 +1,11 @@
 """Lets a GPU skip steps by itself when their gradients are not finite.
 
-If the host asked first, it would wait for the backward pass in every step, and the GPU for the host
-after it: a fifth of a short step. Fused optimizers look at a flag in the GPU's own memory instead
-(it was made for ``torch.amp.GradScaler``), and the host reads the flags of several steps later.
+If the host read each flag before the step, it would wait for the backward pass, and then the GPU
+would wait for the host: a fifth of a short step. Instead, fused optimizers look at a flag in the
+GPU's memory (made for ``torch.amp.GradScaler``), and the host reads several steps' flags later.
 
-All of this is done in every step, often by a host that can hardly keep its GPU busy: so what goes
-through all parameters is no loop in Python, as far as possible.
+All of this runs in every step, often on a host that can hardly keep its GPU busy. So there are as
+few Python loops over all parameters as possible.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _fits(group: dict[str, Any]) -> bool:
 
 
 def _has_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the script has hooks, which would be called for a skipped step, or not at all."""
+    """Whether the script has optimizer hooks: a skipped step would call them too, or not at all."""
     known: Any = optimizer
     of_all = hooks._global_optimizer_pre_hooks or hooks._global_optimizer_post_hooks
     before = known._optimizer_step_pre_hooks.values()

@@ -45,7 +45,7 @@ def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_known(function: Any) -> bool:
-    """Whether a function is a wrapper like a scheduler's; told by its globals, because
+    """Whether a function is a wrapper such as a scheduler's. Its globals show that:
     ``functools.wraps`` copies ``__module__``."""
     name = str(getattr(function, "__globals__", {}).get("__name__"))
     return name.startswith(("torch.optim.", "phalanx."))
@@ -91,7 +91,7 @@ def _step_adam(
 def _slots(
     optimizer: torch.optim.Optimizer, group: Group, names: Sequence[str]
 ) -> list[list[Tensor]] | None:
-    """Return what the optimizer keeps of each parameter; ``None`` if something is not there yet."""
+    """Return the optimizer's state of each parameter; ``None`` if some of it is not there yet."""
     state, parameters = optimizer.state, group["params"]
     if len(state) != len(parameters) or not all(map(is_, state, parameters)):
         return None

@@ -1,8 +1,8 @@
 """Says whether gradients can be used, and by which factor their norm is limited.
 
-Optimizers and norms square them: a gradient whose square is not finite spoils weights or the state
-of an optimizer as surely as one that is not finite itself, only later and without a trace.
-A sum of squares tells whether all can be used; a closer look follows only when it does not.
+Optimizers and norms square them: a gradient whose square is not finite spoils weights or the
+optimizer's state as surely as one that is not finite itself, but later and unnoticed. A sum of
+squares tells whether all can be used; a closer look follows only when it does not.
 """
 
 from __future__ import annotations

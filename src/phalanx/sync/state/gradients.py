@@ -1,8 +1,8 @@
 """Watches reads of ``.grad``, so that a script sees the gradient that one process would have.
 
 Several workers that step together each have the gradient of their own samples until they exchange
-it. A script that reads ``.grad`` in between (to clip it, to log its norm) means the gradient of
-the whole batch, so reading is what makes the workers agree on it.
+it. A script that reads ``.grad`` in between (to clip it, to log its norm) expects the gradient of
+the whole batch, so a read makes the workers agree on it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _watched_class(kind: type[Tensor], on_read: OnRead, on_write: OnWrite | None
         set_grad(self, gradient)
 
     def copied(self: Tensor, memo: dict[int, Any]) -> Tensor:
-        """Return an ordinary parameter, because a copy of the model takes no part in the run."""
+        """Return an ordinary parameter for a copied model, which takes no part in the run."""
         if kind is not nn.Parameter:
             with _as(self, kind):
                 return copy.deepcopy(self, memo)

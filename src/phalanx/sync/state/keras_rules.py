@@ -1,7 +1,7 @@
-"""Keras' optimizers as torch optimizers, each number by itself: a shard of them can be updated.
+"""Keras' optimizers as element-wise torch optimizers, so that they can update a shard.
 
-Keras and torch mean different things by one name: the rate is inside Keras' momentum, epsilon and
-the corrections of Adam stand elsewhere. Slots have the names that Keras gives its variables.
+Keras and torch mean different things by the same name: Keras' momentum includes the learning rate,
+and its Adam adds epsilon at another place. Slots have the names that Keras gives its variables.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class ParameterPlace:
         )
 
     def own(self, flat: Tensor) -> Tensor:
-        """Return a tensor like :meth:`view` with storage of its own, so that it is saved in its own
-        size and not in that of all parameters."""
+        """Return a tensor like :meth:`view` with its own storage, because a view is saved with the
+        storage of all parameters."""
         part: Tensor = torch.utils.dlpack.from_dlpack(flat[self.start : self.end])
         return part.as_strided(self.shape, self.stride)
 

@@ -1,7 +1,7 @@
 """Shares batch-norm statistics and other buffers, which are part of the state, among workers.
 
-Running averages are linear, so averaging them only when somebody reads them (evaluation, the end)
-gives the same as averaging them in every step. Each worker's buffers lie in memory that all can
+Running averages are linear, so averaging them only when they are read (evaluation, the end) gives
+the same as averaging them in every step. Each worker's buffers lie in memory that all can
 read; integers, and whatever is not a batch-norm statistic, come from the first worker.
 """
 

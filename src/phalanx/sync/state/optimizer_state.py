@@ -75,9 +75,9 @@ def read_slot(replica: Replica, name: str, device: torch.device | None = None) -
 
 
 def read_steps(replica: Replica, slots: tuple[str, ...]) -> list[Tensor]:
-    """Return how often each parameter was updated; if the optimizer does not count, whether it was.
+    """Return how often each parameter was updated, or 0 and 1 if the optimizer does not count.
 
-    On the GPU where it counts there: reading each number would wait for it.
+    The result is on the GPU if the counts are: reading each one would wait for it.
     """
     return [
         _together([_steps(replica, p, slots) for p in parameters])

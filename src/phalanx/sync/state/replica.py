@@ -232,7 +232,7 @@ class Collector:
                 missing.add(i)
                 torch._foreach_zero_(self._targets[i])
                 continue
-            if gradient.requires_grad:  # or the graph that made it would be kept here for ever
+            if gradient.requires_grad:  # so that the graph that made it is not kept
                 gradient = gradient.detach()
             if gradient.layout != torch.strided:
                 raise InputError(
@@ -247,7 +247,7 @@ class Collector:
                 sources += _flat(gradient, self._places[i]).split_with_sizes(self._sizes[i])
         if targets:
             torch._foreach_copy_(targets, sources)
-            if self._scale.value == 0.0:  # zero, even if it is not finite: it does not count
+            if self._scale.value == 0.0:  # it does not count, even if it is not finite
                 torch._foreach_zero_(targets)
             elif self._scale.value != 1.0:
                 torch._foreach_mul_(targets, self._scale.value)

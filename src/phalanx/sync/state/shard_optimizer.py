@@ -97,7 +97,7 @@ def _options(kind: type[torch.optim.Optimizer], group: dict[str, Any]) -> dict[s
     if any(options.get(name) is not None for name in ("foreach", "fused")):
         return options
     if not options.get("differentiable"):
-        # One pass over memory where there is more than one to save; a plain loop otherwise.
+        # A fused step saves passes over memory if there are several; if not, a plain loop is best.
         fused = kind in _FUSED or (kind is torch.optim.SGD and options["momentum"] != 0)
         options["fused" if fused else "foreach"] = fused
     return options

@@ -78,10 +78,10 @@ class SharedState:
         """``spoilt`` says whose gradient is not finite."""
         self.norms = host.region(f"{tag}.norms", host.workers, torch.float64).numpy()
         self.totals = host.region(f"{tag}.totals", host.workers, torch.float64).numpy()
-        """A number for what each worker has summed, which is finite if all of that is."""
+        """A number from each worker that is finite if all that it has summed is finite."""
         self.early = host.region(f"{tag}.early", host.workers + 2, torch.int64).numpy()
-        """From where on each worker's gradients are ready before the step; from where on the first
-        worker has summed them; and whether it does so."""
+        """The place from which each worker's gradients are ready before the step; the place from
+        which the first worker has summed them; and whether it sums early."""
         self.versions = host.region(f"{tag}.versions", len(layouts[0].shards), torch.int64).numpy()
         self._used = [
             arena.region(f"{tag}.used.{i}", arena.workers * len(n.places), torch.uint8)
@@ -144,7 +144,7 @@ class SharedState:
         spoilt: bool = False,
         doubtful: bool = False,
     ) -> None:
-        """Declare the weight of what this worker offers; ``masks``: for which parameters."""
+        """Declare the weight of this worker's gradients; ``masks``: which parameters have one."""
         rank, complete = self.arena.rank, masks.count(None) == len(masks)
         self._declared[rank] = (weight, clip or 0.0, spoilt, stale, doubtful, complete)
         if not complete:
@@ -165,7 +165,7 @@ class SharedState:
 
     def used_by(self, ranks: slice | list[int]) -> Masks:
         """Return which parameters any of ``ranks`` has declared."""
-        complete = self._declared[ranks, 5:] != 0.0  # workers that write no row of the other table
+        complete = self._declared[ranks, 5:] != 0.0  # workers without a row in the other table
         if complete.all():
             return [None] * len(self._used)
         return [(table[ranks] | complete).max(axis=0).tobytes() for table in self._used]
@@ -229,7 +229,7 @@ class SharedState:
         return state
 
     def import_slots(self, state: State) -> None:
-        """Load the optimizer's part of an :meth:`export_whole`; parameters stay as they are."""
+        """Load the optimizer's part of an :meth:`export_whole`, and leave the parameters alone."""
         for i, slots in enumerate(self.slots):
             for name, slot in slots.items():
                 if f"{name}.{i}" in state:

@@ -1,8 +1,8 @@
 """Lets an optimizer be made without importing torch's compiler.
 
 torch marks some methods of optimizers so that its compiler passes over them, and imports the whole
-compiler on their first call: as long as importing torch itself, on every machine. Until something
-has imported it, nothing is being compiled and the mark means nothing.
+compiler on their first call, which takes as long as importing torch itself. Until something has
+imported it, nothing is being compiled and the mark means nothing.
 """
 
 from __future__ import annotations

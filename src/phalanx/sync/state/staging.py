@@ -1,8 +1,8 @@
 """Copies between a GPU and memory of the host: few large copies through pinned memory, one wait.
 
-A model has hundreds of gradients, and a copy of each to the host waits for the device by itself.
-So they are gathered on the device first; what crosses is one piece per stretch of host memory.
-On a CPU all of it comes down to plain copies.
+A model has hundreds of gradients, and a copy of each to the host waits for the device by itself. So
+they are gathered on the device first, and each contiguous part of host memory gets one copy. On a
+CPU, these are plain copies.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Staging:
     def fetch(self, copies: Iterable[Copy]) -> None:
         """Make all ``copies``, in either direction, and wait for them.
 
-        In the stream of the calling thread: behind what it has asked the device to compute.
+        They run in the calling thread's stream: after what it has asked the device to compute.
         """
         for target, source in copies:
             target.copy_(source, non_blocking=True)
@@ -70,8 +70,8 @@ class Staging:
             self._followed.add(torch.cuda.current_stream(self.device))
 
     def begin_copy(self, target: Tensor, source: Tensor) -> Callable[[], object]:
-        """Copy after the work that is to be followed, beside what the device is asked for next;
-        return a function that waits for the copy, in any thread."""
+        """Copy after the work noted by :meth:`follow`, while the device computes what comes next;
+        return a function that waits for the copy in any thread."""
         if self.device.type != "cuda":
             target.copy_(source)
             return lambda: None
@@ -139,7 +139,7 @@ class StagedCollector:
     def collect(self, gone: Collection[int] = ()) -> bytes | None:
         """Copy gradients; return ``None`` if every parameter had one, else a byte for each.
 
-        Those of ``gone``, from one of them to the last, are at home already.
+        The gradients from the first of ``gone`` to the last one are on the host already.
         """
         used = self._gather.collect()
         left = self._places[min(gone)].start if gone else len(self._flat)
@@ -160,7 +160,7 @@ def _bounds(layout: Layout) -> list[tuple[int, int]]:
 
 
 def _up_to(stop: int, copies: Iterable[Copy]) -> Iterator[Copy]:
-    """Cut copies off at the number ``stop`` of the source's memory."""
+    """Limit copies to elements before number ``stop`` of the source's memory."""
     for target, source in copies:
         count = min(len(source), stop - source.storage_offset())
         if count > 0:

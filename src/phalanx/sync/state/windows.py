@@ -45,7 +45,7 @@ def _within(arena: Arena, tensors: Iterable[Tensor]) -> None:
 
 
 class Gathering:
-    """Collects some bytes from every worker, and gives all workers those of all.
+    """Gives all workers the bytes of every worker.
 
     Made by all workers at the same place, when it is first needed: it costs memory.
     """

@@ -27,7 +27,7 @@ class AllReduce(TeamStrategy):
         super().__init__(context)
         self._topology = topology
         self._clipped: Masks = []
-        """Which parameters anybody used for the gradient that was clipped ahead of its step."""
+        """The parameters that any worker used for the gradient that was clipped before its step."""
         self.offers = self._reducer = Reducer(context, topology=topology, starts=True)
         if self._shared.elementwise:
             layouts, shard = len(self._replica.layouts), self._host.rank
@@ -70,7 +70,7 @@ class AllReduce(TeamStrategy):
 
     @property
     def steps_agreed(self) -> bool:
-        """Whether agreed gradients can be stepped with: not if a codec has to code them."""
+        """Whether a step can use the agreed gradients: not if a codec has to encode them."""
         return self._context.encoding.codec is None
 
     def step_agreed(self) -> Timing:
@@ -81,7 +81,7 @@ class AllReduce(TeamStrategy):
         return self._take(masks, met)
 
     def _take(self, masks: Masks, met: float) -> Timing:
-        """Update from what was reduced."""
+        """Update the parameters with the reduced gradients."""
         now, reduced, refused = self._clock.now, self._clock.now(), self._reducer.refused
         if refused is None:
             (self._update if self._shared.elementwise else self._update_whole)(masks)

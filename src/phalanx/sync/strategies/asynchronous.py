@@ -41,9 +41,9 @@ class Asynchronous(StoreStrategy):
         beside = self._overlaps and self._replica.device.type == "cuda"
         self._stream = torch.cuda.Stream(self._replica.device) if beside else None
         self._last: Callable[[], object] | None = None
-        """Makes the last push, or waits until it is made."""
+        """A function that makes the last push, or waits until it is made."""
         self._beside = Timing()
-        """The times of the push that runs beside the next step, which reports them."""
+        """Times of the push that runs during the next step; that step reports them."""
 
     def begin(self) -> None:
         self._buffers.sender.begin(self._shared)
@@ -82,8 +82,8 @@ class Asynchronous(StoreStrategy):
         return timing
 
     def _carry(self, push: Callable[[], None]) -> None:
-        """Push now, or with ``overlap`` beside the next step, which then computes on parameters
-        without this push. In scripted time, which has no threads, push at the end of that step."""
+        """Push now, or with ``overlap`` during the next step, whose parameters then lack this push.
+        In scripted time, which has no threads, push at the end of that step."""
         if not self._overlaps:
             push()
         elif self._arena.scripted:
@@ -96,13 +96,13 @@ class Asynchronous(StoreStrategy):
             push()
 
     def _settle(self) -> None:
-        """Wait until the push beside the computation is applied."""
+        """Wait until the push that runs during the step is applied."""
         last, self._last = self._last, None
         if last is not None:
             last()
 
     def _push(self, used: Masks | None, timing: Timing) -> None:
-        """Push; ``used`` ``None``: no gradient may count, and only parameters are taken."""
+        """Push gradients; if ``used`` is ``None``, only fetch the parameters."""
         if used is None:
             self.refresh()
             return

@@ -39,7 +39,7 @@ class Bounded(Asynchronous):
     def arrive(self) -> None:
         """Announce a worker before it computes, so that a faster one does not think that it rests.
 
-        What it took before a rest can be of any age.
+        After a rest, its copy of the parameters may be of any age, so it takes a new one.
         """
         if self._gate.enter():
             self._pull()
@@ -60,7 +60,7 @@ class Bounded(Asynchronous):
         self._gate.wait()
         timing.wait += now() - pushed
         if self._overlaps:
-            return  # the model computes on its copy right now, which is renewed between steps
+            return  # the model is computing on its copy, which is renewed between steps
         self._pull(timing)
 
     def _pull(self, timing: Timing | None = None) -> None:
@@ -77,7 +77,7 @@ class Bounded(Asynchronous):
 
     def refresh(self) -> None:
         super().refresh()
-        self._taken = []  # they also change without a push: restored, handed over
+        self._taken = []  # parameters also change without a push: by a checkpoint, or a switch
 
     def land(self) -> None:
         super()._settle()

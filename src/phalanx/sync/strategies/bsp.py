@@ -1,9 +1,9 @@
-"""Bulk-synchronous training through the store: it applies a step when all have pushed theirs.
+"""Bulk-synchronous training through the store, which takes a step when all workers have pushed.
 
 Valiant, "A bridging model for parallel computation" (1990); the synchronous mode of parameter
 servers. Unlike ``allreduce`` no worker has a slice of its own: the store sums what was pushed, in
-the order of the ranks, and updates it, while others are still pushing. On one host the worker
-that completes a shard does so; between hosts each host pushes what its workers have summed.
+the order of the ranks, and updates it, while others are still pushing. On one host, the worker that
+completes a shard updates it; with several, each host pushes its workers' sum.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """All-reduce inside groups of workers, asynchronous between the groups.
 
-Similar workers wait for each other, unlike ones do not: the mixed strategy of the Strategy Switch
-study, in the spirit of Jiang et al., "Heterogeneity-aware distributed parameter servers" (2017).
-Each member sums some slices of its group's gradients and pushes those to the store.
+Only similar workers wait for each other: the mixed strategy of the Strategy Switch study, in the
+spirit of Jiang et al., "Heterogeneity-aware distributed parameter servers" (2017). Each member sums
+some slices of its group's gradients and pushes those to the store.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Local(SharedStrategy):
         self._weight = 0.0
         workers = self._arena.workers
         self._apart = self._arena.region(f"{context.tag}.apart", workers, torch.uint8).numpy()
-        """Whether each worker has taken a step since all came together."""
+        """Whether each worker has taken a step since the last round."""
 
     def begin(self) -> None:
         if self._shared.elementwise:
@@ -101,7 +101,7 @@ class Local(SharedStrategy):
         """Move this worker's slice of the agreed parameters, given the mean movement."""
 
     def drain(self) -> None:
-        """Bring together what is left: steps since the last round, and the optimizers' state."""
+        """End the round: combine the steps since the last one, and the optimizers' state."""
         self._arena.barrier()
         if self._apart.any():
             self._come_together(self._team.barrier)

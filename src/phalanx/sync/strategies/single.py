@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Single:
-    """The strategy that every other becomes when there is only one worker."""
+    """The strategy of a run with one worker, whichever strategy was asked for."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, clock: Clock) -> None:
         self._optimizer, self._clock = optimizer, clock
@@ -56,7 +56,7 @@ class Single:
 
 
 class SingleOnGpu(Single):
-    """Trains on a GPU that skips steps by itself; the host learns of that some steps later."""
+    """Trains on a GPU that skips bad steps by itself; the host learns of that some steps later."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, clock: Clock, say: Callable[[str], None]

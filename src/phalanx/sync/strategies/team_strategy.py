@@ -49,7 +49,7 @@ class GradientAgreement:
 
 
 class Offers(Protocol):
-    """Shows the team this worker's gradient."""
+    """The interface to offer this worker's gradient to its team."""
 
     bytes_sent: int
     """Bytes of the step that were sent to others so far."""
@@ -69,7 +69,7 @@ class TeamStrategy(SharedStrategy):
 
     @abstractmethod
     def follow(self) -> Timing:
-        """Take the step for which the team has met, with what was offered."""
+        """Take the step for which the team has met, with the gradients that were offered."""
 
     def distrust(self) -> None:
         """Note that others write to the rows of gradients before the next step."""

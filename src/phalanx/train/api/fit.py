@@ -100,12 +100,12 @@ def fit(
 ) -> Run:
     """Train ``model`` on ``train`` and evaluate it on ``test`` after every epoch.
 
-    ``batch`` is the global batch, shared among the workers, that of the ``DataLoader`` unless
-    given, else 128; a step takes ``accumulate`` of them. ``validation`` is a share of ``train`` to
-    hold out, or data of its own. ``best`` names the figure by which the best weights are kept
+    ``batch`` is the global batch, shared among the workers: by default the ``DataLoader``'s, or
+    128. A step takes ``accumulate`` batches. ``validation`` is a share of ``train`` to hold out, or
+    data of its own. ``best`` names the figure by which the best weights are kept
     (``"test_accuracy"``); training stops after ``patience`` epochs without a better one. Without
-    ``loss`` the model's outputs have to have one. ``forward(model, batch)`` returns outputs and
-    targets, where batches are unusual. Any workers, any strategy; ``compile`` as ``--compile``.
+    ``loss``, the model's outputs need a ``loss``. ``forward(model, batch)`` returns outputs and
+    targets, for unusual batches. Works with all strategies; ``compile`` is like ``--compile``.
     """
     loss = loss or own_loss
     _check(batch, accumulate, clip, patience, metrics or {}, compile)

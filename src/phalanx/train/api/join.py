@@ -1,4 +1,4 @@
-"""``join``: your own loop, on all the workers of the run."""
+"""``join``: runs a script's own training loop on all workers of the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def join(
     state: Mapping[str, Keeper] | None = None,
     loss: str = "mean",
 ) -> Run:
-    """Join the run that this process was started for; alone, simply train here.
+    """Join the run that this process belongs to; outside of a run, just train here.
 
     Moves the models to this worker's device and gives every worker the first one's weights.
     ``buffers``: ``auto`` averages batch-norm statistics over workers and takes other buffers
@@ -57,7 +57,7 @@ def join_with(
     if loss not in LOSSES:
         raise InputError(f"loss='{loss}' is unknown", f"Use {' or '.join(LOSSES)}.")
     if (hooks := sys.modules.get("phalanx.train.adopt.torch_patches")) is not None:
-        hooks.end_adoption()  # the script may join by itself after all
+        hooks.end_adoption()  # an adopted script may still join by itself
     seeds = CommonSeed.now()
     parts, loop = build_worker(
         detect(), models, optimizers, buffers=buffers, loss=loss, trial=trial, seeds=seeds,

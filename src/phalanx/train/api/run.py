@@ -46,7 +46,7 @@ class Run:
 
     @property
     def data(self) -> Path | None:
-        """Where the data are on this machine, when the command line or the pool says so."""
+        """The folder of the data on this machine, if the command line or the pool names one."""
         return self.environment.data
 
     @property
@@ -58,8 +58,8 @@ class Run:
     def samples(self) -> int:
         """Samples of the batch in hand that count as this worker's.
 
-        0 where a last batch has fewer samples than there are workers: then this worker goes
-        through the loop with the others' samples, and what it computes counts nothing.
+        0 if a last batch has fewer samples than there are workers: then this worker goes through
+        the loop with samples of others, and its results do not count.
         """
         return self._parts.stopwatch.batch_samples
 
@@ -74,13 +74,13 @@ class Run:
     def epochs(self, count: int, stop: int | None = None) -> Iterator[int]:
         """The epochs to train, numbered as by ``range``: ``epochs(10)`` or ``epochs(1, 11)``.
 
-        ``--epochs`` wins over how many they are.
+        ``--epochs`` replaces their number.
         """
         first, count = (0, count) if stop is None else (count, stop - count)
         return self._loop.through_epochs(self.environment.settings.epochs or count, first)
 
     def keep(self, **objects: Keeper) -> None:
-        """Save these with the run, and restore them when it is resumed (``state_dict``)."""
+        """Save these objects (``state_dict``) with the run, and restore them when it is resumed."""
         self._parts.trained.keepers.update(objects)
 
     def batches(
@@ -89,13 +89,13 @@ class Run:
         """This worker's batches of one pass over ``data``, on its device.
 
         ``batch`` is the global one, shared among the workers; a ``DataLoader`` brings its own.
-        ``fixed``: in the data's own order, and always the same columns of each global batch.
+        ``fixed``: in the data's own order; a worker has the same columns of each global batch.
         """
         reader = self._parts.readers.of(data, augment, trains=True, moves=True)
         yield from self._loop.through_batches(reader, batch, fixed=fixed)
 
     def backward(self, error: Tensor) -> None:
-        """``error.backward()``, whose value becomes the training loss of the report.
+        """Call ``error.backward()``; the value of ``error`` is the training loss in the report.
 
         In float16 the loss is scaled first: there a plain ``error.backward()`` is refused.
         """
@@ -122,7 +122,7 @@ class Run:
             self.engine.request_stop(self._loop.epoch)
 
     def finish(self, *, collective: bool = True) -> None:
-        """Training is over: the model has its final weights in ordinary tensors."""
+        """End the training; the model then has its final weights in ordinary tensors."""
         self._loop.finish(collective=collective)
 
     def evaluate(
@@ -136,7 +136,7 @@ class Run:
     ) -> float:
         """The mean of ``metric(outputs, targets)`` over ``data``, the same for every worker.
 
-        ``whole``: asked once, of all outputs and targets; as one that has ``compute`` always is.
+        ``whole``: call the metric once, with all outputs and targets, as if it had ``compute``.
         """
         asked = Question(
             model or self._parts.trained.models[0],
@@ -158,7 +158,7 @@ class Run:
         wait: bool = True,
         forward: Forward = call_model,
     ) -> list[float] | None:
-        """Several means at once; ``None`` if another worker has them and this need not wait."""
+        """Several means at once; ``None`` if another worker makes them, without ``wait``."""
         model = model or self._parts.trained.models[0]
         return self._ask(
             Question(model, self._parts.readers.of(data, moves=True), means, forward=forward),
@@ -170,11 +170,11 @@ class Run:
             return self._figures.ask(asked, wait=wait)
 
     def gather(self, value: Any) -> list[Any]:
-        """What each worker gives, by rank; every worker has to ask. Numbers, texts, tensors."""
+        """The values (numbers, texts, tensors) of all workers by rank; all have to call this."""
         return gathered.gather(value, self._bring_together)
 
     def reduce(self, value: Any, how: str = "mean") -> Any:
-        """The mean, sum, min or max of what each worker gives; every worker has to ask."""
+        """The mean, sum, min or max of all workers' values; all have to call this."""
         return gathered.reduce(value, how, self._bring_together)
 
     def _bring_together(self, mine: bytes) -> list[bytes]:
@@ -186,7 +186,7 @@ class Run:
         self._figures.judge(outputs, targets)
 
     def log(self, **values: float) -> None:
-        """Figures of this epoch, by any name: they become columns of the report."""
+        """Log figures of this epoch under any names; they become columns of the report."""
         self._figures.log(values)
 
     def tell(self, figures: Mapping[str, float | None]) -> None:

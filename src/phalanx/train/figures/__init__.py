@@ -1,1 +1,1 @@
-"""What is told of an epoch: evaluation, metrics, figures, events."""
+"""Reports on each epoch: evaluation, metrics, figures, events."""

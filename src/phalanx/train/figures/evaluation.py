@@ -36,7 +36,7 @@ Means = Callable[[Any, Any], Sequence[Tensor | float]]
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be found of ``model`` over the data of ``reader``."""
+    """The metrics to compute for ``model`` on the data of ``reader``."""
 
     model: nn.Module
     reader: Reader
@@ -48,7 +48,7 @@ class Question:
 
 
 class Evaluator:
-    """Runs a model over data, and averages its figures, or asks once for all outputs."""
+    """Runs a model over data; averages metrics of batches, or computes one of all outputs."""
 
     def __init__(self, engine: Engine, device: torch.device, channels_last: bool) -> None:
         self.engine = engine
@@ -68,8 +68,8 @@ class Evaluator:
         self._ring = ring.view(RING, width).numpy()  # [number + 1, how many, averages …]
 
     def mine(self, epoch: int) -> bool:
-        """Whether this worker reports on ``epoch``: in a free run, if it came first. Of several
-        machines it is the first, which keeps what is the best so far."""
+        """Whether this worker reports on ``epoch``: in a free run, if it came first. Only the
+        workers of the first machine can, because that keeps the best weights."""
         if self.engine.lockstep:
             return self.engine.rank == 0
         return self._owns(epoch, claims=self.engine.near_first)
@@ -83,7 +83,7 @@ class Evaluator:
 
     def run(self, epoch: int, asked: Question, *, wait: bool = True) -> list[float] | None:
         """Return the averages; ``None`` if another worker makes them and this one need not wait."""
-        if epoch != self._numbered:  # workers may have evaluated unequally often before
+        if epoch != self._numbered:  # workers may have made unequal numbers before
             self._numbered, self._done = epoch, epoch * PER_EPOCH
         number, self._done = self._done, self._done + 1
         if self.engine.lockstep:
@@ -124,7 +124,7 @@ class Evaluator:
         return _averages(total[:width])
 
     def _gathered(self, asked: Question, ends: Sequence[int]) -> Tensor:
-        """Return figures that the first worker makes, so that all have the same last digit."""
+        """Return figures computed by the first worker alone, so that all workers have the same."""
         engine, own = self.engine, self._outputs(asked, *ends[self.engine.rank :][:2])
         everyone = gather(own, engine.gather)
         found = [share for share in everyone if share is not None]
@@ -136,7 +136,7 @@ class Evaluator:
         return self._ring[(4 * epoch + count) % RING]
 
     def end_epoch(self, epoch: int) -> None:
-        """Mark that this worker makes no more figures of ``epoch``."""
+        """Mark that this worker has made all its figures of ``epoch``."""
         self._ended[self.engine.rank] = epoch + 1
 
     def _made_by_another(self, epoch: int, number: int, wait: bool) -> list[float] | None:
@@ -145,16 +145,16 @@ class Evaluator:
         cell, owned = self._cell(number), self._owners[epoch % RING]
         while True:
             owner = int(owned[1]) if owned[0] == epoch + 1 else 0
-            # Asked first, so that what it made is there if it has ended.
+            # Read this before the figures: if it has ended, all its figures are there.
             ended = bool(self._ended[owner] > epoch) or owner in self.engine.lost
-            ended = ended or self.engine.leases.waits(owner)  # it may wait for this worker
+            ended = ended or self.engine.leases.waits(owner)  # the owner may be waiting for us
             with self.engine.lock(Locks.EVALUATION):
                 made, count = int(cell[0]), int(cell[1])
                 if made == number + 1:
                     return [float(value) for value in cell[2 : 2 + count]]
             if made > number + 1 or not wait or ended:
                 return None
-            self.engine.rest()  # whoever makes them may wait for this worker's next step
+            self.engine.rest()  # the owner may wait for this worker's next step
             self.engine.pause()
 
     def _on_snapshot(self, epoch: int, asked: Question) -> list[float]:

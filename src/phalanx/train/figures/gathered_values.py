@@ -1,4 +1,4 @@
-"""Brings together values of the script's own from all workers: as bytes, and back."""
+"""Gathers a script's own values from all workers, encoded as bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reduce(value: Any, how: str, exchange: Gather) -> Any:
 
 
 def bring_together(engine: Engine, mine: bytes, inside: bool, over: bool) -> list[bytes]:
-    """Meet all workers, and exchange bytes. ``inside``: a pass over the data is under way."""
+    """Wait for all workers, and exchange bytes. ``inside``: a pass over the data is under way."""
     if over:
         raise InputError(
             "run.gather was called after the training had ended",

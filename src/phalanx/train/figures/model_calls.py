@@ -1,4 +1,4 @@
-"""Calls a model with a batch (which parts are inputs, which is the target?), and has metrics."""
+"""Calls a model with a batch, whose inputs and target it finds, and has common metrics."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class TrainingEvents(EngineListener):
             back=settled.back,
             lost=settled.lost,
         )
-        self._stopwatch.writer.flush()  # at once, because only this worker knows what it says
+        self._stopwatch.writer.flush()  # write it now, because only this worker knows it
 
     def shares_changed(self, change: ShareChange) -> None:
         self.emit(

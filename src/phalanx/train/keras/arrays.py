@@ -1,8 +1,8 @@
 """Reads the data that ``fit`` is given: arrays, by number in the order that Keras itself would
 draw, or data that come in batches (``tf.data``, ``PyDataset``, ``DataLoader``, generators).
 
-Samples of the latter have no numbers. Every worker reads every global batch, in the order that
-the seed makes the same for all, and takes its rows; a checksum of each epoch shows whether it was.
+Samples of the latter have no numbers. Every worker reads every global batch, in the order that the
+seed makes the same for all, and takes its rows; a checksum of each epoch compares the orders.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class ArrayReader(Reader):
 
 
 class ArraySource:
-    """Gives all samples in each epoch, in an order that Keras' own iterator draws over numbers. It
-    takes the same random numbers at the same times as that of the data would."""
+    """Gives all samples in each epoch, in the order that Keras' own iterator draws. That iterator
+    runs over numbers of samples, with the same draws as one over the data."""
 
     weighs = False
 
@@ -81,7 +81,7 @@ class ArraySource:
         self.words = f"arrays of {len(reader):,} samples"
         self.steps: int = self._epochs.num_batches
         self.drawn = self.steps
-        """Batches of the present epoch: of ``steps_per_epoch`` the last one may have fewer."""
+        """Batches of the present epoch; the last epoch may have fewer than ``steps_per_epoch``."""
 
         build_as_keras(model, self._epochs, lambda found: reader.fetch(_numbers(found), 0))
         spread = torch.linspace(0, len(reader) - 1, min(self.batch, len(reader))).long()
@@ -148,7 +148,7 @@ class StreamReader(Reader):
         self._kept: deque[tuple[int, Any]] = deque(maxlen=KEPT)
         self._read, self.checksum = 0, 0
         self.again: Callable[[], Iterator[Any]] | None = None
-        """Opens the data anew; set only where steps are measured, when an epoch has no end."""
+        """Opens the data anew; only set in a profile, where an epoch has no end."""
 
     def __len__(self) -> int:
         return self._batches * self.batch
@@ -160,7 +160,7 @@ class StreamReader(Reader):
         self._source = source
 
     def end(self) -> int:
-        """Read what other workers had the last shares of; return the epoch's checksum."""
+        """Read to the end of the epoch, past other workers' last rows; return its checksum."""
         while self._read < self._batches:
             self._next()
         with self._in_common():
@@ -168,7 +168,7 @@ class StreamReader(Reader):
         return self.checksum
 
     def fetch(self, indices: Tensor, epoch: int) -> BatchPart:
-        """Read rows by number; those of a free-running worker may be of two batches."""
+        """Read rows by number; a free-running worker's rows may be from two batches."""
         first, last = int(indices[0]), int(indices[-1]) + 1
         parts: list[Any] = []
         rows = 0
@@ -182,7 +182,7 @@ class StreamReader(Reader):
         return BatchPart(joined, rows)
 
     def _columns(self, number: int, first: int, last: int) -> tuple[Any, int]:
-        """Return this worker's rows of a batch and how many count; if none, one that does not."""
+        """Return this worker's rows of a batch, at least one, and how many of them count."""
         whole = self._global_batch(number)
         count = len(next(leaf for leaf in self._tree.flatten(whole) if leaf is not None))
         start, end = (place * count // self.batch for place in (first, last))
@@ -196,7 +196,7 @@ class StreamReader(Reader):
         return self._convert(leaves[0] if len(leaves) == 1 else np.concatenate(leaves))
 
     def peek(self, places: Sequence[int]) -> Iterator[Any]:
-        return iter(())  # rows are compared as they are read
+        return iter(())  # a checksum compares rows later
 
     def _global_batch(self, number: int) -> Any:
         if number < self._read - KEPT and self.again is not None:
@@ -364,8 +364,8 @@ def batches_of(epochs: Any) -> Iterator[Any]:
 
 
 def build_as_keras(model: Any, epochs: Any, batch_of: Callable[[Any], Any]) -> None:
-    """Look at a first batch where Keras itself would, so that the data go on from there. On
-    TensorFlow it does not: the model is built by the first step."""
+    """Take a first batch when Keras itself would, so that the data go on from there. On TensorFlow
+    it takes none: the first step builds the model."""
     from keras import backend
 
     def look() -> Iterator[Any]:

@@ -1,8 +1,8 @@
 """Keras' own callbacks run on the first worker, whose decisions the others follow.
 
-Those of the script's own run on every worker, as all of the script does: they may change what a
-loss or a layer reads. So do those of Keras that write into the logs, which they may read.
-No worker waits for another one's callback between two batches.
+A script's own callbacks run on every worker, like all of the script: they may change what a loss or
+a layer reads. So do Keras' callbacks that write logs, for the script's own to read. No worker waits
+for another one's callback between two batches.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def sees_batches(callback: Any) -> bool:
 
 
 def is_own(callback: Any) -> bool:
-    """Whether a callback does what the script says, in a method or a function."""
+    """Whether a callback runs code of the script, in a method or a function."""
     return bool(_own_methods(callback))
 
 

@@ -44,8 +44,8 @@ class EpochSync:
 
     @contextmanager
     def in_common(self, rule: torch.optim.Optimizer | None = None) -> Iterator[None]:
-        """Lend Keras' model the weights that all workers have reached; they may be changed inside.
-        ``rule``: its optimizer, too, has that one's state, for callbacks that save."""
+        """Lend Keras' model the current weights of all workers; they may be changed inside.
+        ``rule``: copy the state of this optimizer to Keras' own, for callbacks that save."""
         engine, mirror = self._engine, self._mirror
         engine.come_to_rest()
         mirror.read_buffers()
@@ -59,7 +59,7 @@ class EpochSync:
             shown = [copy_of(v) for v in mirror.all_variables] if self.is_first else []
             yield
             chosen = self._weights_of_first(shown)
-        engine.note_weights()  # only a copy was written
+        engine.note_weights()  # only a copy of the weights was changed
         if chosen is not None:
             trained = len(mirror.variables)
             self._take_over(chosen[:trained])
@@ -67,7 +67,7 @@ class EpochSync:
         mirror.load()
 
     def add_metrics(self) -> None:
-        """Combine metrics that workers counted in parts into those of the whole."""
+        """Add up the metrics of all workers."""
         variables = self._model.metrics_variables
         if self.workers == 1 or not variables:
             return
@@ -91,13 +91,13 @@ class EpochSync:
                 )
 
     def mean_logs(self, logs: dict[str, Any]) -> dict[str, float]:
-        """Average over workers what the script's own ``train_step`` says of its last batch."""
+        """Average over workers the logs that the script's own ``train_step`` returned last."""
         mine = {name: float(value) for name, value in logs.items()}
         found = self.gather(mine)
         return {name: sum(each[name] for each in found) / len(found) for name in mine}
 
     def follow_first(self) -> None:
-        """Take over what callbacks on the first worker did to the rate and to ``stop_training``."""
+        """Take over the rate and ``stop_training`` that callbacks on the first worker have set."""
         optimizer = self._model.optimizer
         fixed = not callable(optimizer._learning_rate)
         rate = float(optimizer.learning_rate) if fixed else 0.0
@@ -109,7 +109,7 @@ class EpochSync:
     # -- weights that a callback has set --------------------------------------------------------
 
     def _weights_of_first(self, shown: list[Tensor]) -> list[Tensor] | None:
-        """Return the weights that callbacks have set, if others than shown, on every worker."""
+        """Return on every worker the weights that callbacks have changed; ``None`` if none."""
         now = [copy_of(variable) for variable in self._mirror.all_variables] if shown else []
         changed = not all(map(torch.equal, now, shown))
         found: list[Tensor] | None = self.from_first(now if changed else None)

@@ -50,7 +50,7 @@ def explain_fit(model: Any, plain: Callable[..., Any], *args: Any, **kwargs: Any
 def _look(
     found: Explanation, model: Any, asked: FitArguments, environment: Environment
 ) -> Iterator[str]:
-    """Yield what two workers do differently; raise what they refuse."""
+    """Yield what differs with two workers; raise an error for what they refuse."""
     setup.check_options(environment, model)
     backend = setup.backend_of()
     source = setup.source_of(model, asked, environment, backend, KerasSeeds(model))

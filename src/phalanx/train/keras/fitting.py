@@ -72,7 +72,7 @@ class SharedFit:
         self._seen = 0.0, 0
         """The epoch's sum of losses times samples, and its samples."""
         self._stops = False
-        """Whether a callback asked to stop inside an epoch, which all workers end first."""
+        """Whether a callback asked to stop during an epoch; all workers first end that epoch."""
         given = given_callbacks(asked.callbacks)
         self._watched = any(map(sees_batches, given))
         notes = {note: True, setup.RESUMED: self._parts.resumed is not None}
@@ -84,7 +84,7 @@ class SharedFit:
         saves = self._own_callbacks or any(type(each).__name__ in SAVE for each in given)
         self._saves = self._rule if saves else None
         self._counted = -1
-        """How many steps the optimizer was told of."""
+        """The number of steps that the optimizer has now."""
         self._logs: dict[str, Any] = {}
         """Keras' logs of the last batch."""
 
@@ -95,7 +95,7 @@ class SharedFit:
         )  # fmt: skip
         loop.adopt(max(self._epochs - self._asked.initial_epoch, 0))
         parts.steps.keeps_gradients = False
-        self._mirror.begin_epoch()  # what it has read so far was drawn before seeds were set apart
+        self._mirror.begin_epoch()  # read the state again: seeds were set apart meanwhile
         self._mirror.show_frozen()
         self._mirror.load()
         self._mirror.show()
@@ -138,7 +138,7 @@ class SharedFit:
         return model.history
 
     def _train_epoch(self, callbacks: Any) -> None:
-        """Train an epoch; one before the checkpoint that is resumed has no batches any more."""
+        """Train an epoch; epochs before the resumed checkpoint have no batches left."""
         source = self._source
         order = source.begin(self._meeting)
         batches = self._loop.through_adopted(self._reader, order, source.batch)
@@ -146,7 +146,7 @@ class SharedFit:
             if not number and self._parts.resumed is not None:
                 self._show_restored()
             self._seeds.enter_pass()
-            step = self._done + (self._loop.reached - 1) // source.batch  # which all have reached
+            step = self._done + (self._loop.reached - 1) // source.batch  # of all workers
             with self._watching(step):
                 callbacks.on_train_batch_begin(number)
             logs = self._step(*source.unpack(batch, self._parts.stopwatch.batch_samples), step)
@@ -159,7 +159,7 @@ class SharedFit:
                 if self._meeting.workers == 1:
                     batches.close()  # type: ignore[attr-defined]
                     break
-        self._seeds.leave_pass()  # what follows is drawn by all workers alike
+        self._seeds.leave_pass()  # from here on all workers draw alike
         if not self._stops or self._meeting.workers > 1:
             source.end(self._meeting)
         self._done += -(-self._loop.reached // source.batch) if self._stops else source.drawn
@@ -194,7 +194,7 @@ class SharedFit:
         return logs
 
     def _weight(self, samples: int) -> float | None:
-        """Return the weight of a batch, if the assignment of samples does not know it."""
+        """Return the weight of a batch; ``None`` if the assignment of samples decides it."""
         parties = self._parts.trained.engine.parties
         if not self._source.weighs or (samples and parties == 1):
             return None
@@ -237,7 +237,7 @@ class SharedFit:
         model, asked = self._model, self._asked
         self._meeting.add_metrics()
         logs: dict[str, Any] = pythonify_logs(model.get_metrics_result())
-        if set(self._logs) - set(logs):  # Keras then gives what the train_step has given
+        if set(self._logs) - set(logs):  # Keras then logs what the train_step returned
             logs = self._meeting.mean_logs(self._logs)
         if asked.validation_data is not None and model._should_eval(epoch, asked.validation_freq):
             found = self._validate(callbacks)
@@ -246,7 +246,7 @@ class SharedFit:
             tells = self._mirror.own_step and not self._mirror.shows_losses
             shown = {n: v for n, v in logs.items() if isinstance(v, int | float)}
             if not tells:
-                shown.pop("loss", None)  # it is known from the batches
+                shown.pop("loss", None)  # the batches have logged it
             self._parts.figures.log({_column(name): value for name, value in shown.items()})
         return logs
 
@@ -285,7 +285,7 @@ def unpacked(data: Any) -> dict[str, Any]:
 
 
 def part_of(data: Any, rank: int, workers: int) -> dict[str, Any] | None:
-    """Return this worker's part of the data, if they can be cut."""
+    """Return this worker's part of the data; ``None`` if they cannot be cut."""
     from keras import tree
     from keras.src.trainers.data_adapters import array_data_adapter
 

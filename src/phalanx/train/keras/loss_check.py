@@ -1,7 +1,7 @@
 """Checks that the loss of a batch is the mean over its samples, so that parts can be averaged.
 
-A sum is not, nor a mean that divides by weights or by what a mask leaves. Losses of Keras say what
-they are; others are tried: a batch is evaluated whole, and in unequal parts.
+A sum is not, nor a mean that divides by weights or by the unmasked samples. Keras' own losses are
+known; others are tried: a batch is evaluated whole, and in unequal parts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TAKEN = "the loss is assumed to be a mean over the samples of a batch"
 
 
 def check_loss(model: Any, batches: Sequence[Any]) -> str | None:
-    """Refuse a loss that cannot be averaged; return what could not be tried, in words."""
+    """Refuse a loss that cannot be averaged; return in words which checks were not possible."""
     check_model(model)
     if _own_step(model):
         return (
@@ -123,7 +123,7 @@ def _some_of(batch: Any) -> Any:
 
 
 def _try(model: Any, batch: Any) -> str | None:
-    """Compare parts with the whole; return why that says nothing, if so."""
+    """Compare parts with the whole; return the reason if that is not conclusive."""
     from keras import tree
     from keras.src.trainers.data_adapters import data_adapter_utils
 
@@ -157,7 +157,7 @@ def _try(model: Any, batch: Any) -> str | None:
 
 @contextmanager
 def _random_kept(model: Any) -> Iterator[None]:
-    """Put random states back afterwards, because evaluating draws numbers that training would."""
+    """Restore random states at the end: the training must draw the same numbers as without this."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     seeds = [v for v in model.non_trainable_variables if "seed_generator_state" in v.path]
     values = [copy_of(variable).numpy() for variable in seeds]
@@ -176,7 +176,7 @@ _TOLERANCE, _HALF_TOLERANCE = 1e-4, 3e-2
 
 
 def check_model(model: Any) -> None:
-    """Refuse a model that keeps something of each sample from batch to batch."""
+    """Refuse a model that keeps state for each sample from batch to batch."""
     for layer in model._flatten_layers():
         if getattr(layer, "stateful", False) is True:
             raise InputError(

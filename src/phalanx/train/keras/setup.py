@@ -1,4 +1,4 @@
-"""Finds out what ``fit`` on several workers has to know before it begins, and refuses the rest."""
+"""Prepares ``fit`` on several workers, and refuses what it cannot do."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _own_metric(metric: Any) -> str | None:
 
 
 def tests_itself(model: Any) -> bool:
-    """Whether the script has its own ``test_step``, whose figures may not add up."""
+    """Whether the script has its own ``test_step``, whose figures may not be sums over samples."""
     return not type(model).test_step.__module__.startswith("keras.")
 
 
@@ -124,8 +124,8 @@ _APART = 0x9E3779B1
 
 
 class KerasSeeds(Streams):
-    """Gives layers, which have seeds of their own in Keras, other random numbers on each worker
-    inside an epoch. Data are made from the numbers that all have in common."""
+    """Gives Keras' layers, which have their own seeds, other random numbers on each worker during
+    an epoch. Random numbers for data are the same on all workers."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

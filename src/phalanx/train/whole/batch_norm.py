@@ -1,4 +1,4 @@
-"""Batch norm and cross entropy in a shared call: over the whole batch, not this worker's rows.
+"""Batch norm and cross entropy in a shared call, over the whole batch instead of a worker's rows.
 
 One small exchange on the way forward (how many values, their mean, their spread, which are put
 together as by Chan, Golub and LeVeque, "Updating formulae", 1979), and one on the way back (Ioffe
@@ -74,7 +74,7 @@ class _Normalise(Operator):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         x, weight, bias, mean, variance = ctx.saved_tensors
         nothing = None, None, None, None
-        if torch.is_grad_enabled():  # the script wants the gradient of this gradient
+        if torch.is_grad_enabled():  # the script computes a gradient of this gradient
             again = _composed(ctx.rows, x, ctx.count, ctx.eps)
             if weight is not None:
                 again = again * _by_channel(weight.to(x.dtype), x)
@@ -103,7 +103,7 @@ def _by_channel(values: Tensor, x: Tensor) -> Tensor:
 
 
 def _composed(rows: Rows, x: Tensor, count: float, eps: float) -> Tensor:
-    """Compute the same by operations of which autograd knows all derivatives."""
+    """Compute the same with operations whose derivatives autograd knows."""
 
     def mean_of(values: Tensor) -> Tensor:
         own = values.sum(_dims(x), keepdim=True)

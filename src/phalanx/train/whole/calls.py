@@ -1,9 +1,9 @@
 """``SharedCalls``: calls of models, shared out among the workers by rows.
 
 The outermost call of a module that has parameters is shared out: this worker computes its rows, and
-the script gets the outputs of all rows. Whether a call can be shared is found on the first one of
-its kind, by computing it both ways; what cannot is computed whole by every worker, which is right,
-and not faster. Some later calls are compared again, for what begins late.
+the script gets the outputs of all rows. The first call of each kind is computed both ways to find
+whether it can be shared; if not, every worker computes all of it, which is right but not faster.
+Some later calls are compared again, because a model may change its behaviour.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ MOST_KINDS = 64
 
 @dataclass
 class _Kind:
-    """One way of calling a model: with tensors of these types, in this mode."""
+    """What is known of one kind of call of a model: by the types of its tensors, and its mode."""
 
     plan: RowPlan | None
-    """How it is shared out; ``None`` if it cannot be."""
+    """How such calls are shared out; ``None`` if they cannot be."""
     draws_alike: bool = False
     """Whether its random numbers have to be those of one process in all calls."""
     meaning: int = 0
@@ -86,7 +86,7 @@ class SharedCalls(CallState):
         self.own_stream: Tensor | None = None
         """The state of random numbers inside calls, if this worker has its own."""
         self.alone_left = 0
-        """How many steps to come use the random numbers of one process in calls."""
+        """For how many more steps calls use the random numbers of one process."""
         self._alone = False
         """Whether the random numbers of the newest shared call were those of one process."""
         self.trained = 0
@@ -166,8 +166,8 @@ class SharedCalls(CallState):
 
     @contextmanager
     def _numbers(self, rows: Rows) -> Iterator[None]:
-        """Set torch's random numbers inside a call: each worker's own, or those of a whole call.
-        Outside they continue alike on all workers."""
+        """Set torch's random numbers during a call: each worker's own, or its rows' part of those
+        for the whole. Outside of calls they are the same on all workers."""
         if self._alone:
             with RowRandom(rows.mine, rows.start, rows.total):
                 yield
@@ -185,7 +185,7 @@ class SharedCalls(CallState):
             generator.set_state(outside)
 
     def computed_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a checkpoint's ``function``, so that it has the same rows on the way back."""
+        """Wrap a checkpoint's ``function``, so that the backward pass recomputes the same rows."""
         rows, alone = self.rows, self._alone
         assert rows is not None
 
@@ -277,7 +277,7 @@ _sharing = _Sharing()
 
 
 def share_calls(calls: SharedCalls | None) -> None:
-    """Share out this thread's calls of models from now on; ``None``: no longer."""
+    """Share out this thread's calls of models from now on; ``None`` ends that."""
     _sharing.calls = calls
     if calls is not None and nn.Module.__call__ is _plain_call:
         setattr(nn.Module, "__call__", _call)  # noqa: B010

@@ -1,7 +1,7 @@
 """Finds whether a call of a module can be shared out, by computing it whole and in parts.
 
-Nothing stays of it: what the module keeps is put back. Parameters that are all zero are compared
-as if they were not, for what they will let through after a step.
+The module's state is restored afterwards. Parameters that are all zero are replaced by others for
+this, because zeros hide differences that appear after a step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from phalanx.train.whole.row_plan import COMMON, NOT_ROWS, Leaves, RowPlan, RowR
 
 
 class CallState:
-    """The state of the call that this worker is computing."""
+    """The state of this worker's current call."""
 
     def __init__(self) -> None:
         self.plain = nn.Module.__call__
@@ -28,13 +28,13 @@ class CallState:
         self.rows: Rows | None = None
         """The rows of the current shared call."""
         self.exchanges = self.hooked = False
-        """Whether the call exchanges something in parts, and whether its gradients are watched."""
+        """Whether its parts exchange values, and whether its gradients have hooks."""
         self.dry = False
-        """Whether a part is only tried, by this worker alone."""
+        """Whether this worker computes a part alone, as a trial."""
 
     @contextmanager
     def within(self, rows: Rows | None) -> Iterator[None]:
-        """Within this context, calls of modules belong to the present one: of ``rows``, or all."""
+        """Within this context, modules' calls belong to the current call, of ``rows`` or of all."""
         before = self.inside, self.rows
         self.inside, self.rows = True, rows
         try:
@@ -52,7 +52,7 @@ class Comparison:
         """Whether the call draws random numbers that do not belong to single rows."""
 
     def plan(self, plan: RowPlan, slots: Sequence[Slot]) -> RowPlan | None:
-        """Return ``plan`` with what its outputs are, if parts of them equal those of the whole."""
+        """Return ``plan`` with its outputs' kinds, if a call in parts gives the same as a whole."""
         state = ModuleState(self._module)
         parameters = {id(where[name]): _not_zero(where[name]) for where, name in slots}
         try:
@@ -95,7 +95,7 @@ class Comparison:
                 return self._once(values, None if alone else self._rows)
         except (InputError, KeyboardInterrupt):
             raise
-        except Exception:  # for example of a model that wants its constant batch size
+        except Exception:  # for example, the model needs a constant batch size
             return None
         finally:
             self._calls.dry = False
@@ -129,7 +129,7 @@ class Comparison:
         return kinds
 
     def _agreed(self, plan: RowPlan, kinds: Sequence[int] | None) -> RowPlan | None:
-        """Return a plan that all workers agree on: a part may look common to one of them."""
+        """Return a plan that all workers agree on: an output may look common to just one."""
         collective = self._rows.collective
         told = collective.sum(torch.tensor([float(kinds is None)]))
         if float(told) or kinds is None:
@@ -146,7 +146,7 @@ class Comparison:
 def entered_values(
     rows: Rows, values: list[Any], plan: RowPlan, slots: Sequence[Slot], *, changed: Any = None
 ) -> tuple[list[Any], dict[int, Tensor]]:
-    """Return this worker's arguments, and what modules find in place of their parameters."""
+    """Return this worker's arguments, and the values that replace the modules' parameters."""
     grads = torch.is_grad_enabled()
     common = {id(where[name]): where[name] for where, name in slots}
     if changed is not None:

@@ -1,4 +1,4 @@
-"""Saves, restores and compares what a model keeps between its calls, besides parameters.
+"""Saves, restores and compares the state of a model between its calls, besides parameters.
 
 That is all that can be reached from its attributes, from what its methods know by global names or
 closures, and the states of random number generators.
@@ -44,7 +44,7 @@ class ModuleState:
                 stack.extend(_inside(held))
 
     def now(self) -> Any:
-        """Return what is kept, in memory of its own."""
+        """Return a copy of the present state."""
         drawn = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
         names = [get() for get, _ in self._names]
         return _frozen([self._module, names, *drawn], set())
@@ -63,7 +63,7 @@ class ModuleState:
 
 
 def _opaque(held: Any) -> bool:
-    """Whether an object is not looked into."""
+    """Whether an object's attributes are not searched."""
     home = type(held).__module__ or ""
     strange = isinstance(held, type | FunctionType | nn.Parameter) or not hasattr(held, "__dict__")
     return strange or home.split(".")[0] in ("torch", "numpy", "phalanx", "builtins", "threading")
@@ -97,7 +97,7 @@ def _inside(held: Any) -> list[Any]:
 
 
 def _put_back(held: Any, had: Any) -> None:
-    """Put values back, writing only where something has changed, unseen by autograd."""
+    """Restore values where they have changed, without autograd."""
     if isinstance(held, Tensor):
         if not torch.equal(held.detach(), had):
             held.data.copy_(had)
@@ -158,7 +158,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _outer_names(module: nn.Module) -> list[tuple[Callable[[], Any], Callable[[Any], None]]]:
-    """Find what methods of its own classes use from outside: return how to get and to set each."""
+    """Find globals and closures of a model's own methods; return a getter and a setter of each."""
     found: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
     classes = {c: None for m in module.modules() for c in type(m).__mro__}
     for kind in classes:
@@ -181,8 +181,8 @@ def _outer_names(module: nn.Module) -> list[tuple[Callable[[], Any], Callable[[A
 
 
 def survey(module: nn.Module) -> tuple[list[Any], list[Slot], bool]:
-    """Return its settings, where parameters that want gradients are, and whether it can be shared
-    out. This is done before every call, so it does no more than it has to."""
+    """Return a module's settings, the places of its trained parameters, and whether its calls can
+    be shared out. This runs before every call, so it must be quick."""
     mode: list[Any] = []
     slots: list[Slot] = []
     stack, seen, whole = [module], set(), True
@@ -212,7 +212,7 @@ def survey(module: nn.Module) -> tuple[list[Any], list[Slot], bool]:
 
 
 def watches_calls(module: nn.Module) -> bool:
-    """Whether the script looks into calls, where it would see only a part."""
+    """Whether the script has hooks on modules, which would see only a part of a shared call."""
     for inner in module.modules():
         for kind in _HOOKS:
             for hook in getattr(inner, kind, {}).values():
@@ -222,7 +222,7 @@ def watches_calls(module: nn.Module) -> bool:
 
 
 class _IfThere:
-    """A hook of a parameter, which may get no gradient on any worker."""
+    """Calls a parameter's hook only if there is a gradient."""
 
     def __init__(self, hook: Callable[[Tensor], Any]) -> None:
         self._hook = hook

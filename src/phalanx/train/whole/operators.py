@@ -1,4 +1,4 @@
-"""What goes into a shared call of a model and comes out of it, as autograd sees it.
+"""Autograd's functions for values that enter and leave a shared call of a model.
 
 A value is either *common* (every worker has all of it, and computes the same with it) or *partial*
 (of this worker's rows). A shared call is entered by common values and left by common values; inside
@@ -58,7 +58,7 @@ class Rows:
 
 
 class Operator(Function):
-    """A function of autograd, whose way in torch does not type."""
+    """A typed ``torch.autograd.Function``."""
 
     @classmethod
     def of(cls, *given: Any) -> Any:
@@ -148,9 +148,9 @@ def own(rows: Rows, dim: int, whole: Tensor) -> Tensor:
 
 
 def reaches_outside(values: Sequence[Any], known: dict[int, Tensor] | None) -> dict[int, Tensor]:
-    """Return what of ``known`` results depend on without its entering the call; ``None``: anything.
-    Its gradient would be this worker's alone. A checkpoint that goes backwards by itself hides what
-    it depends on, so it counts as well."""
+    """Return the ``known`` tensors (``None``: all) on which results depend though they did not
+    enter the call: their gradients would be this worker's alone. A checkpoint that recomputes hides
+    its inputs, so it counts as well."""
     found: dict[int, Tensor] = {}
     tensors = [v for v in values if isinstance(v, Tensor) and v.requires_grad]
     found.update((id(v), v) for v in tensors if v.grad_fn is None)
@@ -169,7 +169,7 @@ def reaches_outside(values: Sequence[Any], known: dict[int, Tensor] | None) -> d
 
 
 def averaged(rows: Rows, part: Tensor) -> Tensor:
-    """Return the mean over rows of each worker's mean over its rows."""
+    """Return the mean over all rows, from each worker's mean over its own rows."""
     (found,) = summed(rows, [part * rows.weight], [part])
     assert found is not None
     return found
@@ -182,7 +182,7 @@ _GRADIENTS = meaning_of("gradients")
 def _add_up(
     collective: WorkerCollective, like: Sequence[Tensor], partial: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """Sum values in one flat tensor per dtype, with a mark for each value that is there."""
+    """Sum values in one flat tensor per dtype, with a mark for each value that is not ``None``."""
     found: list[Tensor | None] = [None] * len(like)
     kinds: dict[torch.dtype, list[int]] = {}
     for index, value in enumerate(like):

@@ -1,5 +1,5 @@
 """Reads one pass over a script's own loader as the script alone would; or counts steps on batches
-that the script makes itself, of which nothing else is known.
+that the script makes itself, about which nothing else is known.
 
 Those are taken in passes of so many steps, so that such a training has figures, checkpoints and
 places where it can be stopped.
@@ -32,7 +32,7 @@ UNKNOWN = 1 << 40
 
 
 class _Places:
-    """Stands for numbers by which nobody reads, because the loader has its own order."""
+    """Stands in for sample numbers, which are not used because the loader has its own order."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -69,8 +69,8 @@ class PlainPass(Reader):
         return steps
 
     def start(self) -> None:
-        """Begin to read, but only after a child that reads for itself was forked: a loader's
-        processes and their queues belong to one process."""
+        """Begin to read. A child that reads for itself must be forked before: a loader's processes
+        and queues belong to one process."""
         self.batches = self._begin()
 
     def __len__(self) -> int:
@@ -91,14 +91,14 @@ class PlainPass(Reader):
             except StopIteration:
                 return
             yield key, batch
-        for _ in () if self.left else self.rest():  # it ends as in a loop of the script
+        for _ in () if self.left else self.rest():  # the script's loop ends here
             raise RuntimeError("phalanx: a DataLoader has given more batches than its length says")
 
     def rest(self) -> Iterator[Any]:
         return iter(()) if self.batches is None else self.batches
 
     def forget(self) -> None:
-        """Let go of the iterator, as the script has: loaders then end their processes."""
+        """Drop the iterator, as the script did, so that its loader ends its processes."""
         self.left, self.batches = True, None
 
 
@@ -166,7 +166,7 @@ class OwnBatches:
         return self._pass is not None
 
     def _count_rows(self) -> None:
-        """Count rows by what the models are given, if a worker alone computes all."""
+        """Count the rows of the models' inputs, if one worker computes everything."""
         if self._counting or isinstance(self._engine, WholeEngine):
             return
         self._counting, me = True, threading.get_ident()
@@ -178,7 +178,7 @@ class OwnBatches:
         register_module_forward_pre_hook(count)
 
     def step(self, optimizer: torch.optim.Optimizer, *, made: bool = False) -> None:
-        """Take a step; ``made``: the script has taken it, and it is only counted."""
+        """Take a step; ``made``: only count it, because the script took it."""
         self.enter()
         assert self._pass is not None
         engine = self._engine

@@ -90,7 +90,7 @@ def _closed(given: Any, classes: Iterator[Any]) -> Any:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """How one way of calling a model is shared out."""
+    """How the arguments and outputs of one kind of call are shared among the workers."""
 
     inputs: tuple[int | None, ...]
     """The dimension of rows of each leaf of the arguments; ``None``: all workers need the leaf."""
@@ -159,7 +159,7 @@ def output_kind(whole: Any, part: Any, mean: Tensor | None, start: int, total: i
     if whole.dtype != part.dtype or whole.dim() != part.dim():
         return NOT_ROWS
     scalar = whole.dim() == 0 and whole.is_floating_point()
-    if scalar:  # equal ones have this mean too, and all may be zero for now
+    if scalar:  # before COMMON: equal scalars have this mean too, and may differ in later batches
         return MEAN if mean is not None and near(whole, mean) else NOT_ROWS
     if whole.shape == part.shape and near(whole, part):
         return COMMON
@@ -230,7 +230,7 @@ class RowRandom(TorchDispatchMode):
         return next((d for d, n in enumerate(shape) if n == self._mine), None)
 
     def _wider(self, given: Any, dim: int) -> Any:
-        """Return it as in a whole call; values in the others' rows do not matter for drawing."""
+        """Return ``given`` for all rows; the other workers' rows are 0, as drawing ignores them."""
         if self._dim(given) is None:
             return given
         if not isinstance(given, Tensor):

@@ -1,9 +1,9 @@
 """Tries before joining which view of a batch suits a script, if ``--view auto`` leaves it open.
 
 In view ``whole`` each worker reads all of a batch, computes its loss and runs the optimizer; only
-calls of models are shared out. A child of the second worker goes through a few batches alone and
-takes the time of each of these. View ``parts`` is chosen where ``whole`` would take more than a
-tenth longer, and a step is long enough for that to matter.
+calls of models are shared out. A child process of the second worker computes a few batches alone
+and times each of these parts. View ``parts`` is chosen if ``whole`` would take more than a tenth
+longer, and steps are long enough for that to matter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORTH = 1.1
 MOST_SAMPLES = 10_000_000
 """The most samples of a pass."""
 SHORT = 2e-3
-"""Seconds of a step of one process that several workers can hardly make shorter."""
+"""Steps of fewer seconds in one process hardly get shorter with several workers."""
 _SHARING, _BYTES_A_SECOND = 1.5e-3, 2e9
 """Seconds that sharing out its calls adds to a step, and bytes per second at which workers sum
 gradients, as measured on two cores. In long steps neither matters."""
@@ -65,15 +65,15 @@ class BatchTimes:
 
     @property
     def of_models(self) -> float:
-        """Seconds in models: a loss takes twice as long on its way back; the rest is theirs."""
+        """Seconds in models: their calls, and the backward pass less twice the time of the loss."""
         return self.calls + max(0.0, self.backward - 2 * self.other)
 
 
 def slower_whole(
     times: BatchTimes, workers: int, parameters: int, barrier: float = 0.0
 ) -> float | None:
-    """Return how many times as long a step of ``workers`` equal ones takes in view ``whole`` as in
-    ``parts``, if ``parts`` is to be chosen; ``barrier``: the seconds of one."""
+    """Return the time of a step in view ``whole`` as a multiple of that in ``parts``; ``None``
+    unless ``parts`` is to be chosen. ``barrier``: seconds of a barrier."""
     exchange = barrier + 8 * parameters / _BYTES_A_SECOND
     parts = times.total / workers + exchange
     alone = times.total - times.of_models  # every worker does this for the whole batch
@@ -83,8 +83,8 @@ def slower_whole(
 
 
 def can_be_tried(models: Sequence[nn.Module], loader: DataLoader[Any]) -> bool:
-    """Whether a trial is possible, alike on all workers: view ``parts`` is only chosen if it can be
-    checked against one process. It draws the order of a pass at once, so data must have an end."""
+    """Whether a trial is possible, alike on all workers: view ``parts`` has to be checkable against
+    one process, and data need an end, because it draws a pass's order at once."""
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         return False
     if not 0 < length_hint(loader.sampler) <= MOST_SAMPLES:
@@ -167,7 +167,7 @@ class ViewTrial:
             self._end()
 
     def _note(self) -> None:
-        """Note that a batch is over, and the next one is asked for."""
+        """Note the end of a batch: the script asks for the next one."""
         self._noise = self._noise or not torch.equal(self._drawn, torch.get_rng_state())
         now = time.perf_counter()
         self._spent["other"] = max(0.0, now - self._asked - sum(self._spent.values()))

@@ -150,7 +150,7 @@ def _check(files: Mapping[str, Received]) -> None:
 
 
 def follow(paths: RunPaths, newest: str, there: Collection[str]) -> None:
-    """Keep here what the workers keep; remove what they removed, once a newer one is here."""
+    """Remove the checkpoints here that the workers have removed, once a newer one is here."""
     for name in at_home(paths):
         if name not in there and int(name) < int(newest):
             hidden = paths.checkpoints / f".{name}.removed"
