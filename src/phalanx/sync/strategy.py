@@ -43,7 +43,7 @@ class Timing:
     before: float = 0.0
     """The part of ``wait`` before this worker's gradient was ready."""
     judged: bool = True
-    """Whether ``refused`` is known, for the oldest step not judged yet; a GPU may tell it later."""
+    """Whether ``refused`` is known, for the oldest step not judged yet: a GPU reports late."""
 
 
 class Gates:

@@ -20,8 +20,7 @@ _CODEC = "codec."
 class Compressor:
     """Compresses one stream: a worker has a compressor for each flat buffer that it encodes.
 
-    This class keeps no residual: it is for codecs whose error has a mean of zero or is
-    negligible.
+    It keeps no residual: it is for codecs whose error has a mean of zero or is negligible.
     """
 
     def __init__(self, codec: Codec) -> None:

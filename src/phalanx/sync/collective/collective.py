@@ -32,7 +32,8 @@ OpenMore = Callable[[str], Mapping[int, Channel]]
 
 
 class Collective:
-    """One participant's calls; all make the same ones in order, with tensors of the same sizes."""
+    """Collectives for one participant: all participants call the same methods in the same order,
+    with tensors of the same sizes."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
 """Adds up the sums of a team's hosts, which one member of each host exchanges.
 
 Without a codec it is an all-reduce of the flat sums. Encoded sums cannot be added on the way, so
-every host receives the messages of all others, decodes them, and adds all of them up in the same
-order.
+every host receives the messages of all others, decodes them, and adds all up in the same order.
 """
 
 from __future__ import annotations

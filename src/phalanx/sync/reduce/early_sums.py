@@ -124,7 +124,7 @@ class Leader(Outlet):
             return self._begun
 
     def restore(self) -> None:
-        """Overwrite the sums with this worker's own gradients: what was sent does not count."""
+        """Overwrite the sums that were sent in vain with this worker's own gradients."""
         self._sums[self._begun :].copy_(self._own[self._begun :])
 
     def renew(self) -> None:

@@ -124,8 +124,7 @@ class Reducer:
         return [host_buffer(high - low, dtype) for low, high in bounds]
 
     def _targets_of(self, layout: int) -> list[Tensor]:
-        """Return the memory of each gradient slice: for own slices on one host ``reduced``, else a
-        part of the row that others see."""
+        """Return each gradient slice's memory: on one host ``reduced`` for own ones, or the row."""
         mine = self._shared.gradients[layout][self._row]
         targets = [mine[low:high] for low, high in self._bounds[layout]]
         if not self.apart:
@@ -250,8 +249,8 @@ class Reducer:
                 torch._foreach_mul_(slices, factor)
 
     def _is_bad(self, slices: list[Tensor]) -> bool:
-        """Whether a slice on this host is not finite; it may be only the sum of squares that is
-        not. Other hosts add squares otherwise and may not ask, so they are not waited for."""
+        """Whether a slice on this host is not finite; perhaps only the sum of squares is not. Other
+        hosts add other squares and may not call this, so they are not waited for."""
         self._shared.norms[self._row] = not are_sound(slices)
         self._barrier()
         return bool(self._shared.norms[self._local].any())

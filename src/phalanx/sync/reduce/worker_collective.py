@@ -38,7 +38,8 @@ class Spent:
 
 
 class WorkerCollective:
-    """One worker's calls; all make the same ones in order, with tensors of the same kinds."""
+    """Sums and gathers for one worker: all workers call the same methods in the same order, with
+    tensors of the same kinds."""
 
     def __init__(self, arena: Arena, clock: Clock, gone: Callable[[], bool]) -> None:
         self.rank, self.workers = arena.rank, arena.workers
@@ -47,7 +48,7 @@ class WorkerCollective:
         self._windows: dict[torch.dtype, Tensor] = {}
         self._count = 0
         self.is_left = False
-        """Set in a forked child, which an exchange ends: graphs from before may still lead here."""
+        """Whether this is a forked child: an exchange, by a graph from before the fork, ends it."""
         told = self._host.region("whole.calls", 2 * self._host.workers * 2, torch.int64)
         self._told = told.view(2, self._host.workers, 2).numpy()
         self._between, self._teams = None, [list(range(self.workers))]

@@ -32,7 +32,7 @@ from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
 
-UNHEARD = 64  # open channels without a hello that are kept, besides one per process
+UNHEARD = 64  # channels that may be open without a hello, besides one per process
 
 
 class Arrivals:

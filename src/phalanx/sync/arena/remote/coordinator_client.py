@@ -1,7 +1,7 @@
 """A worker's requests to the coordinator and their answers, also from several threads at once.
 
-One of the waiting threads reads at a time, and stores the answers to other threads' requests for
-them. A waiting thread never blocks sending: it may wait for what another thread has to release.
+Only one of the waiting threads reads; it stores the answers to the other threads' requests. Waiting
+never keeps another thread from sending: the answer may depend on what that thread releases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Gone = Callable[[], bool]
 
 
 class CoordinatorClient:
-    """A worker's end of its connection. ``take`` returns its changes of memory since the last call,
+    """One worker's requests. ``take`` returns the worker's changes of memory since the last call,
     ``apply`` writes the changes of others, ``hear_of`` is called for each process that is lost."""
 
     def __init__(

@@ -20,7 +20,7 @@ from phalanx.sync.connect.channel import Channel
 
 MOST_WORKERS = 8
 MOST_BYTES = 1 << 14
-"""Most bytes of changes to send directly: more may not fit into kernels before it is read."""
+"""Most bytes of changes to send directly: kernels may not hold more until it is read."""
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

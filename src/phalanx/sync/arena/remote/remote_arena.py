@@ -193,7 +193,7 @@ class RemoteArena:
             self._meet_at_coordinator((), gone, changes if at_coordinator else NOTHING)
 
     def _ask(self, gone: Gone | None) -> None:
-        """Read the coordinator's news; raise an error if it is in vain to wait for the others."""
+        """Ask the coordinator for news; raise an error if waiting for the others is in vain."""
         self._client.ask(m.Peek(), bare=True)
         if gone is not None and gone():
             raise PeerLost(*LEFT)

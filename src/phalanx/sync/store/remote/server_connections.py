@@ -32,7 +32,7 @@ class ServerConnection:
         self._versions, self._index = versions.numpy(), index
         self._held = False
         self.seen = 0
-        """The version of the copy before the last answer, with which that gradient was computed."""
+        """The version of the copy before the last answer, with which the gradient was computed."""
         self.sent = 0
         """Bytes that were sent, with headers."""
 

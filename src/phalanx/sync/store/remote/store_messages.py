@@ -169,7 +169,7 @@ class Squares(_Answer, frozen=True):
 
 
 class Failed(_Answer, frozen=True):
-    """Says that a request failed; ``lost``: another client was lost, the request was right."""
+    """Says that a request failed. ``lost``: the reason is that another client is lost."""
 
     cause: Annotated[str, Meta(max_length=2000)]
     remedy: Annotated[str, Meta(max_length=2000)] = ""
