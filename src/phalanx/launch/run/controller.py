@@ -275,8 +275,9 @@ class Controller:
         """Stop the others and name the worker whose failure came first."""
         self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
         self._relay.drain()
-        # Of those that have ended meanwhile, one may be the cause; a signal may have been ours.
-        codes = {**{r: code for r, code in self._launcher.poll().items() if code > 0}, **codes}
+        if not failure.is_clear(codes):
+            # A worker that has ended meanwhile may be the cause; a signal may have been ours.
+            codes = {**{r: c for r, c in self._launcher.codes().items() if c > 0}, **codes}
         rank = failure.culprit(codes)
         if rank is None:
             rank = next(iter(failure.failures(codes)))

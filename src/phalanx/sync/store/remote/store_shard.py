@@ -98,7 +98,7 @@ class Shard:
 
 
 class Decoders:
-    """Decodes for one request at a time, because codecs have scratch memory."""
+    """The codecs of one request at a time; they have scratch memory."""
 
     def __init__(self, description: m.Description) -> None:
         self._layouts = description.layouts
