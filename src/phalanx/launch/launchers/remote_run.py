@@ -154,7 +154,7 @@ class RemoteRun:
             member.begin(paths, planned[member.name])
 
     def _one_clock(self, job: Job) -> None:
-        """Put samples on the first machine's clock; on ours if it is lost or we write the events."""
+        """Put samples on the events' clock: the first machine's, or ours if we write the events."""
         ours = job.framework is not None or not self.members[0].alive
         first = 0.0 if ours else self.members[0].link.clock_offset
         for member in self.members:

@@ -32,7 +32,7 @@ class EventLoop:
     def wait(
         self, work: Coroutine[Any, Any, T], asked: Callable[[], bool], limit: float | None = None
     ) -> T:
-        """Return the result of ``work``; raise ``RunStopped`` if ``asked()``, else ``TimeoutError``."""
+        """Return ``work``'s result; raise ``RunStopped`` once ``asked()``, or ``TimeoutError``."""
         future = self.submit(work)
         left = float("inf") if limit is None else limit
         while True:
