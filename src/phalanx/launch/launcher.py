@@ -71,7 +71,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     decides: list[int] = []
     """The ranks of another framework whose end ends the run; empty with our own workers."""
     joins: bool = True
-    """Whether the script has to call ``phalanx.fit`` or ``phalanx.join``."""
+    """Whether the workers have to join the training through Phalanx, not through a framework."""
     batch_script: str = ""
     """The batch script for a cluster's manager, if the manager starts the workers."""
     cluster: str = ""
@@ -124,7 +124,7 @@ class Fleet:
 
 
 def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
-    """Read how a run was started, from its folder: see ``core/trust.py`` before using it."""
+    """Read from its folder how a run was started; ``core/run_folder/trust.py``: who wrote it."""
     try:
         launch = Launch.from_json(read_bounded(paths.launch))
         return launch, Plan.from_json(read_bounded(paths.plan))

@@ -1,4 +1,4 @@
-"""Controls a run again that its controller left, if its agents still run; otherwise fetches the
+"""Takes control of a run that its controller left, if its agents still run; otherwise fetches the
 files of the run that are still on its machines."""
 
 from __future__ import annotations

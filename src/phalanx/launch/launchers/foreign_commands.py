@@ -21,7 +21,7 @@ class MachineContext:
     run_folder: str
     data: str | None = None
     before: tuple[str, ...] = ()
-    """Words put before the command: a program that lets it end when its parent process ends."""
+    """Words put before the command: ``process_binding``, which ends it with its parent process."""
     figures: str = ""
     """The program that runs a TensorFlow script and prints what its ``fit`` reports."""
 

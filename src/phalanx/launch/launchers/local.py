@@ -41,7 +41,7 @@ _AFTER_KILL = 2.0
 
 
 class LocalLauncher(Launcher):
-    """Workers as child processes of the controller."""
+    """Starts workers as child processes of the controller."""
 
     def __init__(self) -> None:
         self._running: dict[int, subprocess.Popen[bytes]] = {}

@@ -113,7 +113,7 @@ class RemoteRun:
             await member.connect(CONNECT_SECONDS)
 
     async def prepare(self, job: Job) -> list[WorkerCommand]:
-        """Prepare what will be started on every machine; nothing is sent there yet."""
+        """Decide what to send to every machine, and return the commands; send nothing yet."""
         planned = {machine.name for machine in job.plan.machines}
         for member in [m for m in self.members if m.name not in planned]:  # without a worker
             await member.close()
@@ -233,7 +233,7 @@ class RemoteRun:
     # -- the end -----------------------------------------------------------------------------
 
     async def bring_home(self, paths: RunPaths) -> None:
-        """Fetch the workers' files; of two machines' files with one name, the first keeps it."""
+        """Fetch the workers' files; if two have the same name, the first machine's keeps it."""
         members = [m for m in self.members if m.started_ranks]
         await asyncio.gather(*(m.checkpoints_home() for m in members))
         links = [m.link for m in members if m.alive]

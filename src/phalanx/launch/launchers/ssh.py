@@ -72,7 +72,7 @@ class SshLauncher(Launcher):
     def start(self, launch: Launch, paths: RunPaths) -> None:
         assert self._job and self._loop
         self._paths = paths
-        if self._job.fleet.detach:  # first, so that its workers can be found if we are killed
+        if self._job.fleet.detach:  # so that the workers can be found if we are killed
             paths.detached.touch()
         run = self._run
         self._launching = self._loop.submit(run.keep_error(run.launch(self._job, paths, launch)))

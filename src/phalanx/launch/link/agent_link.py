@@ -46,7 +46,7 @@ class AgentLink:
     ) -> None:
         self.machine = command.machine
         self.hello: dict[str, Any] = {}
-        """What the agent said of itself: ``pid``, ``version``, ``folder`` …"""
+        """The agent's first answer: ``pid``, ``folder``, ``workers`` and ``codes``, or ``gone``."""
         self.lost: MachineError | None = None
         self.waiting = MachineWait(self.machine, listener.say)
         self._command, self._patience, self._listener = command, patience, listener

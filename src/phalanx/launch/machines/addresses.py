@@ -13,7 +13,7 @@ def address_for_others(machine: Machine, facts: MachineFacts, reached_at: str | 
     """Return the blueprint's ``address``, else ``reached_at`` if the machine's interfaces have it.
 
     With address translation (a cloud's public address) they do not: then return an inner address,
-    if possible of the default interface. ``reached_at`` is where connections to the machine went.
+    if possible of the default interface. ``reached_at`` is the address that connections used.
     """
     if machine.address is not None:
         return machine.address.strip("[]")

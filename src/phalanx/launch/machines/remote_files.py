@@ -26,7 +26,7 @@ _LAST_BYTES = 1 << 16
 
 
 class FileDownload:
-    """Writes the files of one machine's ranks; ``node``: a machine without agent, also samples."""
+    """Writes the files of one machine's ranks, and samples of ``node``, a machine without agent."""
 
     def __init__(
         self, paths: RunPaths, ranks: Collection[int], say: Callable[[str], None], node: str = ""

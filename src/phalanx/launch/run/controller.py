@@ -275,7 +275,7 @@ class Controller:
         """Stop the others and name the worker whose failure came first."""
         self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
         self._relay.drain()
-        # A worker that failed meanwhile may be the cause; one ended by a signal may be our doing.
+        # A worker that failed meanwhile may be the cause, but not one that our signal has ended.
         codes = {**{r: code for r, code in self._launcher.poll().items() if code > 0}, **codes}
         rank = failure.culprit(codes)
         if rank is None:
@@ -288,7 +288,7 @@ class Controller:
             error = lost.get(rank) or next(iter(lost.values()))
         elif not self._launch.joins:
             error, told = why_failed(self._launch, rank, codes[rank], self._paths)
-        if error.exit_code not in (BAD_INPUT, MACHINE_FAILED):  # the errors of these have all lines
+        if error.exit_code not in (BAD_INPUT, MACHINE_FAILED):  # these errors are complete
             for line in told:
                 self._observer.failure(rank, line)
         return _Ending("failed", error.exit_code, error)

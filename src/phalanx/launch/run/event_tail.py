@@ -38,7 +38,7 @@ class Relay:
         self._polled = time.monotonic()
 
     def poll(self, away: Collection[int] = ()) -> None:
-        """Pass on what is new, except of ranks that are ``away`` with their machine."""
+        """Pass on what is new; ranks ``away`` with their machine are not reported as silent."""
         before, self._polled = self._polled, time.monotonic()
         if self._polled - before > OWN_GAP:
             self._silence.slept(self._polled - before)

@@ -19,7 +19,7 @@ MOST_STEP = 1.0
 LIMIT = 12.0
 """Seconds without a sign of life until this is reported; workers give one every 5 s."""
 STANDSTILL = 60.0
-"""Seconds without a step that are a standstill, if no worker has reported a lost machine."""
+"""Seconds without a step that are a standstill, if a machine is lost that no worker reports."""
 AS_SHOWN = 2.0
 """A pause is a standstill only if it is so many times the longest one of the run so far."""
 
@@ -85,7 +85,7 @@ class Silence:
         self._stepped += seconds
 
     def stands_still(self) -> bool:
-        """Whether the pause since any worker's last step is longer than this run can explain."""
+        """Whether no worker has taken a step for longer than ``STANDSTILL`` and ``AS_SHOWN``."""
         pause = self._clock() - self._stepped
         return pause > max(STANDSTILL, AS_SHOWN * self._longest_pause)
 

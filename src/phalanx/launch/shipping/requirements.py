@@ -110,7 +110,7 @@ def own_requirements() -> list[str]:
 
 
 def installed(names: tuple[str, ...] = WORKER_PACKAGES) -> dict[str, str]:
-    """Return the versions that this machine has."""
+    """Return the versions of these packages on this machine."""
     found = {}
     for name in names:
         try:

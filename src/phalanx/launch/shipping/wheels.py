@@ -94,7 +94,7 @@ async def _run(words: list[str], folder: str) -> tuple[int, str]:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        cwd=folder,  # so that pip does not take a file of the project for its own
+        cwd=folder,  # so that pip imports no file of the project
         start_new_session=True,
     )
     try:

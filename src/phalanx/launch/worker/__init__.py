@@ -1,1 +1,1 @@
-"""Code of a worker process, before and around the script; torch is imported only once bound."""
+"""Code of a worker process before and around the script: the process is bound first."""

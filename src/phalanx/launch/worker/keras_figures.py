@@ -22,7 +22,7 @@ from typing import Any
 
 MARK = "phalanx-figures"
 MEASURE, MEASURED = "PHALANX_MEASURE", "measured.json"
-"""The variable with the seconds for measuring steps instead, and the file for the results."""
+"""The variable with the seconds for measuring steps only, and the file for the results."""
 _WARM_UP, PATIENCE = 3, 30
 """First steps that are not counted; the script is ended after so many times the seconds."""
 _HOOKS = Path(__file__).parents[2] / "core" / "script" / "import_hooks.py"
