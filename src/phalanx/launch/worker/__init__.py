@@ -1,1 +1,1 @@
-"""Code of a worker process before and around the script: the process is bound first."""
+"""Code of a worker process, which is bound to its controller before torch is imported."""
