@@ -275,8 +275,9 @@ class Controller:
         """Stop the others and name the worker whose failure came first."""
         self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
         self._relay.drain()
-        # A worker that failed meanwhile may be the cause, but not one that our signal has ended.
-        codes = {**{r: code for r, code in self._launcher.poll().items() if code > 0}, **codes}
+        if not failure.is_clear(codes):
+            # A worker that failed meanwhile may be the cause, but not one that our signal ended.
+            codes = {**{r: c for r, c in self._launcher.codes().items() if c > 0}, **codes}
         rank = failure.culprit(codes)
         if rank is None:
             rank = next(iter(failure.failures(codes)))

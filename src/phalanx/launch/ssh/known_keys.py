@@ -71,8 +71,7 @@ def record(file: Path, found: Iterable[tuple[Machine, asyncssh.SSHKey]]) -> None
         place = host if machine.port == 22 else f"[{host}]:{machine.port}"
         lines.append(f"{place} {public[0]} {public[1]} {machine.name}")
     remedy = "Make that folder writable: host keys are kept beside the blueprint."
-    write_asked(file, "\n".join(lines) + "\n", remedy)
-    file.chmod(0o644)
+    write_asked(file, "\n".join(lines) + "\n", remedy, 0o644)
 
 
 def _keys_of(line: str, machine: Machine) -> list[asyncssh.SSHKey]:

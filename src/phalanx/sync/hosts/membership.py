@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import time
 from collections.abc import Sequence
 
 from phalanx.agent.machine.facts import machine_id
@@ -122,7 +123,8 @@ def _host_arena(remote: RemoteArena, here: Sequence[int], key: RunKey) -> ShmAre
         descriptor = memfd.create(len(here), proof)
         remote.put(name, f"{os.getpid()} {descriptor}".encode())
     else:
-        descriptor = memfd.opened(remote.get(name), proof)
+        end = time.monotonic() + JOIN_SECONDS
+        descriptor = memfd.opened(remote.get(name, lambda: time.monotonic() > end), proof)
     arena = ShmArena(descriptor, local, len(here))
     arena.watch = remote.check
     return arena

@@ -98,7 +98,7 @@ class Shard:
 
 
 class Decoders:
-    """The codecs of one connection; they have scratch memory, and so are not shared."""
+    """The codecs of one request at a time; they have scratch memory."""
 
     def __init__(self, description: m.Description) -> None:
         self._layouts = description.layouts
