@@ -71,7 +71,7 @@ class Engine:
     goes_ahead = False
     """Whether gradients may be sent before the step; then ``exchange.begin_batch`` is called."""
     leads = True
-    """Whether this worker speaks for those that step together."""
+    """Whether this worker reports for all workers that step together."""
     holds_optimizers = True
     """Whether this worker can give the script's optimizers their state at any time."""
     near_first = True
