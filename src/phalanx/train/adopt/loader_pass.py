@@ -102,8 +102,8 @@ def _begun(loader: DataLoader[Any], sampler: Any, again: bool) -> Iterator[Any]:
 
 
 class LoaderDraws:
-    """Draws the random numbers of a loader's start of a pass: with ``persistent_workers``, a seed
-    for their processes in the first pass only."""
+    """Draws the random numbers that loaders draw to begin a pass: with ``persistent_workers``, a
+    seed for their processes in the first pass only."""
 
     def __init__(self) -> None:
         self._begun = weakref.WeakSet[DataLoader[Any]]()

@@ -1,4 +1,4 @@
-"""Patches torch before an adopted script begins; after an explicit join they do nothing.
+"""Patches torch before an adopted script begins; after an explicit join the patches do nothing.
 
 Each hook depends on the calling thread: for threads that read data, or belong to no worker, torch
 works as usual."""

@@ -88,8 +88,7 @@ class PhaseSet:
         ]
 
     def of(self, phase: Phase, speeds: Sequence[float], *, regroup: bool) -> ActivePhase:
-        """Return the ``ActivePhase`` of ``phase``. Collective when it is first needed, to make
-        it."""
+        """Return the ``ActivePhase`` of ``phase``. Collective at its first use, which makes it."""
         by_speed = tuple(speeds) if phase.options.get("by") == "speed" else ()
         key = (phase.label, by_speed if regroup else ())
         if key not in self._known:

@@ -174,7 +174,7 @@ class OptimizerDigest:
 
 
 def _number(value: object) -> object:
-    """Return a setting as a number, or ``None`` for a tensor on a GPU, so as not to wait for it."""
+    """Return a number, also of a CPU tensor; ``None`` for the rest, so as to wait for no GPU."""
     if isinstance(value, int | float | tuple):
         return value
     if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1:

@@ -98,7 +98,7 @@ def _servers(variables: Mapping[str, str]) -> int | list[str] | None:
 
 
 def _told_links(variables: Mapping[str, str]) -> dict[str, float]:
-    """Return the rates of links, which the launcher has read from the pool."""
+    """Return the rate of each machine's slowest link, as the launcher gives it."""
     text = variables.get(names.LINKS)
     try:
         return msgspec.json.decode(text, type=dict[str, float]) if text else {}
@@ -151,7 +151,7 @@ def _leave(arena: RemoteArena, keeper: subprocess.Popen[bytes] | None, words: Pa
 
 
 def _ending(path: Path) -> tuple[Ending, str]:
-    """Return how this process failed, with the reason in one line if a traceback says it."""
+    """Return how this process failed, with the reason in one line if its traceback file says it."""
     if stopping.asked():
         return Ending.STOPPED, ""
     with suppress(OSError, IndexError):
