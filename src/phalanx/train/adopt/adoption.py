@@ -47,8 +47,7 @@ from phalanx.train.whole.whole_engine import WholeEngine
 from phalanx.train.worker.build_worker import build_worker
 
 _DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
-"""The loss kind for each ``--loss``; ``mean``: a mean or the like of a worker's part of the
-batch."""
+"""The loss kind for each ``--loss``; ``mean``: any function of a worker's part of the batch."""
 
 
 class Adoption:
@@ -183,9 +182,9 @@ class Adoption:
             return None
         if self._chosen.resume is not None:
             raise InputError(
-                "the script makes its batches itself, so where its loop was cannot be found again",
-                "Start a new run; a script that loads a checkpoint itself can go on from that of "
-                "the run's folder.",
+                "the script makes its batches itself, so its place in the loop cannot be restored",
+                "Start a new run; a script that loads checkpoints itself can continue from the "
+                "one in the run's folder.",
             )
         self._training = self._join(
             "batches of its own making", self._models(optimizers), optimizers, None, None

@@ -2,7 +2,8 @@
 schedulers, scalers and averaged copies that are saved and resumed with them.
 
 A resumed script runs from its start, and gets no batches in the epochs before the checkpoint. Its
-schedulers advance meanwhile, so their state is then replaced by the saved one."""
+schedulers advance meanwhile, so their state is then replaced by the saved one.
+"""
 
 from __future__ import annotations
 
@@ -118,8 +119,7 @@ def describe(
 
 
 def stray_step(optimizer: torch.optim.Optimizer, *, inside: bool) -> InputError:
-    """Make the error for a step that cannot be shared out; ``inside``: it is in the loop over a
-    loader."""
+    """Make the error for a step that cannot be shared out; ``inside``: in a loader's loop."""
     if inside:
         return InputError(
             f"the script made an optimizer ({type(optimizer).__name__}) inside the loop over its "
@@ -177,7 +177,7 @@ def advice_on_skipped(error: BaseException) -> str:
         "\nThe resumed script skips the epochs before its checkpoint: its loop over the data has "
         "no batch there, and sets none of its variables.\n"
         "hint: Give the variable a value before the loop, such as loss = None, and use it only if "
-        "it has another one.\n"
+        "it has another value.\n"
     )
 
 

@@ -1,7 +1,8 @@
 """Shares out one pass over the script's own ``DataLoader``: its samples in its own order.
 
 Inside a pass, the script's own generators have the states that they would have in one process, even
-if the script draws from them as well (evaluates on the same loader)."""
+if the script draws from them as well (evaluates on the same loader).
+"""
 
 from __future__ import annotations
 

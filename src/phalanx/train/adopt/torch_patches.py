@@ -1,7 +1,7 @@
 """Patches torch before an adopted script begins; after an explicit join the patches do nothing.
 
-Each hook depends on the calling thread: for threads that read data, or belong to no worker, torch
-works as usual."""
+Hooks depend on the thread: for those that read data, or belong to no worker, torch is as usual.
+"""
 
 from __future__ import annotations
 

@@ -99,8 +99,7 @@ def write_best(folder: Path, best: BestRecord, steps: Steps = unwatched) -> None
 
 
 def prune(folder: Path, keep: int, upto: int, steps: Steps = unwatched) -> None:
-    """Remove all checkpoints but the newest ``keep``, the best, and the newest with finite weights;
-    ``upto`` is that of ``sweep``."""
+    """Remove all but the newest ``keep``, the best, and the newest finite one; see ``sweep``."""
     steps("prune")
     sweep(folder, upto, steps)
     there = numbers(folder)

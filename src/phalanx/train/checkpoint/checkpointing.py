@@ -133,7 +133,7 @@ class Checkpointer:
         self._after_epoch = self._stopwatch.epoch
 
     def _may_wait(self, current: Pass) -> bool:
-        """Whether to skip this checkpoint for now: never the first, the last, or a possible
+        """Whether to skip this checkpoint: never the first, the last, or one that may be the
         best."""
         last, watched = self._schedule.epochs, self._trained.best.name
         young = self._saved and self._timer.age < self._settings.checkpoint_gap
@@ -222,8 +222,7 @@ class Checkpointer:
             self._writer.close()
 
     def _tell(self) -> None:
-        """Report a checkpoint that could not be written, without ending the training. Only the 1st,
-        2nd, 4th, 8th and so on are reported."""
+        """Print why a checkpoint was not written; only for the 1st, 2nd, 4th, 8th … problem."""
         assert self._writer is not None
         problem = self._writer.problem
         if problem is None or problem == self._told:

@@ -1,7 +1,8 @@
 """Turns what a script asks to be saved with its run, and random generators, into plain values.
 
 A scheduler's ``state_dict()`` holds numbers, texts, lists and dictionaries, sometimes tensors.
-Tensors are stored with the model's, the rest in the manifest; another type is refused by name."""
+Tensors are stored with the model's, the rest in the manifest; another type is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,7 @@ from phalanx.core.errors import InputError
 
 TENSOR, PAIRS = "__tensor__", "__pairs__"
 ORDER, WHOLE = "order", "whole"
-"""``ORDER`` is the key of an ``OrderState``; ``WHOLE``, in it: whether workers saw whole
-batches."""
+"""The key of an ``OrderState``, and the one in it for whether workers saw whole batches."""
 
 
 class Keeper(Protocol):

@@ -2,7 +2,8 @@
 That worker may send it on to a second machine, so that it survives the loss of the first one.
 
 A parcel is one message: the checkpoint's number and the file's checksum, then the file's bytes. A
-worker that cannot make its part sends a parcel without a checksum."""
+worker that cannot make its part sends a parcel without a checksum.
+"""
 
 from __future__ import annotations
 

@@ -41,8 +41,7 @@ class Resumed:
 
     @property
     def training(self) -> int:
-        """The number of the training in which the checkpoint was taken; earlier ones are done
-        again."""
+        """The number of the checkpoint's training in the script; earlier ones are done again."""
         return _count(self.manifest.other.get("training"), 0)
 
     @property
@@ -56,8 +55,7 @@ class Resumed:
 
     @property
     def best(self) -> BestSoFar | None:
-        """The best value so far; ``None`` if it cannot be compared with, such as an infinite
-        loss."""
+        """The best value so far; ``None`` for one that allows no comparison: an infinite loss."""
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(self.manifest.other.get("best"), BestSoFar)
         return None
@@ -79,8 +77,7 @@ class Resumed:
         return []
 
     def unfreeze(self, models: Sequence[nn.Module]) -> None:
-        """Unfreeze the parameters that the script unfroze before the checkpoint, in skipped
-        epochs."""
+        """Unfreeze what the script had unfrozen before the checkpoint, in epochs now skipped."""
         flats = (flat for optimizer in self.manifest.optimizers for flat in optimizer.layouts)
         saved = {name for flat in flats for place in flat.places for name in place.names}
         names = names_of(models)
@@ -126,8 +123,7 @@ class Resumed:
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """Report errors of the ``with`` block as a damaged checkpoint: its checksums may be
-        right."""
+        """Report errors of the ``with`` block as damage, which checksums need not show."""
         try:
             yield
         except (LookupError, ValueError, TypeError, RuntimeError) as error:

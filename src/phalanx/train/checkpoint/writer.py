@@ -2,7 +2,8 @@
 rest.
 
 A checkpoint grows in a hidden folder. It gets its name when all parts and the manifest are on the
-disk, so the newest named checkpoint is whole, whenever a worker may end."""
+disk, so the newest named checkpoint is whole, whenever a worker may end.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +64,7 @@ class _Job:
 
 class Writer:
     """Writes checkpoints, one writer per worker. All writers are made before any writes, because
-    the first worker's removes leftovers. ``problem`` is the last failure; none is raised in
-    training."""
+    the first worker's removes leftovers. ``problem`` is the last failure: none is raised."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class Writer:
             self.problem = f"old checkpoints could not be removed: {_why(error)}"
 
     def _give_up(self, number: int) -> None:
-        """Give up a checkpoint: the first worker removes it, another worker tells the first not to
+        """Give up a checkpoint: the first worker removes it, another tells the first not to
         wait."""
         with contextlib.suppress(Exception):
             if self._is_far:

@@ -2,7 +2,8 @@
 
 In lockstep all workers see the same at each rendezvous and decide the same. Where workers run
 freely the first one decides for all: it writes shares into shared cells, and cuts the counter of
-samples so that every worker takes the directive that it has posted."""
+samples so that every worker takes the directive that it has posted.
+"""
 
 from __future__ import annotations
 
@@ -92,8 +93,7 @@ class Control(DirectiveTaker):
         """Announce ``intent`` to the workers that step together. In lockstep this also compares
         their optimizers' settings and ``batch_end``, where their batch ends in the pass."""
         if active.lockstep:
-            # The settings' digest is a whole number of 32 bits, to which a fraction of 16 bits can
-            # be added.
+            # The settings' digest is a whole number of 32 bits: a fraction of 16 bits fits in.
             batch = batch_end * 40_503 % 65_536 / 65_536
             active.rendezvous.options = self._digest.digest() + batch
         active.rendezvous.announce(intent)

@@ -1,8 +1,9 @@
 """Defines directives, which all workers carry out at the same place in the data.
 
 A directive changes how all workers train (another strategy, a checkpoint). The first worker posts
-it; in lockstep the others see its number at their next rendezvous, free-running ones notice it when
-there are no more samples to claim."""
+it; in lockstep the others see its number at their next rendezvous, free-running ones when no
+samples are left.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Otherwise, if a script took another path on one worker, barriers of different kinds would pair up,
 and gradients mix with evaluations, or workers wait for ever. A rendezvous also serves common
-decisions: all members see the same figures and the same newest directive."""
+decisions: all members see the same figures and the same newest directive.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +21,13 @@ from phalanx.sync.arena.arena import Arena, SubsetBarrier
 EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -8, -1)
 UNFREEZE, LOAD, GATHER, WRITE, DECIDE, BEGIN_PASS, END_PASS = range(-8, -15, -1)
 READ = -100
-"""From this number down: the worker reads gradients of the optimizer ``READ - intent``."""
+"""From this number down: the worker reads gradients of optimizer ``READ - intent``."""
 CLIP = -5_000
-"""From this number down: the worker clips gradients of the optimizer ``CLIP - intent``."""
+"""From this number down: the worker clips gradients of optimizer ``CLIP - intent``."""
 LEFT = -10_000
 """From this number down: the worker left its pass over the data after ``LEFT - intent`` samples."""
 AGREED = 1 << 16
-"""From this number up: the worker steps with optimizer ``intent - AGREED`` and its agreed
-gradient."""
+"""From this number up: a step with the agreed gradient of optimizer ``intent - AGREED``."""
 _WORDS = {
     EVALUATE: "evaluates",
     EPOCH_DONE: "ends its epoch",
@@ -104,9 +104,9 @@ class Rendezvous:
             if all(int(option) == int(options[0]) for option in options):
                 raise InputError(
                     f"worker {present[0]} and worker {other} step with parts of different batches: "
-                    "one of them has passed over a batch",
-                    "Leave out a batch on all workers or on none: a condition on its data or its "
-                    "loss is of each worker's part.",
+                    "one of them has left out a batch",
+                    "Leave out a batch on all workers or on none: a condition on data or loss "
+                    "depends on each worker's part of the batch.",
                 )
             raise InputError(
                 f"the learning rates or other settings of the optimizers differ between worker "

@@ -2,7 +2,8 @@
 
 Under real time a worker of speed 0.25 sleeps three times as long as it computed. In scripted time
 (threads) real time does not count: a step's time follows from its number of samples, with a little
-noise from the seed, so that a run repeats exactly."""
+noise from the seed, so that a run repeats exactly.
+"""
 
 from __future__ import annotations
 

@@ -57,8 +57,7 @@ class Engine:
     rank = 0
     workers = 1
     copies, copy = 1, 0
-    """The number of workers that run the script on the same whole batches, and this worker's
-    index."""
+    """How many workers run the script on the same whole batches, and this worker's index."""
     lockstep = True
     background = True
     """Whether other threads may read ahead for this worker."""
@@ -161,8 +160,7 @@ class Engine:
         """Wait, in an adopted script, until all workers have come to this pass."""
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
-        """Enter ``phase``; if that is a switch, return the time when the last worker arrived, its
-        own updates and evaluations done."""
+        """Enter ``phase``; if that is a switch, return the time when the last worker arrived."""
         return None
 
     def capture(self) -> Captured:

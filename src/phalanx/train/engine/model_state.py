@@ -32,8 +32,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Captured:
-    """A state: what is common to all workers (on the first one), and what is this worker's
-    alone."""
+    """A state: what is common to all workers (on the first one), and this worker's own part."""
 
     shared: State
     private: State
@@ -82,8 +81,7 @@ class ModelState:
         return Captured(shared | named_buffers(self._models, device), {})
 
     def restore(self, shared: State, private: State | None) -> None:
-        """Restore what was captured; ``private`` is ``None`` if it is another worker's.
-        Collective."""
+        """Restore what was captured; ``private``: this worker's, or ``None``. Collective."""
         for i, replica in enumerate(self.replicas):
             import_alone(replica, _part_of(shared, f"o{i}."))
         load_buffers(self._models, shared)

@@ -1,5 +1,4 @@
-"""Decides which samples this worker reads: its part of each batch in lockstep, else what it
-claims."""
+"""Decides which samples this worker reads: parts of batches in lockstep, else what it claims."""
 
 from __future__ import annotations
 

@@ -141,7 +141,8 @@ class WrittenWeights:
     worker's copy becomes the weights of all. Into shared memory all of them would write the same
     change: that is refused. To find changes, copies are compared as a whole, since workers have
     them if the script's source writes into weights; shared memory by torch's count of writes, and
-    by one value of each parameter."""
+    by one value of each parameter.
+    """
 
     def __init__(
         self,

@@ -126,8 +126,7 @@ class SharedEngine(ArenaEngine):
         return self._arena.lost
 
     def _survives(self, lost: LostWorker) -> bool:
-        """Go on without a lost worker, or return ``False``: in lockstep, in teams, with shared
-        memory."""
+        """Go on without a lost worker, or return ``False``: in lockstep, teams, shared memory."""
         hosts, active = self._arena.hosts, self._phases.current
         beside = not self._arena.scripted if hosts is None else lost.rank in hosts.here
         if active.lockstep or active.grouped or beside:

@@ -50,8 +50,8 @@ class VirtualWork(SpeedEmulation):
             self._time.hub.lose(self._time.rank, how)
             raise MachineError(
                 how,
-                "Under async, ssp and dssp the others go on without any but worker 0; a real run "
-                "of another strategy goes on from its last checkpoint.",
+                "Under async, ssp and dssp the others go on, unless worker 0 is lost; a real run "
+                "of another strategy continues from its last checkpoint.",
             )
         taken = self._me.fixed + self._me.each * samples
         if self._spread:  # a factor with a mean of 1

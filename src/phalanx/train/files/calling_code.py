@@ -1,7 +1,8 @@
 """Finds out who calls: the script, a library, or Phalanx.
 
 The newest frame decides, but the standard library, and libraries that write where they are asked
-to, count as the code that called them."""
+to, count as the code that called them.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Knows which files are the script's, and which of them the first worker has made in this run.
 
 Those files are hidden from other workers on the same machine: they may execute the same lines a
-little later, and a script that finds its own output may refuse to begin, or continue from it."""
+little later, and might stop at the script's output, or continue from it.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +33,7 @@ class ScriptFiles:
         self._own.add(os.path.abspath(path))  # noqa: PTH100
 
     def name_of(self, path: Any) -> str | None:
-        """Return a path's absolute name; ``None`` if it is no file, or this worker's temporary
-        one."""
+        """Return a path's absolute name; ``None`` for no file, or a temporary one."""
         if not isinstance(path, str | PurePath) or not str(path):
             return None
         name = os.path.abspath(path)  # noqa: PTH100
@@ -170,8 +170,7 @@ class PrivateFiles(ScriptFiles):
 
     def read(self, path: Any) -> Any:
         """Return what to read in place of ``path``: this worker's copy, or the real file, even one
-        that the first worker has made: it may have saved where this worker, by its own loss, has
-        not."""
+        that the first worker has made: by its own loss, this one may not have saved."""
         name = self.name_of(path)
         if name is None:
             return path
@@ -189,8 +188,8 @@ class PrivateFiles(ScriptFiles):
     # -- changing ----------------------------------------------------------------------------
 
     def written(self, path: Any, keep: bool = False) -> Any:
-        """Return what to write in place of ``path``; with ``keep`` that begins as a copy of
-        ``path``."""
+        """Return what to write in place of ``path``; with ``keep`` it is a copy of ``path`` at
+        first."""
         name = self.name_of(path)
         if name is None:
             return path

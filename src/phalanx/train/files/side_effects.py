@@ -4,8 +4,9 @@ Each worker executes the whole script, which also saves, logs and makes folders.
 files are the real ones. Another worker writes into a private folder, which is removed at the end,
 and reads from there what it has written. This is done in Python's own functions: files of processes
 that the script starts, and files that a library opens in native code (but for those listed here),
-are written as usual. So are a library's own files, such as downloads and caches, outside of folders
-that the script has made."""
+are written as usual. So are a library's own files (downloads, caches) outside of folders that the
+script has made.
+"""
 
 from __future__ import annotations
 

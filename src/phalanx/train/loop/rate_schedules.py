@@ -2,7 +2,8 @@
 
 In one process a script calls ``scheduler.step()`` once per batch. A free-running worker has more or
 fewer batches of its own: a schedule made for the number of batches would overrun, and the workers'
-rates would drift apart. In lockstep every worker has every batch."""
+rates would drift apart. In lockstep every worker has every batch.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +28,7 @@ class RateSchedules:
     def __init__(self, engine: Engine, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._engine, self._optimizers = engine, list(optimizers)
         self._counts: dict[LRScheduler, list[int]] = {}
-        """How often the script asked to advance each scheduler inside a pass, and how often it was
-        advanced."""
+        """How often the script asked each scheduler to advance in a pass, and how often it did."""
         self.batches = self._before = 0
         """The number of this worker's own batches, and of global batches in earlier passes."""
         self._pass: Pass | None = None

@@ -2,7 +2,8 @@
 it.
 
 No worker waits: each compares with the workers that came before it, so the last one compares with
-all. A set is identified by its place in the script."""
+all. A set is identified by its place in the script.
+"""
 
 from __future__ import annotations
 

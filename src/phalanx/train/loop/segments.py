@@ -103,8 +103,7 @@ class Segments:
         engine.rest()
 
     def _loaded(self, current: Pass, found: Iterator[Lease]) -> Source:
-        # Claim few leases ahead, as other workers wait for those; in scripted time nothing reads
-        # ahead.
+        # Claim few ahead, as other workers wait for them; in scripted time nothing reads ahead.
         ahead = (2 if self._engine.lockstep else 1) if self._engine.background else 0
         device = torch.device("cpu") if current.adopted else self._parts.environment.device
         channels_last = self._parts.precision in AUTOCASTS

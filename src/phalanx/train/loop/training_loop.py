@@ -244,7 +244,7 @@ class TrainingLoop:
             yield batch
             if self._passes != current.number + 1:
                 raise InputError(
-                    "run.batches was called again before its last pass was over",
+                    "run.batches was called again before its previous pass was over",
                     "Make one pass after the other; for two sets in one step, give one Dataset "
                     "that has both.",
                 )

@@ -62,8 +62,7 @@ class Profiling(Stopwatch):
         self._first_step: float | None = None
         self._pass_ended: float | None = None
         self._evaluation = self._not_evaluated = 0.0
-        """The seconds of an evaluation, and the estimated seconds of its batches that were left
-        out."""
+        """Seconds of an evaluation, and the estimated seconds of batches that it left out."""
         self._of_pass = self._given = self._whole = 0
         """Samples of the script's pass, of those given, and of a whole batch."""
         self._ended = False
@@ -256,8 +255,7 @@ class _ProfilingLeases(SampleLeases):
         return self._some(segment, fixed)
 
     def _some(self, segment: Segment, fixed: bool) -> Iterator[Lease]:
-        """Yield leases as long as the script takes steps. With ``fixed``, a pass has only one
-        size."""
+        """Yield leases as long as the script takes steps. With ``fixed``, a pass has one size."""
         position, first, updates = segment.start, self._trial.wanted, self._trial.updates
         while not self._trial.over and not (fixed and self._trial.wanted != first):
             size = min(self._trial.wanted, segment.end - segment.start)

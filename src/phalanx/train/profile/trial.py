@@ -192,8 +192,7 @@ def _variation(blocks: Sequence[Block]) -> float:
 def _error(
     computing: Mapping[int, Sequence[float]], points: Mapping[int, float], fixed: float, each: float
 ) -> float:
-    """Return the relative error, from the spread of each size's blocks and their distance to the
-    line."""
+    """Return the relative error, from each size's spread of blocks and distance to the line."""
     spreads = [
         2.0 * statistics.stdev(means) / math.sqrt(len(means)) / points[samples]
         for samples, means in computing.items()

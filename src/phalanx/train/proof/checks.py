@@ -31,11 +31,12 @@ _SHARE = 0.02
 _LOCKSTEP = ("allreduce", "bsp")
 _WHOLE = (
     "; something in the script is random on each worker, or depends on the time. With --workers 1 "
-    "it trains as alone"
+    "it trains as one process does"
 )
 _PARTS = (
-    "Each worker sees its part of a batch, and something means more than a part to the script: run "
-    "it with --view whole, or declare its loss, --loss mean or sum. --check off trains it as it is."
+    "Each worker sees its part of a batch, and the script computes something over whole batches: "
+    "run it with --view whole, or declare its loss, --loss mean or sum. --check off trains it "
+    "as it is."
 )
 
 
@@ -80,8 +81,7 @@ class Checks:
         """The state of torch's generator when the child was last given a batch."""
         self._due_at = self._steps = self._heard = 0
         self.due = 0
-        """Steps that a child is to take alone, beginning at the script's next batch; 0: no check is
-        due."""
+        """The steps of a check that begins at the script's next batch; 0: no check is due."""
 
     def before_joining(self) -> bool:
         """Whether this worker can be forked: no GPU survives that, and a child would share the
@@ -144,8 +144,7 @@ class Checks:
         return False
 
     def _has_time(self) -> bool:
-        """Wait for the previous check while there is time; return whether there is time for
-        another."""
+        """Wait for the previous check while there is time; return whether time is left."""
         now, proof = time.monotonic(), self._proof
         most = max(SECONDS, _SHARE * (now - self._began))
         if proof is not None:
@@ -228,8 +227,7 @@ class Checks:
         self._parts.figures.say_once(line if heard.holds else line + _WHOLE)
 
     def end(self, *, broken: bool) -> None:
-        """End the checks, and the process if it is a child. Collective, unless training is
-        ``broken``."""
+        """End the checks, and the process if it is a child. Collective, unless ``broken``."""
         proof, self._proof = self._proof, None
         if self.is_child and proof is not None:
             proof.end_alone()
@@ -264,8 +262,8 @@ class CheckPlan:
         """The number of steps after which the next or present check begins."""
 
     def length(self, step: int) -> int:
-        """Return the length of the check that begins after ``step`` steps, or 0; ``step`` may only
-        grow."""
+        """Return the length of the check that begins after ``step`` steps, which only grow; or
+        0."""
         while self._first and self.begins < step:
             self.begins += 2 * self._first + int((self.begins + 8) * self._random.uniform(0.3, 1.0))
         if self.begins != step:

@@ -101,8 +101,7 @@ def _become_child(seconds: float) -> None:
 
 
 def open_files_anew() -> None:
-    """Open files anew: a child shares a file's position with the worker, and must not move it if a
-    data set reads from the file."""
+    """Open files anew: a child must not move the worker's position in a file of a data set."""
     for link in list(Path("/proc/self/fd").iterdir()):
         number = int(link.name)
         with suppress(OSError):

@@ -1,8 +1,9 @@
 """Finds out whether several workers train as one process does, by some steps of a training.
 
 A forked child of the second worker, with files of its own, continues the script alone for some
-steps, as plain Python would. Weights and learning rates after each of its steps are compared with
-those of the workers."""
+steps, as plain Python would. Weights and learning rates are compared with those of the workers
+after each step.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +29,7 @@ PATIENCE = 4 * SECONDS
 _VALUES = 256
 """How many values of each parameter are compared."""
 _TOLERANCE, _OTHERWISE = 1e-6, 2e-2
-"""The most distance of weights from those of one process, as a fraction of their movement: in
-float64, and in other types."""
+"""The most distance from one process's weights, by their movement: in float64, and otherwise."""
 _STILL = 1e-7
 """Weights that have moved by less than this fraction of their size have not been trained."""
 _DONE = 1.0
@@ -54,8 +54,8 @@ class Verdict:
     def words(self, names: Sequence[str]) -> str:
         if self.kind == FAILED:
             return (
-                "not checked against one process: none could go on alone (it failed, or has a GPU "
-                "or connections, which are lost in a fork)"
+                "not checked against one process: no child could train alone (it failed, or the "
+                "worker has a GPU or connections, which are lost in a fork)"
             )
         if self.kind == NOISE and not self.steps:
             return (
@@ -82,8 +82,7 @@ class Proof:
     def __init__(
         self, optimizers: Sequence[torch.optim.Optimizer], length: int, before: int = 0
     ) -> None:
-        """Prepare to compare ``length`` steps, which come after ``before`` steps of the
-        training."""
+        """Prepare to compare ``length`` steps, after ``before`` steps of the training."""
         self._length, self.before = length, before
         self._optimizers = list(optimizers)
         self._parameters = parameters_of(optimizers)

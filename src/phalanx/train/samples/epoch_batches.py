@@ -38,8 +38,7 @@ class Pass:
     fixed: bool = False
     """Whether each worker reads the same columns of each batch."""
     adopted: bool = False
-    """Whether the order is that of the script's own loader; the script then moves batches
-    itself."""
+    """Whether the order is the script's own loader's; the script then moves batches itself."""
     lanes: PassLanes | None = None
     """The lanes of the pass, if its data come in blocks."""
     counted: bool = False

@@ -2,7 +2,8 @@
 
 Between machines workers write down here what they claim, and whether they still hold samples of a
 ticket. The store decides what a lost worker has trained (see ``Strategy.fence``): the rest stays in
-its row, for the first worker that comes to the end of the ticket."""
+its row, for the first worker that comes to the end of the ticket.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +28,7 @@ Fence = Callable[[int], Applied | None]
 
 
 class OutstandingLeases:
-    """The shared record: each worker writes its own row, and under the lock those of lost
-    workers."""
+    """The shared record: each worker writes its own row, and lost workers' under the lock."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena, workers = arena, arena.workers
@@ -129,8 +129,7 @@ class OutstandingLeases:
         return [r for r in lost if self._rows[r, _COUNT] and not self._rows[r, _SETTLED]]
 
     def _settle(self, rank: int, applied: Applied | None) -> SettledSamples | None:
-        """Settle a lost worker's samples by what the store has ``applied``; ``None`` if that is
-        done."""
+        """Settle a lost worker's samples by what the store has ``applied``; ``None``: they are."""
         with self._arena.lock(Locks.CLAIMS):
             row = self._rows[rank]
             if row[_SETTLED]:

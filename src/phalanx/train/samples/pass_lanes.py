@@ -1,7 +1,8 @@
 """The lanes of one pass over blocks, as one worker follows them.
 
 In lockstep every worker computes what all workers take, without messages, so all know the same.
-Where workers claim rows, the lanes are in shared memory meanwhile (see ``SharedLeases``)."""
+Where workers claim rows, the lanes are in shared memory meanwhile (see ``SharedLeases``).
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ KEPT = 16
 def check_order(same: bool) -> None:
     if not same:
         raise InputError(
-            "the data are not read as when the checkpoint was saved, in the middle of an epoch",
-            "Give the same files, by= and window= as then.",
+            "the checkpoint is of the middle of an epoch, whose data were read in another way",
+            "Give the same files, by= and window= as in the run that saved it.",
         )
 
 
@@ -98,8 +99,7 @@ class PassLanes:
         return replace(self._lanes.export_state(), order=self._order.digest)
 
     def go_to(self, position: int) -> None:
-        """Put the lanes back to where ``position`` samples of the pass were used: undo reading
-        ahead."""
+        """Put the lanes back to ``position``, in samples of the pass: undo reading ahead."""
         for reached, cells in self._batches:
             if reached == position:
                 self._lanes.cells[:] = cells
@@ -114,8 +114,7 @@ class PassLanes:
             self._batches.clear()
 
     def rows(self, lease: Lease) -> Tensor:
-        """Return the places of a lease's rows; in lockstep to be called once per lease, in
-        order."""
+        """Return the places of a lease's rows; in lockstep, call it once per lease, in order."""
         mine = [(lease.start, lease.end)]
         if lease.ends:
             parts = [

@@ -1,7 +1,8 @@
 """The schedule of a training: says which segment of the data comes next, under which phase.
 
-A pass is cut into segments where a phase of the strategy ends, shares change, or a directive is
-carried out (another strategy, a checkpoint). All workers have the same segments."""
+A pass is cut into segments, the same on all workers, where a phase of the strategy ends, shares
+change, or a directive is carried out.
+"""
 
 from __future__ import annotations
 

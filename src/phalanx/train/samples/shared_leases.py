@@ -94,8 +94,7 @@ class SharedLeases:
 
     def reach(self, ticket: int, segment: Segment, start: int, batch: int) -> int:
         """Return the position up to which this worker, now at ``start``, may train before it asks
-        again, if all take a part of each batch. After a cut, all workers end where the farthest one
-        is."""
+        again, if all take a part of each batch. After a cut, all end where the farthest is."""
         ahead = 1 if self.given is None else AHEAD
         with self._arena.lock(Locks.CLAIMS):
             counter = self._counter()

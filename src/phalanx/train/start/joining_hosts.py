@@ -66,8 +66,7 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
     path, pool = None if ours else variables.get(names.POOL), None
     links = _told_links(variables) if ours else {}
     if path:
-        # Imported here: most workers read no blueprint, and this import takes as long as all
-        # others.
+        # Most workers read no blueprint, and this import takes as long as all others.
         from phalanx.pool.blueprint import read_blueprint
 
         pool, probe = read_blueprint(Path(path)), read_probe(Path(path))

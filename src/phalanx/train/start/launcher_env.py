@@ -1,8 +1,8 @@
 """Finds the process's place in a run that a cluster's own launcher started, and where all meet.
 
 Each launcher (torchrun, Open MPI's mpirun, Slurm's srun, or a person) sets variables of its own;
-this module maps them to one :class:`Seat`, or to one clear error. It connects to nothing, and asks
-nothing of the machine."""
+this module maps them to one :class:`Seat`, or one clear error, and connects to nothing.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class Seat:
 
 
 def seat_of(variables: Mapping[str, str], hostname: str) -> Seat | None:
-    """Return the seat of ``variables``; ``None`` for a process alone, or of Phalanx's own
-    launcher."""
+    """Return the seat of ``variables``; ``None`` without a launcher, or under Phalanx's."""
     if settings.RANK in variables:
         return None
     found = Variables(variables)
@@ -205,7 +204,7 @@ def tasks_by_node(name: str, text: str) -> list[int]:
         found = _COUNT.fullmatch(part.strip())
         times = int(found[2] or 1) if found else 0
         if found is None or len(counts) + times > MOST_PROCESSES:
-            raise InputError(f"{name} cannot be read: '{text[:40]}'", "Slurm writes it so: 2(x3),1")
+            raise InputError(f"{name} cannot be read: '{text[:40]}'", "Slurm's form is 2(x3),1")
         counts += [int(found[1])] * times
     return counts
 
@@ -258,8 +257,7 @@ def numbers_of(found: Variables, process: str, processes: str) -> Numbers:
 
 
 def meeting_of(found: Variables, address: str, port: int | None, wanted: str) -> tuple[str, int]:
-    """Return the address and port of process 0; ``PHALANX_MEET`` and ``PHALANX_PORT`` come
-    first."""
+    """Return process 0's address and port: ``PHALANX_MEET`` and ``PHALANX_PORT``, if set."""
     told = found.text(hosts.MEET)
     if told:
         address, told_port = _split(told)

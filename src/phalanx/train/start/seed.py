@@ -7,7 +7,8 @@ over the ranks share one stream again: a script may train several times.
 In one process, an adopted script has one stream of torch's numbers, for the order of samples,
 dropout, and the next model's weights. A worker draws from a stream of its own inside a pass over
 its training data, and outside from the one that all workers have in common. Python's and NumPy's
-numbers stay common: what a script decides by them, it decides for the whole batch."""
+numbers stay common: what a script decides by them, it decides for the whole batch.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +81,7 @@ class Streams(CommonSeed):
         """The common stream, while the worker draws from its own."""
         self._own: torch.Tensor | None = None
         self._forks: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """Both streams before each seeding of torch by the script, which may restore what was
-        before."""
+        """Both streams before each seeding of torch by the script, which may restore them."""
 
     def own(self, rank: int) -> None:
         """Give this worker a stream of its own in each pass from now on."""

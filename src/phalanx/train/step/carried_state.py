@@ -1,7 +1,8 @@
 """Finds a state that the script carries from one batch to the next, such as that of an LSTM.
 
 The state belongs to the samples that it was computed from: a worker has to read the same columns of
-each global batch, or it would continue the text of another worker."""
+each global batch, or it would continue the text of another worker.
+"""
 
 from __future__ import annotations
 

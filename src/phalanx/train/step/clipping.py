@@ -2,8 +2,9 @@
 
 Reading the gradients instead would bring the whole sum back to every worker, and on a GPU to its
 memory. Each worker keeps the slices that it has summed for the step, and multiplies its own
-gradients by the same factor: a script may then read or change gradients, and the result is right,
-but the step exchanges them again."""
+gradients by the same factor: the script may still read or change gradients; the step then exchanges
+them.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ class Clipping:
 
     @torch.no_grad()
     def clip(self, parameters: list[Tensor], limit: float) -> Tensor | None:
-        """Limit the norm of one optimizer's gradients; return the norm, or ``None`` to leave it to
-        torch."""
+        """Limit the norm of one optimizer's gradients; return it, or ``None``: torch has to do
+        it."""
         if self._ours or self._engine.parties == 1 or self._weight.loss_scale.scaler is not None:
             return None
         index = self._index(parameters)
@@ -60,8 +61,8 @@ class Clipping:
         return torch.tensor(norm, dtype=like.dtype, device=like.device)
 
     def stands(self, index: int) -> bool:
-        """Whether optimizer ``index`` can step with the clipped sums, because its gradients have
-        not changed since."""
+        """Whether optimizer ``index`` can step with the clipped sums: its gradients are
+        unchanged."""
         if index not in self.clipped:
             return False
         known, now = self.clipped.pop(index), self._gradients(index)

@@ -2,8 +2,8 @@
 
 ``scaler.step(optimizer)`` checks this worker's gradients alone, and would then step alone. For an
 optimizer that joined it becomes a common step: gradients are unscaled before they are exchanged,
-and all workers that step together report the same result to their scalers, so that their scales
-stay equal."""
+and all workers that step together report the same to their scalers, so that scales stay equal.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ business.
 ``.grad`` is not changed for that between ``backward`` and ``step``: gradients are multiplied where
 they are copied out. Only when a batch has another scale than the one before, accumulated gradients
 are converted. The loss scale of float16 is one more factor, so that gradients that are sent early
-to other hosts have the scale of the step."""
+to other hosts have the scale of the step.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +86,7 @@ class GradientWeight:
         self._by_samples = list(self._scales), self._weight
 
     def count_sums(self, engine: Engine) -> bool:
-        """Count losses as sums, as the first loss was one; return whether the scales have
-        changed."""
+        """Count losses as sums, like the first loss; return whether the scales have changed."""
         if self._sums or self._in_hand is None:
             return False
         self._sums = True

@@ -1,7 +1,8 @@
 """Finds what a loss is over its batch (a mean, a sum, a weighted mean), from its graph.
 
 A gradient counts by its samples, which is right for a mean over samples. A sum over the batch, or a
-mean over something else (class weights, tokens that are not ignored), would silently be wrong."""
+mean over something else (class weights, tokens that are not ignored), would silently be wrong.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ class LossKind:
 
 
 def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
-    """Find the terms of ``error``, a loss over ``samples``; with fewer than ``least``, sums cannot
-    be seen."""
+    """Find the terms of ``error``, a loss over ``samples``; with fewer than ``least``, it sees no
+    sums."""
     found = LossKind()
     for node, divisors in _terms(error.grad_fn):
         name = _name(node)

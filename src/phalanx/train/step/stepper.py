@@ -78,8 +78,7 @@ class Stepper:
         self._fed = True
 
     def backward(self, error: Tensor) -> None:
-        """Do ``error.backward()``; the value of ``error`` becomes the training loss of the
-        report."""
+        """Do ``error.backward()``; the report shows the value of ``error`` as training loss."""
         if not self._fed:
             raise _unfed()
         if self._weight.loss_scale.scaler is not None:

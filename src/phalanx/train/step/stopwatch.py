@@ -96,8 +96,7 @@ class Stopwatch:
         self.batch_samples = samples
 
     def loss(self, error: Tensor, *, summed: bool = False) -> None:
-        """Add the loss of the present batch, a mean; a ``summed`` loss is divided by its
-        samples."""
+        """Add the loss of the present batch, a mean, or ``summed`` over the samples."""
         samples = self.batch_samples if self.loss_samples is None else self.loss_samples
         value = error.detach() / max(1, samples) if summed else error
         if value.is_cpu:  # reading it elsewhere would make the host wait
@@ -112,8 +111,7 @@ class Stopwatch:
         return any(not math.isfinite(float(value)) for value, _ in losses)
 
     def judged(self, timing: Timing) -> None:
-        """Count the losses of the oldest step; drop infinite ones if ``timing`` says it was
-        refused."""
+        """Count the losses of the oldest step; if it was refused, leave out infinite ones."""
         sums, losses = self._unjudged.popleft()
         for value, samples in losses:
             if timing.refused is not None and not math.isfinite(float(value)):
@@ -130,8 +128,7 @@ class Stopwatch:
         return self._samples, max(0.0, self.clock.now() - began)
 
     def agreed(self, began: float, timing: Timing) -> None:
-        """Record the end of a round of workers that train apart, whose exchange began at
-        ``began``."""
+        """Record the end of a round of training apart, whose exchange began at ``began``."""
         self.writer.rows.append((
             self.epoch, began, 0, 0.0, 0.0, timing.send, timing.wait,
             timing.reduce, timing.update, timing.settle, 0, None,

@@ -64,8 +64,7 @@ def build_worker(
     whole: bool = False,
 ) -> tuple[WorkerParts, TrainingLoop]:
     """Make a worker. Collective. ``trial`` does a step in a precision, to time it; ``seeds``:
-    common random states; ``notes``: reported first; ``compile``: the script's choice; ``whole``:
-    view."""
+    common random states; ``notes`` are reported first; ``compile``: the script's choice."""
     rank, chosen = environment.rank, environment.settings
     paths = environment.paths
     writer = EventWriter(paths.events_of(rank) if paths else None, rank)

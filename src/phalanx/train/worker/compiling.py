@@ -2,7 +2,8 @@
 
 A shape is compiled for when several batches in a row have it, for at most ``MOST_SHAPES`` shapes. A
 short last batch or an evaluation runs uncompiled, so that nothing is compiled over and over.
-``auto`` measures both, and keeps the faster."""
+``auto`` measures both, and keeps the faster.
+"""
 
 from __future__ import annotations
 
