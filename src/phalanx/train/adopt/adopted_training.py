@@ -183,7 +183,7 @@ class AdoptedTraining:
     def follow(self, drawn: Drawn, *, left: bool = False) -> None:
         """Give the script's own generators the states that one process has after this batch."""
         given = -(-self._loop.reached // drawn.batch)
-        if left:  # a resumed run needs it: it draws the whole order
+        if left:  # for a resumed run, which draws the whole order first
             self.order.left[self._passes] = given
         if isinstance(drawn, LoaderPass):
             drawn.own.give(given)

@@ -1,4 +1,4 @@
-"""``Adoption``: how one worker trains with others by a script that never calls Phalanx.
+"""``Adoption``: one worker's training with others, by a script that never calls Phalanx.
 
 Optimizers are remembered as they are made. When the script begins to go through a ``DataLoader``
 while its models train, the worker joins with the models that own the optimizers' parameters; the
@@ -127,7 +127,7 @@ class Adoption:
             idle = closure is None and all(get_grad(p) is None for p in parameters_of([optimizer]))
             if idle and training is not None:
                 return None  # without gradients there is nothing to do
-            # A profile is for several workers, so it refuses the same; such a loop may never end.
+            # A profile is for several workers, so it refuses this too; such a loop may never end.
             shared = self._workers > 1 or (self.profiles and training is None)
             if shared and not idle:
                 raise stray_step(optimizer, inside=training is not None and training.awaits_step)

@@ -1,7 +1,7 @@
 """``phalanx run --explain``: adoption that writes down what it finds, and ends at the first steps.
 
-One worker runs the script until each optimizer has stepped, and refuses what several would
-refuse.
+One worker runs the script until each of its optimizers has taken a step, and refuses what several
+workers would refuse.
 """
 
 from __future__ import annotations

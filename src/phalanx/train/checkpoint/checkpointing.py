@@ -133,8 +133,7 @@ class Checkpointer:
         self._after_epoch = self._stopwatch.epoch
 
     def _may_wait(self, current: Pass) -> bool:
-        """Whether to skip this checkpoint: never the first, the last, or one that may be the
-        best."""
+        """Whether to skip this checkpoint: never the first, the last, or a possible best."""
         last, watched = self._schedule.epochs, self._trained.best.name
         young = self._saved and self._timer.age < self._settings.checkpoint_gap
         return young and watched is None and last is not None and current.epoch + 1 < last

@@ -18,7 +18,7 @@ from phalanx.core.errors import InputError
 
 TENSOR, PAIRS = "__tensor__", "__pairs__"
 ORDER, WHOLE = "order", "whole"
-"""The key of an ``OrderState``, and the one in it for whether workers saw whole batches."""
+"""The key of an ``OrderState``; in it, the key for whether workers saw whole batches."""
 
 
 class Keeper(Protocol):

@@ -128,7 +128,7 @@ def _write(channel: Channel, label: Label, size: int, path: Path, steps: Steps) 
     except PeerLost as lost:
         raise _unreachable(lost) from None
     except OSError:
-        channel.skip(left)  # our disk failed, but the next message is to be found
+        channel.skip(left)  # our disk failed, but the next message begins after these bytes
         raise
     if digest.hexdigest() != label.sha256:
         raise NoParcel("sent a damaged part")

@@ -1,5 +1,4 @@
-"""Writes checkpoints while training goes on: every worker writes its part, the first one adds the
-rest.
+"""Writes checkpoints while training goes on: each worker writes a part, the first one the rest.
 
 A checkpoint grows in a hidden folder. It gets its name when all parts and the manifest are on the
 disk, so the newest named checkpoint is whole, whenever a worker may end.
@@ -278,8 +277,7 @@ class Writer:
             self.problem = f"old checkpoints could not be removed: {_why(error)}"
 
     def _give_up(self, number: int) -> None:
-        """Give up a checkpoint: the first worker removes it, another tells the first not to
-        wait."""
+        """Give up a checkpoint: the first worker removes it, others tell the first not to wait."""
         with contextlib.suppress(Exception):
             if self._is_far:
                 parcels.send_failure(self._far[0], number)

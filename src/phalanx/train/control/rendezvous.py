@@ -80,8 +80,8 @@ class Rendezvous:
         self.directive = 0
         """The number of the newest directive that this worker knows."""
         self.options = 0.0
-        """A digest of the settings of this worker's optimizers (learning rates and others), and as
-        its fraction one of the batch that the worker has a part of."""
+        """A digest of the settings of this worker's optimizers (learning rates and others), whose
+        fraction stands for the batch that the worker has a part of."""
 
     def announce(self, intent: int) -> None:
         self._count += 1

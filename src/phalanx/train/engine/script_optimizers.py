@@ -134,8 +134,7 @@ class SharedOptimizers(ScriptOptimizers):
 
 
 class WrittenWeights:
-    """Follows what a script itself writes into weights between steps: clipping, a rollback, a
-    decay.
+    """Follows what a script writes into weights between steps: clipping, a rollback, a decay.
 
     Workers that step together, each with a copy of the weights, write into their copies; the first
     worker's copy becomes the weights of all. Into shared memory all of them would write the same

@@ -170,7 +170,7 @@ class PrivateFiles(ScriptFiles):
 
     def read(self, path: Any) -> Any:
         """Return what to read in place of ``path``: this worker's copy, or the real file, even one
-        that the first worker has made: by its own loss, this one may not have saved."""
+        that the first worker has made: by its own loss, this worker may not have saved."""
         name = self.name_of(path)
         if name is None:
             return path
@@ -188,8 +188,7 @@ class PrivateFiles(ScriptFiles):
     # -- changing ----------------------------------------------------------------------------
 
     def written(self, path: Any, keep: bool = False) -> Any:
-        """Return what to write in place of ``path``; with ``keep`` it is a copy of ``path`` at
-        first."""
+        """Return what to write in place of ``path``; with ``keep``, a copy is made first."""
         name = self.name_of(path)
         if name is None:
             return path

@@ -1,8 +1,7 @@
-"""Checks that all workers have the same data: each shows a fingerprint of a set when it first uses
-it.
+"""Checks that all workers have the same data: each shows a fingerprint of a set at its first use.
 
-No worker waits: each compares with the workers that came before it, so the last one compares with
-all. A set is identified by its place in the script.
+No worker waits: each compares with the workers before it, so the last one compares with all. A set
+is identified by its place in the script.
 """
 
 from __future__ import annotations

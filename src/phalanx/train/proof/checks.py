@@ -262,8 +262,7 @@ class CheckPlan:
         """The number of steps after which the next or present check begins."""
 
     def length(self, step: int) -> int:
-        """Return the length of the check that begins after ``step`` steps, which only grow; or
-        0."""
+        """Return the length of the check that begins after ``step`` steps, or 0; asked in order."""
         while self._first and self.begins < step:
             self.begins += 2 * self._first + int((self.begins + 8) * self._random.uniform(0.3, 1.0))
         if self.begins != step:

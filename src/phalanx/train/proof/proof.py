@@ -29,7 +29,7 @@ PATIENCE = 4 * SECONDS
 _VALUES = 256
 """How many values of each parameter are compared."""
 _TOLERANCE, _OTHERWISE = 1e-6, 2e-2
-"""The most distance from one process's weights, by their movement: in float64, and otherwise."""
+"""The most distance from one process's weights, relative to their movement: float64, others."""
 _STILL = 1e-7
 """Weights that have moved by less than this fraction of their size have not been trained."""
 _DONE = 1.0

@@ -129,7 +129,8 @@ class OutstandingLeases:
         return [r for r in lost if self._rows[r, _COUNT] and not self._rows[r, _SETTLED]]
 
     def _settle(self, rank: int, applied: Applied | None) -> SettledSamples | None:
-        """Settle a lost worker's samples by what the store has ``applied``; ``None``: they are."""
+        """Settle a lost worker's samples by what the store ``applied``; ``None`` if settled
+        already."""
         with self._arena.lock(Locks.CLAIMS):
             row = self._rows[rank]
             if row[_SETTLED]:

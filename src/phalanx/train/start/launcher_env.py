@@ -257,7 +257,7 @@ def numbers_of(found: Variables, process: str, processes: str) -> Numbers:
 
 
 def meeting_of(found: Variables, address: str, port: int | None, wanted: str) -> tuple[str, int]:
-    """Return process 0's address and port: ``PHALANX_MEET`` and ``PHALANX_PORT``, if set."""
+    """Return process 0's address and port; ``PHALANX_MEET`` and ``PHALANX_PORT`` override them."""
     told = found.text(hosts.MEET)
     if told:
         address, told_port = _split(told)

@@ -134,7 +134,7 @@ def _of_machine(machine: Machine, addresses: Sequence[str], lookup: Lookup) -> s
 
 def _these(addresses: Iterable[str]) -> str:
     real = [a for a in addresses if not is_loopback(a) and not a.lower().startswith("fe80:")]
-    return f"This machine has {', '.join(real)}." if real else "It has loopback addresses only."
+    return f"This machine has {', '.join(real)}." if real else "This machine has loopback only."
 
 
 def _among(host: str, addresses: Iterable[str]) -> bool:

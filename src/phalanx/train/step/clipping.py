@@ -41,8 +41,7 @@ class Clipping:
 
     @torch.no_grad()
     def clip(self, parameters: list[Tensor], limit: float) -> Tensor | None:
-        """Limit the norm of one optimizer's gradients; return it, or ``None``: torch has to do
-        it."""
+        """Clip one optimizer's gradients; return their norm, or ``None`` to leave it to torch."""
         if self._ours or self._engine.parties == 1 or self._weight.loss_scale.scaler is not None:
             return None
         index = self._index(parameters)
@@ -61,8 +60,7 @@ class Clipping:
         return torch.tensor(norm, dtype=like.dtype, device=like.device)
 
     def stands(self, index: int) -> bool:
-        """Whether optimizer ``index`` can step with the clipped sums: its gradients are
-        unchanged."""
+        """Whether optimizer ``index`` can step with clipped sums: its gradients are unchanged."""
         if index not in self.clipped:
             return False
         known, now = self.clipped.pop(index), self._gradients(index)

@@ -49,7 +49,8 @@ class Scaling:
         nonfinite: NonFinite,
         own: GradScaler | None = None,
     ) -> None:
-        """Watch the optimizers; ``own``: the run's scaler, undone when gradients are copied."""
+        """Watch the optimizers; copying gradients removes the scale of ``own``, the run's
+        scaler."""
         self._optimizers, self._nonfinite, self.own = optimizers, nonfinite, own
         self.scalers: dict[int, GradScaler] = {}
         """The scaler with which each optimizer's steps were taken."""

@@ -53,8 +53,7 @@ class LossKind:
 
 
 def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
-    """Find the terms of ``error``, a loss over ``samples``; with fewer than ``least``, it sees no
-    sums."""
+    """Find the terms of ``error``, a loss over ``samples``; below ``least`` no sums are found."""
     found = LossKind()
     for node, divisors in _terms(error.grad_fn):
         name = _name(node)
@@ -148,7 +147,7 @@ def _terms(root: Any) -> Iterator[tuple[Any, _Divisors]]:
 
 
 def _is_of_one_number(node: Any, name: str) -> bool:
-    """Whether ``node`` is the mean or sum of one number, so that the number's node counts."""
+    """Whether ``node`` is the mean or sum of one number, so that the node below it counts."""
     reduces = name.startswith(("MeanBackward", "SumBackward"))
     return reduces and tuple(getattr(node, "_saved_self_sym_sizes", (0,))) == ()
 
