@@ -56,9 +56,9 @@ class Exchange:
         self, index: int, scale: float, weight: float, clip: float | None, *,
         agreed: bool = False, clipped: bool = False, judge: bool = False,
     ) -> Timing:  # fmt: skip
-        """Take a step of optimizer ``index``; ``agreed`` if all that take part have the agreed
-        gradient, ``clipped`` if they have their slices of it, ``judge`` if it has to be known at
-        once whether the step was refused."""
+        """Take a step of optimizer ``index``; ``agreed``: all workers that take part have the
+        agreed gradient; ``clipped``: they have their slices of it; ``judge``: the caller must know
+        at once whether the step was refused."""
         alone = self._alone[index] if judge or self._on_gpu is None else self._on_gpu
         return alone.exchange(scale, clip)
 
