@@ -1,4 +1,4 @@
-"""``python -m benchmarks keras``: plain ``fit`` of Keras on two workers, against one process.
+"""``python -m benchmarks keras``: plain ``fit`` of Keras on one or two workers, against ``python``.
 
 Each has as many samples: the global batch of two workers is twice that of one. Runs alternate.
 The backends that are installed are measured.
@@ -18,36 +18,40 @@ from benchmarks.harness import ROOT, phalanx_command, report, spread
 
 SCRIPT = "benchmarks/scripts/keras_fit.py"
 BARS = {
-    "mlp": {"torch": 1.2, "tensorflow": 1.4, "jax": 2.0},
-    "cnn": {"torch": 1.08, "tensorflow": 1.08, "jax": 1.08},
+    (1, "mlp"): {"torch": 1.1, "jax": 1.5},
+    (2, "mlp"): {"torch": 1.2, "tensorflow": 1.4, "jax": 2.0},
+    (2, "cnn"): {"torch": 1.08, "tensorflow": 1.08, "jax": 1.08},
 }
+"""By workers and model: the most that a step may take, as a multiple of one in plain Python."""
 BATCH = {"mlp": 64, "cnn": 32}
 
 
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks keras")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--workers", type=int, choices=[1, 2], default=2)
     chosen = parser.parse_args(words)
     for backend in ("torch", "tensorflow", "jax"):
         if importlib.util.find_spec(backend) is not None:
             for model in BATCH:
-                compare(model, backend, chosen.repeats)
+                compare(model, backend, chosen.workers, chosen.repeats)
 
 
-def compare(model: str, backend: str, repeats: int) -> None:
+def compare(model: str, backend: str, workers: int, repeats: int) -> None:
     alone, together = [], []
     for _ in range(repeats):
         plain = ["taskset", "-c", "0", sys.executable, SCRIPT, model, str(BATCH[model])]
         alone.append(_measured(plain, backend))
-        words = ["run", SCRIPT, "--workers", "2", "--strategy", "allreduce", "--checkpoint-every",
-                 "0", "--", model, str(2 * BATCH[model])]  # fmt: skip
-        together.append(_measured(phalanx_command(*words), backend))
+        words = ["run", SCRIPT, "--workers", str(workers), "--checkpoint-every", "0", "--", model,
+                 str(workers * BATCH[model])]  # fmt: skip
+        pinned = ["taskset", "-c", "0"] if workers == 1 else []
+        together.append(_measured([*pinned, *phalanx_command(*words)], backend))
     for what in ("wall", "cpu"):
         ratios = [b[what] / a[what] for a, b in zip(alone, together, strict=True)]
         report(
-            f"Keras on {backend}, {model}: {what} a step, 2 workers / 1 process",
+            f"Keras on {backend}, {model}: {what} a step, {workers} workers / python",
             **spread(ratios),
-            bar=f"<= {BARS[model][backend]}",
+            bar=f"<= {BARS.get((workers, model), {}).get(backend)}",
             alone_ms=round(1e3 * min(row[what] for row in alone), 3),
         )
 
