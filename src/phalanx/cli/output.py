@@ -1,4 +1,4 @@
-"""Where text goes: people read one stream, machines read the last line of stdout."""
+"""The output of verbs: text for people, and a JSON object for programs as stdout's last line."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Output:
         self.human.print(printable(text), style=style)
 
     def note(self, text: str) -> None:
-        """What a person should know, apart from the result."""
+        """Print to stderr what the user should know besides the result."""
         self.errors.print(printable(text), style="dim")
 
     def problem(self, error: PhalanxError) -> None:
         write_problem(error.cause, error.remedy)
 
     def result(self, value: dict[str, Any]) -> None:
-        """The last word of a verb; nothing may be printed to stdout after it."""
+        """Print the verb's JSON object, if asked for; nothing may follow it on stdout."""
         if self.json:
             print_json(value)
 

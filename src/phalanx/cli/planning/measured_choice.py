@@ -34,7 +34,7 @@ from phalanx.plan.prediction import Interval, Prediction
 
 SECONDS = 10.0
 LEAST_ERROR = 0.05
-"""The least error of a measured step: even the same machine varies so much between hours."""
+"""The least error of a measured step: even one machine's steps vary that much between hours."""
 
 
 class MeasuredSteps(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ def choose_by_runs(
 
 
 def _measured(request: Request, framework: Framework, out: Output) -> MeasuredSteps:
-    """The figures of a run that ends after some steps; its folder is temporary."""
+    """Return the figures of a run that ends after some steps, in a temporary folder."""
     out.note(f"measuring steps on {', '.join(m.name for m in request.machines)}")
     variables = {**framework.variables, MEASURE: str(SECONDS)}
     measuring = msgspec.structs.replace(framework, variables=variables)

@@ -1,4 +1,4 @@
-"""``phalanx plan``: which machines, which strategy, and whether it is worth it at all."""
+"""``phalanx plan``: choose machines and a strategy, or advise against several machines."""
 
 from __future__ import annotations
 
@@ -87,8 +87,9 @@ def plan(
 
 
 def _command(ctx: typer.Context, options: o.RunOptions, choice: Choice | None, ours: bool) -> str:
-    """``run`` with all that was asked here but the objectives, and with ``choice``. Without one it
-    plans again, from what was measured now, and keeps the prediction."""
+    """Return a ``run`` command with the options given here except the objectives, and ``choice``.
+    Without a choice, ``run`` plans again from the figures measured now, and keeps its
+    prediction."""
     words = ["phalanx", "run", str(ctx.params["script"])]
     for option in (
         each for each in ctx.command.params if each.name not in (*_OBJECTIVES, "script")

@@ -17,7 +17,7 @@ MARK = "►"
 WIDTH = 80
 MOST_MACHINES = 4
 CLOCK_FROM = 100.0
-"""Seconds from which on a range is shown in hours and minutes."""
+"""A range that ends at this many seconds or later is shown in hours and minutes."""
 
 
 def show_choice(choice: Choice, goal: Objectives, out: Output) -> None:

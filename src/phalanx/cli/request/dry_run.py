@@ -14,7 +14,7 @@ from phalanx.launch.run.interrupts import Interrupts
 
 
 def show(jobs: list[tuple[str, Job]], out: Output) -> int:
-    """Print every job of ``(name, job)``; nothing is written and nothing starts."""
+    """Print every ``(name, job)``; write no file and start no worker."""
 
     launches = []
     for name, job in jobs:

@@ -56,12 +56,12 @@ def explain(request: Request, out: Output) -> Explanation:
         raise outcome.error or ScriptError("the script ended before it trained")
     finally:
         shutil.rmtree(paths.folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # it has other runs
+        with contextlib.suppress(OSError):  # the folder has other runs
             paths.folder.parent.rmdir()
 
 
 def explaining_observer(out: Output) -> Observer:
-    """The script's own output is not shown, but what it failed with is."""
+    """Return an observer that shows notes and failures, but not the script's own output."""
 
     class Failures(Observer):
         def note(self, text: str) -> None:

@@ -60,7 +60,7 @@ def _waiting(worth: Worth) -> str:
 
 
 class LiveWorth:
-    """Takes in the events of a run until it can say its lines."""
+    """Collects the events of a run until they suffice for the two lines."""
 
     def __init__(self, strategy: str, *, balance: bool) -> None:
         self._strategy, self._balance = strategy, balance
