@@ -15,8 +15,7 @@ from phalanx.adapters.keras.keras_model import KerasModel, VariableRow, copy_of
 
 
 class JaxKerasModel(KerasModel):
-    """A Keras model on JAX; its torch mirror is on JAX's device, or on the CPU if torch cannot use
-    it."""
+    """A Keras model on JAX; its mirror is on JAX's device, or the CPU if torch cannot use that."""
 
     def _mirror(self, variable: Any) -> nn.Parameter:
         return nn.Parameter(self._buffer(variable))

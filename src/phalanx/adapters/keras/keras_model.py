@@ -24,8 +24,7 @@ AVERAGED = {"moving_mean", "moving_variance"}
 
 
 class KerasModel:
-    """A Keras model and its mirror: ``load`` after each step, ``show`` before Keras uses the
-    model."""
+    """A model and its mirror: ``load`` after each step, ``show`` before Keras uses the model."""
 
     shows_losses = False
     """Whether the engine sees the losses' backward passes, and so reads the losses itself."""
@@ -87,13 +86,11 @@ class KerasModel:
         raise NotImplementedError
 
     def unchanged(self) -> list[Tensor]:
-        """Return copies of the trained and the frozen variables, which no ``train_step`` may
-        write."""
+        """Return copies of the trained and frozen variables, which no ``train_step`` may write."""
         return [copy_of(v) for v in (*self.variables, *(v for v, _ in self.frozen))]
 
     def checked_gradients(self, batch: Any) -> dict[str, Any]:
-        """Call ``gradients``, and refuse a ``train_step`` of the script that writes weights
-        itself."""
+        """Call ``gradients``; refuse a ``train_step`` of the script that writes weights itself."""
         before, logs = self.unchanged(), self.gradients(batch)
         variables = [*self.variables, *(variable for variable, _ in self.frozen)]
         for variable, old, new in zip(variables, before, self.unchanged(), strict=True):
@@ -130,7 +127,7 @@ class KerasModel:
     @contextmanager
     def lent(self, steps: int) -> Iterator[list[Any]]:
         """Let callbacks look at the model after ``steps`` steps: it is brought up to date when they
-                first read a variable. Yield the list of trained variables that they assign."""
+        first read a variable. Yield the list of trained variables that they assign."""
         from keras.src.backend.common.variables import Variable
 
         assign, value, written = Variable.assign, Variable.value, list[Any]()
@@ -259,7 +256,7 @@ def _free_name(module: nn.Module, path: str) -> str:
 
 def _states_and_frozen(model: Any) -> tuple[list[Any], list[Any]]:
     """Return the variables that training changes without the optimizer, and those that nothing
-        changes. Seeds are in neither list: each worker has its own."""
+    changes. Seeds are in neither list: each worker has its own."""
     kept = {
         id(v)
         for layer in model._flatten_layers(include_self=True, recursive=True)

@@ -39,7 +39,7 @@ class TorchKerasModel(KerasModel):
 
     def show(self) -> None:
         """Put the model in the mode that Keras leaves it in between steps. Its variables need no
-                copy: they are the mirror."""
+        copy: they are the mirror."""
         self.model.eval()
 
     def show_frozen(self) -> None:

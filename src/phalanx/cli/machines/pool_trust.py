@@ -53,7 +53,7 @@ def settle_keys(
 ) -> tuple[list[Shown], bool]:
     """Show host keys, and record new ones if the user agrees; jump hosts come first.
 
-        Return the keys, and whether all were accepted. Nothing is recorded after a changed key.
+    Return the keys, and whether all were accepted. Nothing is recorded after a changed key.
     """
     import asyncio
 

@@ -76,7 +76,7 @@ def plan(
 
         if quick or goal != Objectives():
             raise InputError(
-                "of a script of another framework only the time is measured",
+                "only the time of another framework's script can be measured",
                 "Leave out --quick, --objective, --deadline, --budget and --max-accuracy-loss.",
             )
         choice = choose_by_runs(request, foreign, checked, out)
@@ -87,9 +87,8 @@ def plan(
 
 
 def _command(ctx: typer.Context, options: o.RunOptions, choice: Choice | None, ours: bool) -> str:
-    """Return a ``run`` command with the options given here except the objectives, and ``choice``.
-    Without a choice, ``run`` plans again from the figures measured now, and keeps its
-    prediction."""
+    """Return a ``run`` command with the options given here except objectives, and ``choice``.
+    Without one, ``run`` plans again from the figures measured now, and keeps its prediction."""
     words = ["phalanx", "run", str(ctx.params["script"])]
     for option in (
         each for each in ctx.command.params if each.name not in (*_OBJECTIVES, "script")

@@ -52,8 +52,7 @@ class ClusterOptions:
         return found[0], sum(found[1:])
 
     def variation(self) -> float | None:
-        """Read the 0.1 of ``10ms~0.1``: a step time's standard deviation, as a share of that
-        time."""
+        """Read the 0.1 of ``10ms~0.1``: the standard deviation of a step's time, as its share."""
         text = (self.step_seconds or "").partition("~")[2]
         try:
             found = float(text) if text else None
@@ -61,7 +60,7 @@ class ClusterOptions:
             found = -1.0
         if found is not None and not 0 <= found <= 10:
             raise InputError(
-                f"--step-seconds {self.step_seconds}: what varies must be a share from 0 to 10",
+                f"--step-seconds {self.step_seconds}: the variation must be a share from 0 to 10",
                 "For example: --step-seconds 10ms+0.2ms~0.1",
             )
         return found
@@ -97,7 +96,7 @@ class ClusterOptions:
 class VirtualMachines:
     """A job and its machines as saved files describe them: nothing is measured.
 
-        A note on ``out`` says if the script was never measured.
+    A note on ``out`` says if the script was never measured.
     """
 
     def __init__(self, request: Request, asked: ClusterOptions, out: Output | None = None) -> None:

@@ -19,7 +19,7 @@ def find_checkpoint(
 ) -> tuple[Path, CheckpointManifest]:
     """Return the newest complete checkpoint, or the one with this ``number``.
 
-        ``fetch``: without a number, first look for a newer one on the run's machines.
+    ``fetch``: without a number, first look for a newer one on the run's machines.
     """
     if number is None:
         return _newest(paths, out, fetch)
@@ -52,7 +52,7 @@ def _newest(paths: RunPaths, out: Output, fetch: bool) -> tuple[Path, Checkpoint
 
 def _fetch_left(paths: RunPaths, out: Output) -> dict[str, str]:
     """Fetch a checkpoint left on machines whose controller was killed, or that were cut off.
-        Return the machines that could not be asked, each with the reason."""
+    Return the machines that could not be asked, each with the reason."""
     launch = read_record(paths.launch, LaunchRecord)
     if launch is None or launch.launcher != "ssh" or not _is_one_missing(paths):
         return {}

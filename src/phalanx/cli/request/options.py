@@ -154,7 +154,7 @@ LossKind = Annotated[
     typer.Option(
         "--loss",
         metavar="KIND",
-        help="What a script without Phalanx makes of a batch: mean or sum. Default: as it looks.",
+        help="How a script without Phalanx reduces a batch: mean or sum. Default: detected.",
     ),
 ]
 Slow = Annotated[
@@ -237,8 +237,8 @@ Verb = Callable[..., int]
 def expanded(*without: str, **defaults: Any) -> Callable[[Verb], Verb]:
     """Show the parser the fields of a verb's options object as parameters of the verb.
 
-        Fields named in ``without`` are left out; ``defaults`` replace the fields' defaults. A
-        parameter of the verb replaces the field that has its name.
+    Fields named in ``without`` are left out; ``defaults`` replace the fields' defaults. A
+    parameter of the verb replaces the field that has its name.
     """
 
     def decorate(verb: Verb) -> Verb:

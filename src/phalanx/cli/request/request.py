@@ -192,7 +192,7 @@ def check(
 
     ``module``: ``script`` is the name of a module, as for ``python -m``. ``joins``: the script is
     not one of another framework. ``keras``: the name in ``--framework`` of a Keras script, whose
-        own distribution is left out.
+    own distribution is left out.
     """
 
     slow, rate = values.read_slow(options.slow), values.read_rate(options.rate)

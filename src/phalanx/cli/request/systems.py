@@ -53,8 +53,7 @@ from phalanx.observe.summary.summary import Summary
 
 @dataclass(frozen=True)
 class Wanted:
-    """The rows of ``compare --systems``: Phalanx's strategies, and other systems with their
-    scripts."""
+    """The rows of ``compare --systems``: our strategies, and other systems with their scripts."""
 
     systems: Sequence[str]
     strategies: Sequence[str]
@@ -67,7 +66,7 @@ class Wanted:
 def read_framework(ctx: typer.Context, asked: str | None, script: Path) -> Framework | None:
     """Read ``--framework``, with a TensorFlow script's processes: ``tensorflow:worker=2,ps=1``.
 
-        If no processes are given, the kind of TensorFlow script is read from its source.
+    If no processes are given, the kind of TensorFlow script is read from its source.
     """
     name, colon, roles = (asked or "").partition(":")
     if asked is not None and name not in (*FRAMEWORKS, *KERAS_NAMES):

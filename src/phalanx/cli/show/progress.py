@@ -33,7 +33,7 @@ MOST_ROWS = 16
 def observe(out: Output, title: str, *, worth: bool = False) -> Iterator[Observer]:
     """Yield a live display if the output is a terminal, else one of plain lines.
 
-        ``worth``: also print, once, what each machine contributes.
+    ``worth``: also print, once, what each machine contributes.
     """
     if not out.human.is_terminal:
         yield PlainProgress(out.human, out.errors, worth=worth)

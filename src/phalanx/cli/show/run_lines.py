@@ -1,5 +1,4 @@
-"""The lines of ``phalanx runs``: no wider than the terminal, with ids never cut, so that they can
-be copied."""
+"""The lines of ``phalanx runs``: no wider than the terminal, with ids never cut, to be copied."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def export(
             tensors, parameters = _write(target, source.save, force)
             break
         except InputError:
-            # A run in progress may have replaced the checkpoint by a newer one meanwhile.
+            # A run in progress may have replaced the checkpoint by a newer one.
             if not left or source.place.exists():
                 raise
     out.say(f"wrote   {target}")
@@ -78,7 +78,7 @@ def export(
 
 @dataclass(frozen=True)
 class WeightsSource:
-    """The origin of the weights, in words and as a path, and a function that saves them."""
+    """The weights' origin (in words, and as a path), and a function that saves them."""
 
     words: str
     place: Path

@@ -31,7 +31,7 @@ def written_exit_codes(paths: RunPaths) -> list[int | None]:
 
 
 def status_of(paths: RunPaths, ranks: Sequence[RankLog], workers: int | None) -> str:
-    """The status, from the earlier summary, the workers' last words and the controller."""
+    """Return the status, from the earlier summary, the workers' last events and the controller."""
     record = read_record(paths.summary, _Written)
     if record and record.status and record.status != RUNNING:
         return record.status
