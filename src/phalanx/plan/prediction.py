@@ -35,7 +35,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of the whole run: start-up, training, evaluations, checkpoints."""
     joules: Interval | None = None
     energy_source: str = ""
-    """Where the machines' power is known from: ``measured``, ``blueprint`` or ``estimate``."""
+    """The source of the machines' power: ``measured``, ``blueprint`` or ``estimate``."""
     price: Interval | None = None
     limit: str = ""
     """What the run waits for most: ``computing on m3``, ``the link of m1``, ``starting``."""

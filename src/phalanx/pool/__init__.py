@@ -1,4 +1,5 @@
-"""Machines: the blueprint that lists them, what they were found to be, what was measured.
+"""Machines: the blueprint that lists them, their hardware, and their measured figures.
 
-Reads files and this machine; connects to none (see ``launch``). May import ``core`` and ``agent``.
+Code here reads files and this machine, and connects to no other (see ``launch`` for that). It may
+import ``core`` and ``agent``.
 """

@@ -13,7 +13,7 @@ from phalanx.plan.prediction import Prediction
 from phalanx.pool.machine import Machine
 
 MOST_SUBSETS = 8
-"""Up to so many machines every subset is tried; of more, only the best 1, 2, 3, …"""
+"""The most machines of which every subset is tried; of more, only the best 1, 2, 3, …"""
 OTHERS = ("async", "ssp:bound=3", "dssp", MIDDLE_SWITCH, "localsgd:every=8")
 CODECS = ("fp16", "int8", "topk:ratio=0.01")
 GROUPED = "groups:by=speed"
