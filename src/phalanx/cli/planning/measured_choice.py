@@ -144,7 +144,7 @@ def _prediction(names: Sequence[str], framework: Framework, found: MeasuredSteps
 
 def _reasons(chosen: Prediction, best: dict[int, Prediction], every: Sequence[str]) -> list[str]:
     names, took = " and ".join(chosen.machines), seconds(chosen.seconds.value)
-    said = [f"{names}: {took}, measured by short runs; evaluation and saving are not in it"]
+    said = [f"{names}: {took}, measured by short runs; without evaluation and saving"]
     alone, largest = best[1], best[max(best)]
     if len(chosen.machines) == 1 and len(best) > 1:
         said.append(

@@ -43,8 +43,8 @@ def plan(
     """Choose machines and strategy for SCRIPT, with the expected time.
 
     Trains a few steps on each kind of machine (kept for the next time), predicts all selections
-    and strategies, and ranks them. Only what computes the same as one process is chosen; faster
-    ways that change the result are listed apart.
+    and strategies, and ranks them. Only plans that compute the same as one process are chosen;
+    faster plans that change the result are listed separately.
     """
     import msgspec
 

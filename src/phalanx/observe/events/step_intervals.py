@@ -17,7 +17,7 @@ from phalanx.observe.events.timeline import WorkerStep
 WARM_UP = 3
 """The first steps of a rank, which load code and fill caches."""
 MOST = 96
-"""The most laps kept of a rank, spread over the whole time."""
+"""The most laps that are kept of a rank, spread over the whole time."""
 _ENOUGH, _DIFFERENT = 3, 1.5
 """The least steps of one size for a median; the least ratio of sizes that shows fixed costs."""
 

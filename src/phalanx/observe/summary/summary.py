@@ -215,8 +215,7 @@ def _is_checkpoint(saved: Saved) -> bool:
 
 
 def _elapsed(run: RunFiles) -> float | None:
-    """Return the seconds from the start of the launch (or first worker) to the last event of
-    all."""
+    """Return the seconds from the start of the launch (or first worker) to the last event."""
     ends = [log.last_time for log in run.ranks if log.last_time is not None]
     if not ends or not run.joined:
         return None
