@@ -98,9 +98,9 @@ def read_tail(path: Path, most: int) -> str:
 
 
 def read_lines(path: Path, most: int = LARGEST_LOG) -> Iterator[bytes | None]:
-    """Yield the complete lines of a file, newline included, and ``None`` for each part left out:
+    """Yield the complete lines of a file, newline included, and ``None`` for each part left out.
 
-    a line longer than ``LONGEST_LINE``, and the rest after the first ``most`` bytes.
+    Left out are a line longer than ``LONGEST_LINE``, and the rest after the first ``most`` bytes.
     """
     with path.open("rb", buffering=_CHUNK) as file:
         left = most

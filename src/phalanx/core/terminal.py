@@ -1,7 +1,7 @@
 """Text from scripts, machines and files, made safe for a terminal.
 
-:func:`printable` removes all control characters; :func:`coloured`, for a script's output, removes
-all control codes except colours.
+:func:`printable` removes control characters; :func:`coloured`, for a script's output, removes all
+control codes except colours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """Machines: the blueprint that lists them, their hardware, and their measured figures.
 
-Code here reads files and this machine only; ``launch`` connects to others.
+This package reads files and this machine, but connects to none. It imports ``core`` and ``agent``.
 """

@@ -1,10 +1,9 @@
 """A YAML or JSON file as a tree in which every key and value has its line and column.
 
-Parsed by ruamel.yaml, as it gives the position of every node (pydantic cannot, PyYAML reads YAML
-1.1,
-where ``no`` is false, ``1:30`` is ninety and ``0123`` is eighty-three). The tree is composed but
-never constructed: values stay the text that was written, no tag can make an object, and aliases
-are never expanded, so a bomb of them stays small.
+It is parsed by ruamel.yaml, which gives the position of every node (pydantic cannot; PyYAML reads
+YAML 1.1, where ``no`` is false, ``1:30`` is ninety and ``0123`` is eighty-three). The tree is
+composed but never constructed: values stay the text that was written, no tag can make an object,
+and aliases are never expanded, so that a file with many of them stays small.
 """
 
 from __future__ import annotations

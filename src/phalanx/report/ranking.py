@@ -50,7 +50,7 @@ def judge(a: Competitor, b: Competitor) -> Difference:
 
 
 def is_implausible(fast: Competitor, slow: Competitor) -> bool:
-    """Whether one worker took longer than ``fast`` could explain by its number of workers."""
+    """Whether ``single`` was slower than the number of workers of ``fast`` can explain."""
     if slow.strategy != "single" or not fast.workers or fast.seconds.middle <= 0.0:
         return False
     return slow.seconds.middle / fast.seconds.middle > (1.0 + NOISE) * fast.workers

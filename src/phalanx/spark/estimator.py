@@ -222,7 +222,8 @@ def _keras_text(model: Any) -> str:
 
 
 def _kind_of_loss(model: Any) -> str:
-    """Return the loss that tells whether predictions are classes; Keras trains by its own."""
+    """Return a loss that shows whether predictions are classes; Keras trains by the model's
+    loss."""
     loss = model.loss
     name = getattr(loss, "name", None) or getattr(loss, "__name__", None) or str(loss)
     return "cross_entropy" if "categorical" in name.lower() else "mse_loss"

@@ -63,7 +63,7 @@ class KerasModel:
         return copy_of(variable)
 
     def _prepare(self) -> None:
-        """Compile the functions that ``gradients`` calls, and load the parameters."""
+        """Prepare what ``gradients`` needs, once for all steps."""
 
     @staticmethod
     def convert(rows: Any) -> Any:
@@ -79,7 +79,7 @@ class KerasModel:
             variable.assign(value)
 
     def begin_epoch(self) -> None:
-        """Read the state from Keras again, which has reset its metrics or changed variables."""
+        """Take over what Keras has changed: metrics, variables, or the mode of training."""
 
     def gradients(self, batch: Any) -> dict[str, Any]:
         """Do a training step without the update: set every ``.grad``, and return the logs."""

@@ -122,7 +122,7 @@ def shared_memory() -> HealthCheck:
 
 
 def bfloat16(cpu_info: Path = CPU_INFO) -> HealthCheck:
-    """Look for bfloat16 instructions; ``--precision auto`` goes by measured speed instead."""
+    """Look for bfloat16 instructions; ``--precision auto`` measures the speed instead."""
     try:
         words = set(cpu_info.read_text().split())
     except OSError:

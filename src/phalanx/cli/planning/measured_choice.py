@@ -144,7 +144,7 @@ def _prediction(names: Sequence[str], framework: Framework, found: MeasuredSteps
 
 def _reasons(chosen: Prediction, best: dict[int, Prediction], every: Sequence[str]) -> list[str]:
     names, took = " and ".join(chosen.machines), seconds(chosen.seconds.value)
-    said = [f"{names}: {took}, measured by short runs; without evaluation and saving"]
+    said = [f"{names}: {took}, measured by short runs, without evaluation and saving"]
     alone, largest = best[1], best[max(best)]
     if len(chosen.machines) == 1 and len(best) > 1:
         said.append(
@@ -156,8 +156,8 @@ def _reasons(chosen: Prediction, best: dict[int, Prediction], every: Sequence[st
         said.append(f"{times:.2f} times as fast as {alone.machines[0]} alone")
     if len(largest.machines) < len(every) and len(best) > 1:
         said.append(
-            f"more than {len(largest.machines)} machines were not tried: one more had not made it"
-            " faster"
+            f"more than {len(largest.machines)} machines were not tried: one more did not make"
+            " the run faster"
         )
     said.append("the strategy is the script's own; --framework keras plans Phalanx's strategies")
     return said

@@ -69,7 +69,7 @@ def alternating(
 
 @dataclass
 class Study:
-    """``study.json``, kept up to date while the runs go on."""
+    """``study.json``, kept up to date during the runs."""
 
     paths: RunPaths
     command: list[str]

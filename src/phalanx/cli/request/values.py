@@ -103,7 +103,7 @@ def read_duration(
 
 
 def read_check(text: str) -> tuple[int, OnNonfinite]:
-    """Read ``12``, ``off`` or ``12,finite``: the steps to check, and what a NaN does."""
+    """Read ``12``, ``off`` or ``12,finite`` as the steps to check, and what to do at a NaN."""
     parts = [part.strip() for part in text.split(",")]
     steps = [part for part in parts if part != "finite"] or [str(CHECKED)]
     off = steps == ["off"]

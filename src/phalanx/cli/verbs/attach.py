@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def attach(run: o.RunName = None, pool: o.OtherPool = None, json: o.Json = False) -> int:
     """Follow a run that has no controller, and fetch its results when it ends.
 
-    The run was started with --detach, or its computer was asleep or disconnected for too long.
+    The run was started with --detach, or from a computer that slept or was offline for too long.
 
     What happened meanwhile is shown first. Ctrl-C stops the run.
     """

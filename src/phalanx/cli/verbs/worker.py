@@ -145,7 +145,7 @@ def _check_key() -> None:
 
 
 def _settings(**given: Any) -> RunSettings:
-    """Return the settings of the launcher's variables, overridden by the command line."""
+    """Return the settings in environment variables, overridden by the command line."""
     from msgspec.structs import replace
 
     from phalanx.cli.request.request import MOST_SEED

@@ -192,7 +192,7 @@ class SamplesSettled(msgspec.Struct, tag="settled", frozen=True, kw_only=True):
     back: int
     """Samples that the other workers train instead."""
     lost: int
-    """Samples that no worker trains: of an update that came in part, or before its step."""
+    """Samples that no worker trains: in a partial update, or in gradients without their step."""
 
 
 class Data(msgspec.Struct, tag="data", frozen=True, kw_only=True):

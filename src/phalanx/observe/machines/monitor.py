@@ -81,7 +81,7 @@ class Monitor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread within a period; do nothing if it was never started."""
+        """End the thread; wait for it for ``PERIOD`` at most, or not if it was never started."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=PERIOD)

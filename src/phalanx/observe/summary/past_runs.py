@@ -42,7 +42,7 @@ class PastRun:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the run computed the same as one process."""
+        """Whether the run is plain: it computed the same as one process would."""
         return self.spec is not None and is_same_mathematics(self.spec)
 
 
@@ -77,7 +77,7 @@ def _read(paths: RunPaths) -> PastRun | None:
 
 
 def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -> Losses:
-    """Return strategies' losses of accuracy, each against a run as one process with its seed."""
+    """Return strategies' losses of accuracy, each against a plain run with the same seed."""
     digest = digest_of(script)
     ours = [r for r in runs if digest and r.script == digest and r.ground[0] == tuple(arguments)]
     known = [(r, r.summary, r.accuracy) for r in ours if r.accuracy is not None]
