@@ -44,7 +44,7 @@ class Output:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    # NaN is not JSON: a diverged loss is null, like everything else that is not known.
+    # NaN is not JSON: a diverged loss becomes null, like any unknown value.
     print(json.dumps(without_nan(value), allow_nan=False), flush=True)
 
 
@@ -59,7 +59,7 @@ def without_nan(value: Any) -> Any:
 
 
 def write_problem(cause: str, remedy: str) -> None:
-    """``error: cause``, and ``hint: remedy`` below it, on stderr."""
+    """Print ``error: cause``, and ``hint: remedy`` below it, to stderr."""
     sys.stdout.flush()
     lines = [f"error: {cause}", *([f"hint: {remedy}"] if remedy else [])]
     print(printable("\n".join(lines)), file=sys.stderr, flush=True)

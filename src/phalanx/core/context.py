@@ -24,7 +24,7 @@ class WorkerContext:
     environment: Mapping[str, str]
     hub: Any
     at_end: list[Callable[[], None]] = field(default_factory=list)
-    """Called when the worker's script has ended, the last one first."""
+    """Functions to call when the worker's script has ended, the last one first."""
 
 
 _local = threading.local()

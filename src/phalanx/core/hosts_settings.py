@@ -5,7 +5,7 @@ from __future__ import annotations
 PROCESS = "PHALANX_PROCESS"  # by hand: the number of this process, from 0
 PROCESSES = "PHALANX_PROCESSES"  # by hand: the number of all processes
 LOCALS = "PHALANX_LOCALS"  # by hand: the number on this machine; unknown when left out
-MEET = "PHALANX_MEET"  # HOST[:PORT] of process 0; wins over what the launcher says
+MEET = "PHALANX_MEET"  # HOST[:PORT] of process 0; overrides the launcher's address
 PORT = "PHALANX_PORT"  # the port on which process 0 listens
 RUN_ID = "PHALANX_RUN_ID"  # a word that all processes of the run share
 ADDRESS = "PHALANX_ADDRESS"  # this machine's address, or the network it is to be in (10.0.0.0/24)

@@ -21,7 +21,7 @@ PLUGINS_VARIABLE = "PHALANX_PLUGINS"
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int | None = None) -> str:
-    """A sentence that suggests the nearest known name, or lists them: all, or the last few."""
+    """Return a sentence with the nearest known name, or with all (or the last ``most``) names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if near:

@@ -29,7 +29,7 @@ KERAS_SYSTEMS = {"keras-torch": "torch", "keras-tf": "tensorflow", "keras-jax": 
 """The names under which Phalanx trains Keras scripts, each with its backend."""
 SPARK_SYSTEM = "phalanx-spark"
 OUR_SYSTEMS = (OURS, SPARK_SYSTEM, *KERAS_SYSTEMS)
-"""The names of systems that are Phalanx itself."""
+"""The names of all systems in which Phalanx trains."""
 
 # The environment of a worker (Phalanx's; other launchers' variables are mapped in train/start).
 RANK = "PHALANX_RANK"
@@ -112,7 +112,7 @@ class VirtualCluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Overrides and choices of one run."""
+    """The settings of one run."""
 
     strategy: str = "allreduce"
     epochs: int | None = None
@@ -149,9 +149,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     profile: float | None = None
     """The seconds of a run that only measures the script and saves nothing; ``None``: it trains."""
     view: View = "auto"
-    """What an adopted script sees of a batch in lockstep: all of it, or this worker's part."""
+    """Whether an adopted script in lockstep sees a whole batch, or this worker's part of it."""
     check: int = 12
-    """First steps of an adopted training that are compared with those of one process; 0: none."""
+    """The number of first steps of an adopted training to compare with one process; 0: none."""
     loss: LossKind | None = None
     """How an adopted script reduces a batch to a loss; ``None``: as its losses show."""
     module: str | None = None

@@ -20,7 +20,7 @@ class WorkCurve(msgspec.Struct, frozen=True, kw_only=True):
     variation: Share = 0.0
     """Standard deviation of a step's seconds, as a share of their mean."""
     error: Share = 0.05
-    """Half the width of an interval that holds the mean, as a share of it."""
+    """Half the width of an interval that contains the mean, as a share of the mean."""
     smallest: int = 1
     largest: int = 1
     """Batches that were measured; beyond them the curve is a guess."""
@@ -39,7 +39,7 @@ class MachineCosts(msgspec.Struct, frozen=True, kw_only=True):
     update: Seconds
     """Seconds of the optimizer's step on all parameters."""
     input: Seconds = 0.0
-    """Seconds per sample that reading adds, where it is not hidden behind computing."""
+    """Seconds per sample that reading adds, if computing does not hide it."""
     evaluate: Seconds = 0.0
     """Seconds of the evaluation after an epoch."""
     start: Seconds = 0.0

@@ -130,7 +130,7 @@ def _original_form(document: Document, connections: Entry) -> list[Draft]:
 
 
 def _original_fields(document: Document, node: Node, label: str) -> dict[str, Entry]:
-    """The fields of one connection, spelt in any case, with spaces, dashes or underscores."""
+    """Read the fields of a connection, spelt in any case, with spaces, dashes or underscores."""
     found: dict[str, Entry] = {}
     known = (*FILE_FIELDS, "name", *ORIGINAL_NAMES)
     for entry in document.mapping(node, label):

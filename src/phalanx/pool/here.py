@@ -48,7 +48,7 @@ MEMORY_SLACK = 0.9
 
 
 class Contradiction(NamedTuple):
-    """One field; ``cause`` and ``remedy`` are for people."""
+    """A field of which the machine has less; ``cause`` and ``remedy`` are words for people."""
 
     field: str
     cause: str

@@ -65,7 +65,7 @@ def read_credential(value: object) -> object:
 
 
 HERE = "here"
-"""The ``host`` that means the machine that the command runs on."""
+"""The ``host`` of the machine on which the command runs."""
 
 SELECTION_WORDS = ("all", "cpus", "gpus", "energy", "fastest", "auto")
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
@@ -176,7 +176,7 @@ class Machine(BaseModel):
     real_gpus: int | None = Field(default=None, exclude=True, repr=False)
     """GPUs that were found; workers of an emulated machine's other GPUs compute on cores."""
     via: Machine | None = Field(default=None, exclude=True, repr=False)
-    """The jump host, resolved; the blueprint names it by ``jump``."""
+    """The jump host that ``jump`` names in the blueprint, as a machine."""
     known_keys: str | None = Field(default=None, exclude=True, repr=False)
     """The pool's file of host keys, beside its blueprint."""
 

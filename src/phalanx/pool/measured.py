@@ -49,7 +49,7 @@ class CollectiveFigures(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A measurement that there was no time for."""
+    """A measurement that was left out for lack of time."""
 
     what: str
     bytes: int | None = None

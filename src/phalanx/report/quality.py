@@ -50,7 +50,7 @@ class Quality:
 
     def gap(self, value: float, other: float) -> str:
         """Return the difference to ``other`` in words: ``0.71 points more``, ``0.0123 lower``."""
-        digits = 4  # as many as are shown, so that a reader who subtracts finds the same
+        digits = 4  # as many as are shown, so that the shown values have this difference
         apart = abs(round(value, digits) - round(other, digits))
         if self.is_share:
             return f"{words.points(apart)} {'more' if value >= other else 'less'}"

@@ -33,7 +33,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class TimelineWindow:
-    """What each rank did in one span of time."""
+    """The parts of steps of each rank in one span of time."""
 
     lanes: tuple[tuple[int, tuple[Bar, ...]], ...]
     switch: float | None = None

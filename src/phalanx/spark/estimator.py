@@ -158,7 +158,7 @@ def _train(
         function = partial(work, training=text, key=key, keras=keras)
         try:
             return _read(rows.mapInArrow(function, messages.SCHEMA, barrier=True).collect())
-        except MachineError as error:  # reported by a worker that lost another
+        except MachineError as error:  # reported by a worker that lost another worker
             lost = error.cause
         except (InputError, ScriptError):
             raise
@@ -222,8 +222,7 @@ def _keras_text(model: Any) -> str:
 
 
 def _kind_of_loss(model: Any) -> str:
-    """Return a loss that shows whether predictions are classes; Keras trains by the model's
-    loss."""
+    """Return a loss that shows whether predictions are classes; Keras trains by the model's."""
     loss = model.loss
     name = getattr(loss, "name", None) or getattr(loss, "__name__", None) or str(loss)
     return "cross_entropy" if "categorical" in name.lower() else "mse_loss"

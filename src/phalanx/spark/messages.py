@@ -81,7 +81,7 @@ class WorkerFigures(Struct, frozen=True, kw_only=True):
     """The part of ``seconds`` in which the worker waited for rows."""
     samples_per_second: float
     loss: float | None
-    """The loss over its own rows of the last epoch."""
+    """The loss over this worker's rows of the last epoch."""
     width: int
     """How many numbers the model returns for a row."""
     features: list[int] | None = None

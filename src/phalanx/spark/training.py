@@ -74,7 +74,7 @@ def _data(request: WorkerRequest) -> BlockData:
 
 
 class SparkRows:
-    """The record batches of all tasks as blocks; those of this worker's own task can be read."""
+    """The record batches of all tasks as blocks; only those of this worker's task can be read."""
 
     def __init__(self, request: WorkerRequest, columns: list[str]) -> None:
         self._rank = request.rank

@@ -40,7 +40,7 @@ PART_BYTES = 16 << 20
 
 
 class Model(SparkModel, MLWritable, MLReadable):  # type: ignore[misc]
-    """Made by ``Estimator.fit``; ``figures``: of its training, for each worker."""
+    """Made by ``Estimator.fit``; ``figures`` are those of the training, one for each worker."""
 
     features = Param(Params._dummy(), "features", "the column of features", TypeConverters.toString)
     prediction = Param(Params._dummy(), "prediction", "the column to add", TypeConverters.toString)

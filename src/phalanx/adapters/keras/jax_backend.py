@@ -105,7 +105,7 @@ class JaxKerasModel(KerasModel):
             buffer.copy_(torch.from_numpy(np.array(values[id(variable)])))
 
     def _values(self) -> dict[int, Any]:
-        """Values of variables that are not trained, by their ids."""
+        """Return the values of variables that are not trained, by their ids."""
         return dict(zip(map(id, self.model.non_trainable_variables), self._others, strict=True))
 
     def show(self) -> None:

@@ -147,7 +147,7 @@ class KerasModel:
             return assign(variable, given)
 
         def shown_value(variable: Any) -> Any:
-            if not shown and variable is not rate:  # once: what a callback writes stays
+            if not shown and variable is not rate:  # only once: keep what callbacks write
                 show()
             return value.fget(variable)
 

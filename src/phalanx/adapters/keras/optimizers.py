@@ -123,7 +123,7 @@ def write_state(source: torch.optim.Optimizer, mirror: KerasModel) -> None:
 
 
 def _place(optimizer: Any, variable: Any) -> int:
-    """The variable's index; an error if it was frozen when the optimizer was built."""
+    """Return the variable's index; raise if it was frozen when the optimizer was built."""
     try:
         return int(optimizer._get_variable_index(variable))
     except KeyError:

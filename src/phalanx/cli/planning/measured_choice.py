@@ -1,4 +1,4 @@
-"""Choose machines for a script with one of TensorFlow's own strategies, by short runs of it.
+"""Choose machines for a script with one of TensorFlow's own strategies, by short runs.
 
 TensorFlow's exchange is not modelled, so it is measured: each machine alone, then the two fastest
 together, the three fastest, …, until one more machine does not make the run faster.

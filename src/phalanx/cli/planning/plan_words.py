@@ -56,7 +56,7 @@ def _table(rows: Sequence[tuple[Prediction, str]], goal: Objectives) -> Table:
 
 
 def _cell(value: Interval, shown: Callable[[float], str]) -> str:
-    """The value, and below it the interval that it lies in."""
+    """Return the value, and its interval on a line below."""
     return f"{shown(value.value)}\n{shown(value.low)}–{shown(value.high)}"
 
 

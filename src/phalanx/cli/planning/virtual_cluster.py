@@ -52,7 +52,7 @@ class ClusterOptions:
         return found[0], sum(found[1:])
 
     def variation(self) -> float | None:
-        """Read the 0.1 of ``10ms~0.1``: the standard deviation of a step's time, as its share."""
+        """Read the 0.1 of ``10ms~0.1``: the standard deviation of a step's time, relative to it."""
         text = (self.step_seconds or "").partition("~")[2]
         try:
             found = float(text) if text else None
@@ -143,7 +143,7 @@ class VirtualMachines:
         variation = asked.variation()
         if latency is None:
             known = self._network.link(names)[0] if self._probe else None
-            # The tolls add the handling of each message themselves, as the usual one.
+            # The simulated exchanges add the usual time of handling a message themselves.
             latency = (known.latency if known else USUAL_LATENCY) if linked else 0.0
         if variation is None:
             costs = self.profile.costs.items() if self.profile else ()
@@ -214,7 +214,7 @@ class VirtualMachines:
 
 
 def _servers(strategy: str, cluster: VirtualCluster) -> tuple[int, ...]:
-    """As between machines: by number, or one for two machines, on the best links."""
+    """Choose servers as between machines: ``servers=N``, or one for two, on the best links."""
 
     firsts = {cluster.home(rank): rank for rank in reversed(range(len(cluster.workers)))}
     ranks = sorted(firsts.values())

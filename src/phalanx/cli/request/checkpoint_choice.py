@@ -77,7 +77,7 @@ def _is_one_missing(paths: RunPaths) -> bool:
 
 
 def _with_silent(error: InputError, silent: dict[str, str]) -> InputError:
-    """The error that no checkpoint was found, with the machines that did not answer."""
+    """Add the machines that did not answer to the error that no checkpoint was found."""
     if not silent:
         return error
     names = ", ".join(silent)

@@ -55,7 +55,7 @@ class ResumeOptions:
     json: o.Json = False
 
     def settings(self, before: RunSettings) -> dict[str, Any]:
-        """The settings that were given here, by their names."""
+        """Return the settings that were given on this command line, by their names."""
         from phalanx.cli.request.values import read_checkpoints, read_rate, read_slow
 
         given = {name: getattr(self, name) for name in ("strategy", "epochs", "batch")}

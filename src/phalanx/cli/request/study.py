@@ -204,7 +204,7 @@ MOST_AGAIN = 60.0
 
 
 def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
-    """Return the indices of the fastest run and of ``single``, if that took implausibly long."""
+    """Return the indices of the fastest run and of ``single``, if the latter took too long."""
 
     taken = {
         i: seconds
@@ -223,7 +223,7 @@ def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
 
 
 def start_of(request: Request) -> Output:
-    """The output of a comparison, with the warnings about its request."""
+    """Return the output for a comparison, and print the warnings about its request."""
     out = Output(request.options.json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")

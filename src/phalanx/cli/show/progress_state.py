@@ -66,7 +66,7 @@ class EpochLine:
     rate: float | None
     elapsed: float
     trained: bool = True
-    """``False``: the run went on from a checkpoint after this epoch, and only evaluated it."""
+    """``False`` if the run resumed after this epoch, and only evaluated it."""
     step: int | None = None
     """The number of steps so far, in a training without epochs."""
 
@@ -144,7 +144,7 @@ class ProgressState:
         return self.elapsed * (1 - share) / here if here > 0 else None
 
     def finished_epochs(self, *, ended: bool = False) -> list[EpochLine]:
-        """Epochs that are over and were not shown before; all of them once the run has ended."""
+        """Return the epochs not shown yet that are over; if the run has ``ended``, all of them."""
         lines = []
         while self._is_over(self._told, ended):
             if self._told in self._done:
@@ -173,7 +173,7 @@ class ProgressState:
         return epoch in self._values and names <= self._values[epoch].keys()
 
     def _everyone_past(self) -> int:
-        """The newest epoch that every worker has ended."""
+        """Return the newest epoch that every worker has ended, or -1."""
         ends: dict[int, int] = {}
         for part in (part for parts in self._done.values() for part in parts):
             ends[part.rank] = max(part.epoch, ends.get(part.rank, -1))

@@ -1,6 +1,6 @@
-"""Two lines, once, after the first steps: what each machine contributes, and what would be faster.
+"""Two lines, printed once after the first steps: each machine's contribution, and faster choices.
 
-A run that is too short to judge gets neither; one that is too uneven gets only the first.
+A run that is too short to judge gets neither line; a run that is too uneven gets only the first.
 """
 
 from __future__ import annotations

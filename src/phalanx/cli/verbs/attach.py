@@ -40,7 +40,7 @@ def attach(run: o.RunName = None, pool: o.OtherPool = None, json: o.Json = False
 
 
 def job_of(paths: RunPaths, pool: Path | None) -> Job:
-    """The job as it was started, with the machines as the blueprint has them now."""
+    """Return the job as it was started, with the machines as the blueprint has them now."""
     from phalanx.cli.request.find_run import past_job
 
     if not paths.detached.exists() and paths.summary.exists():

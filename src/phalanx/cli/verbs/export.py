@@ -133,7 +133,7 @@ def _check_target(target: Path, force: bool) -> None:
 
 
 def _write(target: Path, save: Callable[[Path], object], force: bool) -> tuple[int, int]:
-    """Write the whole file or nothing; return how many tensors and values it has."""
+    """Write the whole file or nothing; return its numbers of tensors and values."""
     scratch = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
         save(scratch)

@@ -1,4 +1,4 @@
-"""``phalanx logs``: what a worker printed."""
+"""``phalanx logs``: show what a worker printed."""
 
 from __future__ import annotations
 

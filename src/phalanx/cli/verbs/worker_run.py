@@ -135,7 +135,7 @@ _TICK = 0.1
 
 
 class Record:
-    """The files of one run besides its events, from its start to its end."""
+    """Writes the files of one run except its events, from the run's start to its end."""
 
     def __init__(self, job: Job, paths: RunPaths) -> None:
         self.code: int | None = None
@@ -213,7 +213,7 @@ class Tee:
             self._log.write(text)
             self._log.flush()
         except (OSError, ValueError):
-            pass  # a full disk: the launcher's stream still has it
+            pass  # a full disk: the text is still in the launcher's stream
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:

@@ -23,7 +23,7 @@ _held: list[int] = []
 
 
 def agreed_run(word: str, title: str) -> RunPaths:
-    """The folder of the run called ``word``: the one in use, else a new one named ``title``."""
+    """Return the folder of the run called ``word`` if it runs, else a new one named ``title``."""
     place = runs_home() / _HIDDEN
     try:
         place.mkdir(parents=True, exist_ok=True)

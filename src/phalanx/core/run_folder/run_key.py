@@ -76,7 +76,7 @@ def without_core_dumps() -> None:
 
 
 def key_from(variables: Mapping[str, str]) -> RunKey | None:
-    """The key in ``PHALANX_KEY``, or in the file that ``PHALANX_KEY_FILE`` names, if any."""
+    """Return the key in ``PHALANX_KEY``, or in the file of ``PHALANX_KEY_FILE``, if any."""
     if text := variables.get(KEY_VARIABLE):
         return RunKey.from_text(text)
     if name := variables.get(KEY_FILE_VARIABLE):

@@ -170,14 +170,14 @@ def list_runs() -> list[RunPaths]:
 
 
 def beside(paths: RunPaths, name: str) -> RunPaths | None:
-    """The folder called ``name`` beside ``paths``; ``None`` for a name that leads elsewhere."""
+    """Return the folder ``name`` beside ``paths``; ``None`` for a name that leads elsewhere."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         return None
     return RunPaths(paths.folder.parent / name)
 
 
 def find_run(name: str | None) -> RunPaths:
-    """The run called ``name`` (an id, a unique part of one, a path), or else the newest."""
+    """Return the run ``name`` (an id, a unique part of an id, or a path), or else the newest."""
     if name and Path(name).is_dir():
         return RunPaths(Path(name))
     runs = list_runs()

@@ -59,7 +59,7 @@ def is_own(paths: RunPaths) -> bool:
 
 
 def refuse_foreign(paths: RunPaths, would: str, remedy: str) -> None:
-    """End the verb unless the folder is this user's own; ``would`` says what it was about to do."""
+    """Raise an error unless this user made the folder; ``would``: what the verb would do."""
     if is_own(paths):
         return
     raise InputError(

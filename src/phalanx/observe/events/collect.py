@@ -16,7 +16,7 @@ _CHUNK = 1 << 20
 
 
 class LineTail:
-    """The complete new lines of a growing file; a partial last one is kept for the next poll."""
+    """Reads new complete lines of a growing file; keeps a partial one for the next poll."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,7 +28,7 @@ class LineTail:
         try:
             with self.path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
-                    # Another file by that name: a cluster has started the job again.
+                    # The file was replaced by a new one: a cluster has started the job again.
                     self._offset, self._partial = 0, b""
                 file.seek(self._offset)
                 data = file.read(_CHUNK)
@@ -65,7 +65,7 @@ class LineTail:
 
 
 class EventTail:
-    """The events of all ranks as they are written."""
+    """Reads the events of all ranks as they are written."""
 
     def __init__(self, paths: RunPaths, ranks: Iterable[int]) -> None:
         self._tails = [LineTail(paths.events_of(rank)) for rank in ranks]

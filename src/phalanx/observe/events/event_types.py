@@ -91,7 +91,7 @@ class PhaseDone(msgspec.Struct, tag="phase", frozen=True, kw_only=True):
 
 
 class EpochDone(msgspec.Struct, tag="epoch", frozen=True, kw_only=True):
-    """One rank finished its part of an epoch (epochs count from 0)."""
+    """A rank has finished its part of an epoch (epochs count from 0)."""
 
     time: float
     rank: int
@@ -130,7 +130,7 @@ class Switched(msgspec.Struct, tag="switched", frozen=True, kw_only=True):
 
 
 class Balanced(msgspec.Struct, tag="balanced", frozen=True, kw_only=True):
-    """From now on the workers take these parts of each global batch, by rank."""
+    """The workers' parts of each global batch, by rank, from now on."""
 
     time: float
     rank: int

@@ -22,7 +22,7 @@ _DEFAULT_GROUP = 2
 
 
 class WaitRule(Enum):
-    """Which workers wait for which others."""
+    """Which workers wait for which other workers."""
 
     LOCKSTEP = "lockstep"
     """In every step or round, all workers of a team wait for its last."""

@@ -148,7 +148,7 @@ def _rows(event: ev.Steps) -> Iterator[WorkerStep]:
 
 
 def read_ranks(paths: RunPaths) -> list[RankLog]:
-    """The logs of all ranks that wrote events, by rank."""
+    """Return the logs of all ranks that wrote events, in the order of the ranks."""
     logs = []
     for file in paths.events.glob("rank-*.jsonl") if paths.events.is_dir() else ():
         found = re.fullmatch(r"rank-(\d+)", file.stem)

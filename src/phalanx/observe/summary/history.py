@@ -1,4 +1,4 @@
-"""One row per epoch: the ranks combined, and whatever was logged beside them."""
+"""One row per epoch: the ranks' figures combined, and all other logged figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN_FIELDS = ("epoch", "seconds", "samples", "samples_per_second", "rate", "earl
 
 
 def make_history(ranks: Sequence[RankLog], began: float | None) -> list[Row]:
-    """The rows of all epochs that a rank has finished, in order."""
+    """Return the rows of all epochs that any rank has finished, in order."""
     by_epoch: dict[int, list[EpochDone]] = {}
     for log in ranks:
         for done in log.epochs:
@@ -91,7 +91,7 @@ def epoch_row(
 
 
 def _mean(pairs: Iterable[tuple[float | None, int]]) -> float | None:
-    """The mean, weighted by samples, of the values that are known."""
+    """Return the mean, weighted by samples, of the known values."""
     known = [(value, weight) for value, weight in pairs if value is not None and weight > 0]
     weight = sum(weight for _, weight in known)
     return sum(value * part for value, part in known) / weight if weight else None

@@ -46,9 +46,9 @@ def hold(paths: RunPaths) -> Iterator[None]:
 
 
 def controller_of(paths: RunPaths) -> psutil.Process | None:
-    """The living process that controls this run, if there is one."""
+    """Return the living process that controls this run, if there is one."""
     try:
-        # Neither a link to another run's record nor a pipe that never ends is followed.
+        # Do not follow a link to another run's record, nor wait for a pipe.
         file = os.open(paths.controller, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None

@@ -90,7 +90,7 @@ T = TypeVar("T")
 
 
 def read_record(path: Path, kind: type[T]) -> T | None:
-    """The record in ``path``, or ``None`` when it is missing or broken; too large is an error."""
+    """Return the record in ``path``; ``None`` if it is missing or broken. Too large is an error."""
     try:
         return msgspec.json.decode(read_bounded(path), type=kind)
     except (OSError, msgspec.DecodeError, RecursionError):
@@ -103,7 +103,7 @@ def study_folders(paths: RunPaths, record: StudyRecord) -> list[RunPaths]:
 
 
 def read_samples(paths: RunPaths) -> dict[str, list[MachineSample]]:
-    """The readings of every machine that was watched, by its name."""
+    """Return the readings of every machine that was monitored, by its name."""
     if not paths.machines.is_dir():
         return {}
     files = sorted(file for file in paths.machines.glob("*.jsonl") if file.is_file())
@@ -122,7 +122,7 @@ def _samples(path: Path) -> Iterator[MachineSample]:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Everything that was read of one run."""
+    """All files of one run, as they were read."""
 
     paths: RunPaths
     plan: PlanRecord

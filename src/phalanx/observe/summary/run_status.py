@@ -20,12 +20,12 @@ class _Written(msgspec.Struct):
 
 
 def controller_alive(paths: RunPaths) -> bool:
-    """Whether the process that controls this run still lives (not merely one of its id)."""
+    """Whether the process that controls this run still lives (not another one of its id)."""
     return controller_of(paths) is not None
 
 
 def written_exit_codes(paths: RunPaths) -> list[int | None]:
-    """The exit codes that an earlier summary recorded."""
+    """Return the exit codes that an earlier summary recorded."""
     record = read_record(paths.summary, _Written)
     return list(record.exit_codes) if record else []
 

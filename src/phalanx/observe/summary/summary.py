@@ -71,7 +71,7 @@ def summarise_files(
     ranks = [log for log in ranks if log.rank not in run.helpers]
     add_steps(summary, ranks, split_phases(ranks, run.strategy or ""))
     add_shares(summary, ranks)
-    if run.launch.ours:  # another system's processes do not count what they send
+    if run.launch.ours:  # another system's processes do not count the bytes that they send
         add_bytes(summary, ranks)
     _add_worth(summary, run)
     _add_extras(summary, run)

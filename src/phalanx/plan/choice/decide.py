@@ -95,7 +95,7 @@ def least_gain(before: Interval, after: Interval) -> float:
 
 
 def _impossible(found: Sequence[Prediction], goal: Objectives) -> InputError:
-    """The error when no plan meets the deadline or budget, with the best that does exist."""
+    """Return the error if no plan meets the deadline or budget, with the best possible figures."""
     quickest = min(found, key=lambda p: p.seconds.value)
     cheapest = min(found, key=lambda p: p.price.value if p.price else 0.0)
     time, price = quickest.seconds.value, cheapest.price.value if cheapest.price else 0.0

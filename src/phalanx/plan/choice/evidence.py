@@ -18,8 +18,8 @@ MOST_FACTOR = 3.0
 """Runs whose time differs from the prediction by a larger factor are ignored."""
 
 Losses = Mapping[tuple[str, int], Mapping[int, float]]
-"""Losses of accuracy by strategy and workers, then by seed. Each is of a pair of runs of one script
-on the same data with the same seed, one of them with the mathematics of one process."""
+"""Losses of accuracy by strategy and workers, then by seed. Each compares two runs of one script on
+the same data with the same seed, one of which computes as one process would."""
 
 
 def keeps_accuracy(losses: Iterable[float], max_loss: float) -> bool:

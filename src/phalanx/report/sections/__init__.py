@@ -46,7 +46,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. A row begins with its name; its cells are plain text or :class:`Cell`."""
+    """A table. A row begins with its name; its cells are text or :class:`TableCell`."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str | TableCell, ...], ...]
