@@ -30,7 +30,10 @@ def main(words: list[str]) -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of a block, about")
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--each", type=int, default=1, help="workers on each machine")
-    parser.add_argument("--own", action="store_true", help="a loop that calls loss.backward()")
+    parser.add_argument(
+        "--loop", choices=["run", "own", "clip"], default="run",
+        help="own: it calls loss.backward(); clip: and clips the gradient",
+    )  # fmt: skip
     parser.add_argument("--models", default=",".join(MODELS))
     chosen = parser.parse_args(words)
     for model in chosen.models.split(","):
@@ -44,7 +47,7 @@ def main(words: list[str]) -> None:
             lengths = _lengths(teams, chosen.seconds)
             found = in_turns(teams, lengths.__getitem__, chosen.rounds, lost)
         kind = f"{model}, {chosen.each} on each of {len(MACHINES)} machines"
-        _tell(found, kind + ", own loop" * chosen.own, chosen.rate)
+        _tell(found, f"{kind}, loop: {chosen.loop}", chosen.rate)
 
 
 def _start(
@@ -53,7 +56,7 @@ def _start(
     machines = [machine for machine in MACHINES for _ in range(chosen.each)]
     enough = len(os.sched_getaffinity(0)) >= len(machines)  # else those of a machine share one
     cores = [n if enough else n // chosen.each for n in range(len(machines))]
-    words = [model, str(len(machines)), "own" if chosen.own else "run"]
+    words = [model, str(len(machines)), chosen.loop]
     places = {
         name: keys.team(SCRIPT, machines, "allreduce", cores=cores, words=[kind, *words])
         for name, kind in (("ahead", "early"), ("with the step", "late"))

@@ -14,7 +14,11 @@ Data = tuple[Tensor, Tensor]
 
 
 def torch_blocks(
-    model: nn.Module, optimizer: torch.optim.Optimizer, rows: Data, meet: Callable[[], object]
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    rows: Data,
+    meet: Callable[[], object],
+    clip: float | None = None,
 ) -> Callable[[int], float]:
     """The same of a loop in plain torch, or torch DDP: eight batches are taken in turn."""
     loss, (x, y) = nn.CrossEntropyLoss(), rows
@@ -27,6 +31,8 @@ def torch_blocks(
             mine = slice(step % 8 * batch, (step % 8 + 1) * batch)
             optimizer.zero_grad()
             loss(model(x[mine]), y[mine]).backward()
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
         if x.is_cuda:
             torch.cuda.synchronize()
@@ -36,7 +42,13 @@ def torch_blocks(
 
 
 def blocks_of(
-    run: Run, model: nn.Module, data: Callable[[int], Data], batch: int, *, own: bool = False
+    run: Run,
+    model: nn.Module,
+    data: Callable[[int], Data],
+    batch: int,
+    *,
+    own: bool = False,
+    clip: float | None = None,
 ) -> Callable[[int], float]:
     """``data(samples)`` are those of a block, whose seconds are counted between barriers."""
     loss, parts = nn.CrossEntropyLoss(), dict[int, Data]()
@@ -52,6 +64,8 @@ def blocks_of(
                 error.backward()
             else:
                 run.backward(error)
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
             run.step()
         run.engine.barrier()
         return time.perf_counter() - began

@@ -1,8 +1,9 @@
 """One process of ``python -m benchmarks hosts-ahead``: an example's model in blocks.
 
-``phalanx worker hosts_ahead.py -- early|late EXAMPLE WORKERS run|own`` lets gradients go ahead of
-their step, or not; ``python hosts_ahead.py ddp|bare …`` is torch DDP, or a loop that agrees with
-nobody. ``own``: the loop calls ``loss.backward()``, and not ``run.backward(loss)``.
+``phalanx worker hosts_ahead.py -- early|late EXAMPLE WORKERS run|own|clip`` lets gradients go ahead
+of their step, or not; ``python hosts_ahead.py ddp|bare …`` is torch DDP, or a loop that agrees with
+nobody. ``own``: the loop calls ``loss.backward()``, and not ``run.backward(loss)``; ``clip``: it
+limits the norm of the gradient as well.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks.scripts.blocks import blocks_of, torch_blocks
 from benchmarks.scripts.example_at import make_model
 from phalanx.sync.collective.algorithms import ahead
 
-BATCH, RATE = 128, 0.01
+BATCH, RATE, CLIP = 128, 0.01, 1.0
 LIMIT = timedelta(minutes=10)
 
 
@@ -36,16 +37,18 @@ def ours(model: nn.Module, kind: str, loop: str) -> Callable[[int], float]:
     if kind == "late":
         ahead.WORTHWHILE = sys.maxsize
     run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=RATE))
-    return blocks_of(run, model, data, BATCH, own=loop == "own")
+    clip = CLIP if loop == "clip" else None
+    return blocks_of(run, model, data, BATCH, own=loop != "run", clip=clip)
 
 
-def torchs(model: nn.Module, kind: str, workers: int) -> Callable[[int], float]:
+def torchs(model: nn.Module, kind: str, workers: int, loop: str) -> Callable[[int], float]:
     if kind == "ddp":
         dist.init_process_group("gloo", timeout=LIMIT)
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     meet = dist.barrier if kind == "ddp" else lambda: None
-    return torch_blocks(model, optimizer, data(8 * (BATCH // workers)), meet)
+    clip = CLIP if loop == "clip" else None
+    return torch_blocks(model, optimizer, data(8 * (BATCH // workers)), meet, clip)
 
 
 def main() -> None:
@@ -54,7 +57,7 @@ def main() -> None:
     kind, example, workers, loop = sys.argv[1:]
     model = make_model(example)
     alone = kind in ("ddp", "bare")
-    take_turns(torchs(model, kind, int(workers)) if alone else ours(model, kind, loop))
+    take_turns(torchs(model, kind, int(workers), loop) if alone else ours(model, kind, loop))
     if kind == "ddp":  # destroying the group would wait for ranks that may have ended already
         os._exit(0)
 

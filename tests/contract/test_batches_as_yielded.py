@@ -146,7 +146,7 @@ def test_one_pass_after_the_other(tmp_path: Path, spec: str, workers: int) -> No
         run, outer = begun()
         next(outer)
         list(run.batches(_data(), batch=6))
-        with pytest.raises(InputError, match="called again before its last pass was over"):
+        with pytest.raises(InputError, match="called again before its previous pass was over"):
             next(outer)
 
     def left(rank: int) -> int:

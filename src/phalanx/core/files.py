@@ -46,10 +46,14 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise
 
 
-def write_asked(path: Path, content: str | bytes, remedy: str = "Give another --out.") -> None:
+def write_asked(
+    path: Path, content: str | bytes, remedy: str = "Give another --out.", mode: int | None = None
+) -> None:
     """Write a file that the user asked for, in one step; failures are errors of the input."""
     try:
         write_whole(path, content)
+        if mode is not None:
+            path.chmod(mode)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}", remedy) from None
 

@@ -230,5 +230,4 @@ def _write_blueprint(state: LabState, path: Path, facts: Facts) -> None:
     state.blueprint = str(path)
     state.blueprint_digest = hashlib.sha256(text.encode()).hexdigest()
     states.write(state)
-    write_asked(path, text)
-    path.chmod(0o600)
+    write_asked(path, text, mode=0o600)

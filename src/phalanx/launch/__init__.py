@@ -1,1 +1,1 @@
-"""From a plan to its processes. ``launcher.py`` has the types that all folders here speak of."""
+"""From a plan to its processes. ``launcher.py`` has the types that all folders here use."""

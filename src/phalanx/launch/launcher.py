@@ -1,8 +1,8 @@
 """Launchers: different ways to start the workers of a run, behind one small interface.
 
-``open`` and ``prepare`` are the dry run: the :class:`Launch` is what ``start`` starts, and what
-``launch.json`` holds. Only what cannot be known before (the number of the descriptor of the
-shared memory, the clock reading, the controller's process id) is added at the start.
+A dry run calls only ``open`` and ``prepare``, which returns a :class:`Launch`: what ``start``
+starts, and what ``launch.json`` holds. Only values that are unknown until then (the descriptor of
+the shared memory, the clock reading, the controller's process id) are added at the start.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     framework: Framework | None = None
     system: str = OURS
     decides: list[int] = []
-    """Ranks whose end is the run's end, if not all of them end by themselves."""
+    """The ranks of another framework whose end ends the run; empty with our own workers."""
     joins: bool = True
-    """Whether the script has to call ``phalanx.fit`` or ``phalanx.join``."""
+    """Whether the workers have to join the training through Phalanx, not through a framework."""
     batch_script: str = ""
-    """The script for a cluster's manager, if that starts the workers."""
+    """The batch script for a cluster's manager, if the manager starts the workers."""
     cluster: str = ""
-    """What the cluster's manager was asked for: see ``Fleet``."""
+    """The options or the address for a cluster's manager: see ``Fleet``."""
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
@@ -103,7 +103,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The machines themselves, and how to log in to them: nothing of it is ever written."""
+    """The machines of a run, with their logins, which are never stored, and options for them."""
 
     machines: tuple[Machine, ...] = ()
     servers: tuple[str, ...] = ()  # names of machines with a parameter server and no worker
@@ -115,16 +115,16 @@ class Fleet:
     ship_limit: int | None = None
     """Most bytes of the project's folder that are sent; ``None``: the default."""
     follow_links: bool = False
-    """Whether links that lead out of what is sent are replaced by their files."""
+    """Whether links to files that are not sent are replaced by those files."""
     detach: bool = False
     workers: int | None = None
     """How many workers were asked for; the plan says how many there are."""
     cluster: str = ""
-    """What a cluster's manager is asked for: options of Slurm, an address of Ray or Spark."""
+    """Options for Slurm, or the address of a cluster of Ray or Spark."""
 
 
 def read_launch(paths: RunPaths) -> tuple[Launch, Plan]:
-    """Read how a run was started, from its folder: see ``core/trust.py`` before using it."""
+    """Read from its folder how a run was started; ``core/run_folder/trust.py``: who wrote it."""
     try:
         launch = Launch.from_json(read_bounded(paths.launch))
         return launch, Plan.from_json(read_bounded(paths.plan))
@@ -146,9 +146,9 @@ class Launcher(Protocol):
     def open(
         self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool], *, dry: bool = False
     ) -> Job:
-        """Look at the machines before anything is decided; return the job as it can be done there.
+        """Look at the machines before anything is decided; return the job as they can do it.
 
-        Ends soon, by ``RunStopped``, once ``asked()``. ``dry``: nothing will be started.
+        Raises ``RunStopped`` soon after ``asked()`` is true. ``dry``: nothing will be started.
         """
         return job
 
@@ -157,13 +157,13 @@ class Launcher(Protocol):
         ...
 
     def start(self, launch: Launch, paths: RunPaths) -> None:
-        """Start every worker, or begin to. The calling thread has to live as long as they do."""
+        """Start every worker, or begin to. The calling thread has to outlive the workers."""
         ...
 
     def poll(self) -> dict[int, int]:
         """Return the exit codes of the ranks that have ended; minus the signal's number if killed.
 
-        Raises a ``PhalanxError`` when the run cannot go on for a reason that is no rank's.
+        Raises a ``PhalanxError`` when the run cannot go on, for a reason other than a worker's end.
         """
         ...
 
@@ -172,15 +172,15 @@ class Launcher(Protocol):
         return self.poll()
 
     def lost(self) -> dict[int, MachineError]:
-        """Ranks that were lost with their machine, while the others go on without them."""
+        """Return ranks that were lost with their machine, while the others go on without them."""
         return {}
 
     def away(self) -> dict[int, MachineError]:
-        """Ranks whose machine does not answer now, but may do so again."""
+        """Return the ranks whose machine does not answer now, but may answer again."""
         return {}
 
     def alone(self) -> MachineError | None:
-        """Why the controller should leave the workers, which go on by themselves; else ``None``."""
+        """Return why the controller should leave the workers to go on alone; else ``None``."""
         return None
 
     def news(self) -> list[str]:
@@ -188,21 +188,21 @@ class Launcher(Protocol):
         return []
 
     def detached(self) -> bool:
-        """Whether everything is started and goes on by itself, so that the controller may leave."""
+        """Whether all workers are started and go on without the controller, which may leave."""
         return False
 
     def leave(self) -> None:
-        """Leave, and let the workers go on: the run is detached."""
+        """Disconnect, and let the workers go on in a detached run."""
 
     def stop(self, grace: float, hurry: Callable[[], bool] = never) -> None:
-        """Ask the workers to stop, end them after ``grace`` seconds or once ``hurry()``.
+        """Ask the workers to stop; kill those left after ``grace`` seconds or once ``hurry()``.
 
         Returns when they are gone, in bounded time; may be called again, and at any moment.
         """
         ...
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
-        """Fetch what the workers left, and clean up; no error in this fails the run."""
+        """Fetch the files that the workers left, and clean up; errors here do not fail the run."""
 
     def processes(self) -> list[int]:
         """Return the process ids of the workers that run on this machine now."""
@@ -261,7 +261,7 @@ def system_of(job: Job) -> str:
 
 
 def worker_variables(job: Job, folder: str, machine: PlannedMachine, slot: Slot) -> dict[str, str]:
-    """Return the variables that tell a worker who it is; ``folder``: the run's on its machine."""
+    """Return a worker's variables; ``folder`` is the run's folder on the worker's machine."""
     return {
         settings.RANK: str(slot.rank),
         settings.WORKERS: str(job.plan.workers),
@@ -282,7 +282,7 @@ def worker_command(
     python: str = sys.executable,
     script: str = "",
 ) -> WorkerCommand:
-    """Return one of our own workers as a process; ``folder`` is the run's on its machine."""
+    """Return the command of one of our workers; ``folder`` is the run's folder on its machine."""
     bootstrap = [python, "-P", "-m", "phalanx.launch.worker.bootstrap"]
     return WorkerCommand(
         rank=slot.rank,
@@ -296,9 +296,9 @@ def worker_command(
 
 
 def _process_variables(job: Job, slot: Slot) -> dict[str, str]:
-    """Return the variables that hold a worker in a process of its own to its slot."""
+    """Return variables for a worker process: cores, threads, the order of sets, Keras' backend."""
     hashing = os.environ.get(settings.HASHING, "")
-    # Use the backend asked for, or this shell's: other machines have none of their own.
+    # Use the backend that was asked for, else this shell's, which other machines do not know.
     shell, keras = os.environ.get(settings.KERAS_BACKEND), job.settings.keras or ""
     backend = settings.KERAS_SYSTEMS.get(keras, shell)
     return {

@@ -39,4 +39,3 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     price: Interval | None = None
     limit: str = ""
     """What the run waits for most: ``computing on m3``, ``the link of m1``, ``starting``."""
-    same_mathematics: bool = True

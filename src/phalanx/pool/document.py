@@ -8,6 +8,7 @@ and aliases are never expanded, so that a file with many of them stays small.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -24,8 +25,9 @@ from phalanx.core.errors import InputError
 SIZE_LIMIT = 1024 * 1024
 MOST_DEEP = 200
 """The most brackets that may be open at once; those in texts count too."""
+_CORRECT = "Correct it there, or just before."
 QUOTES = "Put a value that begins with one of * & ! % @ # in quotes."
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+')
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+|"')
 _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = {_TAG + kind for kind in ("str", "int", "float", "bool", "null", "timestamp")}
 
@@ -117,11 +119,13 @@ def read_document(path: Path) -> Document:
             raise _too_deep(path)
     warnings: list[str] = []
     if path.suffix.lower() == ".json":
+        if '"connections"' in text:  # the old form, whose printed examples are not quite JSON
+            text, commas, quotes = mended_json(text)
+            warnings += [f"{path}: {commas} commas were missing"] if commas else []
+            warnings += [f"{path}: {quotes} words had no quotes"] if quotes else []
+        _check_json(path, text)
         # Strings of valid JSON have no tabs. YAML accepts spaces, and columns stay the same.
         text = text.replace("\t", " ")
-        if '"connections"' in text:  # the old form, whose printed examples lack commas
-            text, commas = with_commas(text)
-            warnings += [f"{path}: {commas} commas were missing"] if commas else []
     return Document(path, private, _compose(path, text), tuple(warnings))
 
 
@@ -164,18 +168,30 @@ def _place(before: str) -> str:
     return f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
 
 
-def with_commas(text: str) -> tuple[str, int]:
-    """Insert the commas that JSON lacks; return the text, and how many commas were missing."""
+def mended_json(text: str) -> tuple[str, int, int]:
+    """Return valid JSON, if the text lacks only commas, and quotes around yes and no; and how many
+    commas and words in quotes were added."""
     found: list[str] = []
-    commas, before = 0, ""
+    commas, quotes, before = 0, 0, ""
     for token in _TOKENS.findall(text):
         if not token.isspace():
             if before and before not in "{[:," and token not in "}]:,":
                 found.append(",")
                 commas += 1
             before = token
-        found.append(token)
-    return "".join(found), commas
+        bare = token.lower() in ("yes", "no")
+        quotes += bare
+        found.append(f'"{token}"' if bare else token)
+    return "".join(found), commas, quotes
+
+
+def _check_json(path: Path, text: str) -> None:
+    """Refuse what YAML would let pass in a file that calls itself JSON."""
+    try:
+        json.loads(text or "{}", parse_int=str, parse_float=str)
+    except json.JSONDecodeError as error:
+        where = f"{path}:{error.lineno}:{error.colno}"
+        raise InputError(f"{where}: broken JSON: {error.msg}", _CORRECT) from None
 
 
 def _compose(path: Path, text: str) -> Node | None:
@@ -198,15 +214,12 @@ def _compose(path: Path, text: str) -> Node | None:
 def _syntax_error(path: Path, error: MarkedYAMLError) -> InputError:
     mark = error.problem_mark or error.context_mark
     where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-    kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
     problem = " ".join((error.problem or error.context or "unreadable").split())
     # These messages quote the file's text, which may be an unquoted password.
     secretive = re.match(r"found (undefined|unknown|duplicate) (alias|anchor|tag|escape)", problem)
     if secretive or "alias" in problem or "anchor" in problem or "directive" in problem:
-        return InputError(f"{path}{where}: broken {kind}: a special character", QUOTES)
-    return InputError(
-        f"{path}{where}: broken {kind}: {problem}", "Correct it there, or just before."
-    )
+        return InputError(f"{path}{where}: broken YAML: a special character", QUOTES)
+    return InputError(f"{path}{where}: broken YAML: {problem}", _CORRECT)
 
 
 def _too_deep(path: Path) -> InputError:

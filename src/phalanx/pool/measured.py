@@ -153,8 +153,7 @@ def write_probe(probe: Probe, blueprint: Path) -> Path:
     path = path_beside(blueprint)
     text = msgspec.json.format(msgspec.json.encode(probe), indent=1) + b"\n"
     remedy = "Make that folder writable: the measurements are saved beside the blueprint."
-    write_asked(path, text, remedy)
-    path.chmod(blueprint.stat().st_mode & 0o666)
+    write_asked(path, text, remedy, blueprint.stat().st_mode & 0o666)
     return path
 
 

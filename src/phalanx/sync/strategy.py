@@ -1,6 +1,6 @@
 """The interface of strategies, which decide how workers agree on the next parameters.
 
-A strategy is given everything it touches: the replica (this worker's parameters and gradients),
+A strategy receives everything that it uses: the replica (this worker's parameters and gradients),
 the shared state, the arena to wait in, its team, the encoding of what it sends, the clock. It
 never opens a socket or reads the time by itself, so the same code runs between processes, between
 threads, and in scripted time.
@@ -43,7 +43,7 @@ class Timing:
     before: float = 0.0
     """The part of ``wait`` before this worker's gradient was ready."""
     judged: bool = True
-    """Whether ``refused`` is of this step, or of the oldest one that was not judged yet."""
+    """Whether ``refused`` is known, for the oldest step not judged yet: a GPU reports late."""
 
 
 class Gates:
@@ -60,7 +60,7 @@ class Gates:
 
 @dataclass(frozen=True)
 class StrategyContext:
-    """All that a strategy is given to work with."""
+    """Everything that a strategy receives to work with."""
 
     replica: Replica
     shared: SharedState
@@ -74,7 +74,7 @@ class StrategyContext:
     gates: Gates = field(default_factory=Gates)
     """Shared by all optimizers of a stage."""
     gone: Callable[[], bool] | None = None
-    """Returns whether waiting is in vain, as a worker has left for good. Takes no lock."""
+    """Returns whether waiting is in vain, because a worker has left for good. Takes no lock."""
     toll: Toll = field(default_factory=Toll)
     """Charges the virtual time that exchanges take."""
 
@@ -82,7 +82,7 @@ class StrategyContext:
 class Strategy(Protocol):
     """``Strategy(context, **options)``, registered in ``phalanx.core.spec.strategies``.
 
-    What not every strategy needs does nothing here.
+    Methods that not every strategy needs do nothing by default.
     """
 
     every: int = 0
@@ -98,7 +98,7 @@ class Strategy(Protocol):
         """Give this worker's gradient, times the replica's scale, and take the new parameters.
 
         The agreed gradient is the sum over those who take part, divided by the sum of their
-        weights; ``clip`` limits its norm. Gradients are gone afterwards.
+        weights; ``clip`` limits its norm. Parameters have no gradient afterwards.
         """
 
     def arrive(self) -> None:
@@ -112,29 +112,29 @@ class Strategy(Protocol):
 
     @property
     def steps_agreed(self) -> bool:
-        """Whether the next three methods can be used."""
+        """Whether ``step_agreed``, ``clip_gradients`` and ``step_clipped`` can be used."""
         return False
 
     def step_agreed(self) -> Timing:
-        """Update from the agreed gradient, which all members have and for which they have met."""
+        """Update from the agreed gradient, which all members have, after they have met."""
         return Timing()
 
     def clip_gradients(self, weight: float, clip: float) -> float:
-        """Sum the gradients, limit the norm of the sum, and return what it was. Every member keeps
-        its slices of the sum, and its own gradient. Collective."""
+        """Sum the gradients, limit the norm of the sum, and return the norm from before. Every
+        member keeps its slices of the sum, and its own gradient. Collective."""
         return 0.0
 
     def step_clipped(self) -> Timing:
-        """Update from the clipped sum, for which all members have met."""
+        """Update from the sum of ``clip_gradients``, after all members have met."""
         return Timing()
 
     def covers(self, total: int) -> None:
         """Note that the next gradient covers the first ``total`` samples this worker had."""
 
     def fence(self, rank: int) -> Applied | None:
-        """Take nothing more from a lost worker; return how far what it gave has come.
+        """Refuse further gradients of a lost worker; return how many of its samples are applied.
 
-        ``None`` where that cannot be known.
+        ``None`` if that cannot be known.
         """
         return None
 
@@ -149,7 +149,7 @@ class Strategy(Protocol):
         """Note that a worker is lost: nobody waits for it. Called between steps or in a wait."""
 
     def refresh(self) -> None:
-        """Take the newest parameters, without giving anything."""
+        """Take the newest parameters, without giving a gradient."""
 
     def snapshot(self, flats: list[Tensor]) -> None:
         """Copy the newest parameters into ``flats``, whatever the others do meanwhile."""

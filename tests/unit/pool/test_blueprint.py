@@ -10,7 +10,7 @@ import pytest
 
 from phalanx.core.errors import InputError
 from phalanx.pool.blueprint import read_blueprint
-from phalanx.pool.document import with_commas
+from phalanx.pool.document import mended_json
 from phalanx.pool.machine import FILE_FIELDS, Machine, Pool
 
 FINGERPRINT = "SHA256:" + "a" * 43
@@ -193,16 +193,27 @@ def test_missing_commas_and_bare_words_are_read(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (second.gpus, second.energy_efficient) == (1, False)
     assert second.inline_password is not None
-    assert pool.warnings[0] == f"{tmp_path / 'old.json'}: 5 commas were missing"
+    assert pool.warnings[:2] == (
+        f"{tmp_path / 'old.json'}: 5 commas were missing",
+        f"{tmp_path / 'old.json'}: 2 words had no quotes",
+    )
 
 
 def test_what_is_valid_stays_as_it_is() -> None:
     text = '{"connections": [{"IP": "192.0.2.1", "note": "no, \\"yes\\" {", "n": [1, 2]}]}'
-    assert with_commas(text) == (text, 0)
+    assert mended_json(text) == (text, 0, 0)
 
 
-def test_other_faults_are_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("machine", "fault"),
+    [
+        ('"IP": "192.0.2.1" "Colour": "red"', "Colour"),
+        ('"IP": "192.0.2.1", "Username": "lab', "broken JSON"),  # a quote without its pair
+        ('"IP": "192.0.2.1", "Password": "a\tb"', "broken JSON"),
+    ],
+)
+def test_other_faults_are_said(tmp_path: Path, machine: str, fault: str) -> None:
     old = tmp_path / "old.json"
-    old.write_text('{"connections": [{"IP": "192.0.2.1" "Colour": "red"}]}')
-    with pytest.raises(InputError, match="Colour"):
+    old.write_text(f'{{"connections": [{{{machine}}}]}}')
+    with pytest.raises(InputError, match=fault):
         read_blueprint(old)

@@ -129,6 +129,7 @@ def test_mistake(tmp_path: Path, case: str) -> None:
 
 JSON_CASES = {
     "comma": ('{"machines":\n  {"a": 1,,}}', "pool.json:2:11: broken JSON"),
+    "YAML in a JSON file": ("machines: {a: {host: b}}", "pool.json:1:1: broken JSON"),
     "cut off": ('{"machines": {"a": {"host": "h"}', "pool.json:1:33: broken JSON"),
     "duplicate": (
         '{"machines": {"a": {"host": "x"},\n\t"a": {"host": "y"}}}',

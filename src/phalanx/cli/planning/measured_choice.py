@@ -138,7 +138,6 @@ def _prediction(names: Sequence[str], framework: Framework, found: MeasuredSteps
         samples_per_second=Interval.around((found.samples or 0.0) / found.step, error),
         seconds=Interval.around(found.start + training, error),
         limit="starting" if found.start > training else "training",
-        same_mathematics=not several,
     )
 
 

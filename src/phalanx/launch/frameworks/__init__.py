@@ -1,6 +1,6 @@
-"""Scripts of other frameworks as they are: variables, roles, and whose end is the run's.
+"""Runs unchanged scripts of other frameworks: their variables, and the ranks that end the run.
 
-Pure functions: launchers ask what to give to each process, the controller who decides the end.
+Pure functions: launchers ask for the variables, the controller for the ranks.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def environment_of(framework: str, places: Places) -> dict[int, dict[str, str]]:
 def deciding(roles: Sequence[str]) -> list[int]:
     """Return the ranks that decide the run's end: once they have ended well, the others are ended.
 
-    TensorFlow's workers and servers of a chief never end by themselves; else all decide, but for
-    an evaluator, which waits for checkpoints.
+    Where TensorFlow has a chief, its workers and servers never end by themselves, so only the chief
+    decides. Otherwise all ranks decide, except an evaluator, which waits for checkpoints.
     """
     chiefs = [rank for rank, role in enumerate(roles) if role == CHIEF]
     return chiefs or [rank for rank, role in enumerate(roles) if role != EVALUATOR]
 
 
 def settings_variables(settings: RunSettings) -> dict[str, str]:
-    """Return what the command line asked for, and nothing else: the script has its own values."""
+    """Return variables for options of the command line only: the script has its own defaults."""
     told = {EPOCHS: settings.epochs, BATCH: settings.batch, SEED: settings.seed}
     return {name: str(value) for name, value in told.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Describes scripts that bring their own way of training together, for launchers."""
+"""Describes to launchers the scripts that use another framework's distributed training."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Framework(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     system: str
-    """Its name in reports: torch, torch-ddp, tf-mwms, tf-ps, tf-mirrored, jax-dp."""
+    """The name in reports: torch, torch-ddp, tf-mwms, tf-ps, tf-mirrored, jax-dp."""
     roles: dict[str, int] = {}
     """How many processes of each role were asked for; empty: the number of machines decides."""
     servers: int = 0
     """How many parameter servers have machines of their own."""
     python: str | None = None
-    """The Python of this machine that has the framework; ``None``: our own."""
+    """The Python of this machine that has the framework; ``None``: the one that runs Phalanx."""
     requirements: list[str] = []
-    """The requirements of an environment for it; empty if our own will do."""
+    """The packages of an environment for the framework; empty: it needs none of its own."""
     variables: dict[str, str] = {}
     """Variables that every process gets."""
 
@@ -44,7 +44,7 @@ class Framework(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_alone(self) -> bool:
-        """Whether it is one process, on one machine."""
+        """Whether the script runs as one process on one machine."""
         return self.system in ONE_MACHINE.values()
 
 
@@ -58,9 +58,9 @@ class Process:
     """The address by which the others reach this process."""
     local_index: int
     locals: int
-    """Processes of the run on its machine."""
+    """How many processes of the run are on this machine."""
     port: int
-    """A free port of its machine, for this process alone."""
+    """A free port of the machine, for this process only."""
     threads: int = 1
     device: str = "cpu"
     interface: str | None = None

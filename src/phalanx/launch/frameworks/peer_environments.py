@@ -1,4 +1,4 @@
-"""Other systems that do the same job: what each needs, and a Python that has it.
+"""The systems that ``compare`` runs beside Phalanx: the packages of each, and a Python with them.
 
 An environment is made on first use, kept in the user's cache under a name that comes from its
 list of requirements, and used offline from then on.
@@ -39,9 +39,9 @@ JAX_PACKAGES = ("keras==3.15.*", "jax==0.10.*")
 TENSORFLOW_PACKAGES = ("tensorflow==2.21.*", "tf-keras==2.21.*")
 """The packages; tf_keras is there because Keras 3 cannot train under MultiWorkerMirrored."""
 TFDS_PACKAGES = ("tensorflow-datasets==4.9.*", "importlib-resources")
-"""For scripts that import tensorflow_datasets, which needs the second without saying so."""
+"""For scripts that import tensorflow_datasets, which needs the second but does not declare it."""
 VARIABLE = "PHALANX_TF_ENV"
-"""The variable with the folder of an environment that has TensorFlow, which is used as it is."""
+"""The variable that names the folder of an environment with TensorFlow, used unchanged."""
 LIMIT = 1800.0
 _MODULES = {TENSORFLOW: ("tensorflow", "tf_keras"), JAX: ("keras", "jax")}
 _REQUIRED = {TENSORFLOW: TENSORFLOW_PACKAGES, JAX: JAX_PACKAGES}
@@ -93,7 +93,7 @@ def sibling_of(script: Path, peer: PeerSystem) -> Path:
 
 
 def python_of(framework: Framework) -> Path:
-    """Return the Python of this machine that runs such scripts, whether or not it is made yet."""
+    """Return the path of this machine's Python for the framework, even if it does not exist yet."""
     if _is_ours(framework):
         return Path(sys.executable)
     named = _named(framework)
@@ -102,7 +102,7 @@ def python_of(framework: Framework) -> Path:
 
 
 def environment_for(framework: Framework, say: Say) -> Path:
-    """Return the Python of the framework's environment, made if missing; raise what prevents it."""
+    """Return the Python of the framework's environment; make the environment if it is missing."""
     python = python_of(framework)
     named = _named(framework)
     if _is_ours(framework) or named:
@@ -129,7 +129,7 @@ def _named(framework: Framework) -> str | None:
 
 
 def _is_ours(framework: Framework) -> bool:
-    """Whether this very Python will do: for torch always, else if it has the packages."""
+    """Whether this Python has the framework, and the user has named no other environment."""
     modules = _MODULES.get(framework.name, ())
     if _named(framework):
         return False
@@ -146,7 +146,7 @@ def _name(framework: Framework) -> str:
 
 
 def _marked(folder: Path, content: str) -> bool:
-    """Whether the environment was finished, from the same list."""
+    """Whether the environment is complete and was made from the requirements in ``content``."""
     mark = folder / _MARK
     return mark.is_file() and mark.read_text(encoding="utf-8") == content
 
@@ -160,7 +160,7 @@ def _alone(folder: Path) -> Iterator[None]:
     except RequestProblem as problem:
         raise InputError(
             f"{problem.cause}, and programs would be run from {folder.parent}",
-            "Take the right away from them (chmod go-w), or set XDG_CACHE_HOME to another folder.",
+            "Take away their right to write (chmod go-w), or set XDG_CACHE_HOME to another folder.",
         ) from None
     with folder.with_suffix(".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -171,7 +171,7 @@ def _make(folder: Path, requirements: list[str]) -> None:
     python = folder / "bin" / "python"
     try:
         if folder.exists():
-            shutil.rmtree(folder)  # what cannot be removed is not ours, and must not be run
+            shutil.rmtree(folder)  # fails for another user's files, which must not run
         _call([sys.executable, "-m", "venv", str(folder)])
         _call([str(python), "-m", "pip", "install", "--quiet", *requirements])
     except (OSError, subprocess.SubprocessError) as error:

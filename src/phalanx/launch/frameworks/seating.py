@@ -24,7 +24,7 @@ from phalanx.pool.machine import Machine
 
 _ROLES = (CHIEF, WORKER, SERVER, EVALUATOR)
 _FEWEST = 3
-"""The number of machines from which on chief and server have their own."""
+"""From this number of planned processes on, the chief and the server are among them."""
 MOST = 1024
 
 
@@ -51,8 +51,8 @@ def read_roles(text: str) -> dict[str, int]:
 def seat(plan: Plan, framework: Framework, asked: int | None) -> Plan:
     """Add a chief and a server to ``plan``, if the script needs them and no counts were given.
 
-    ``asked`` is the number of workers that was asked for: those compute, so chief and server come
-    on top, on the first and the last machine. Roles that were asked for are in the plan already.
+    ``asked`` is the number of workers that was asked for: all of them compute, so a chief is added
+    on the first machine and a server on the last. Roles that were given are in the plan already.
     """
     many = sum(len(machine.slots) for machine in plan.machines) + framework.servers
     if not framework.has_servers or framework.roles or (asked is None and many >= _FEWEST):
@@ -105,7 +105,7 @@ def plan_for(
 
 
 def _with_servers(plan: Plan, framework: Framework | None, apart: Sequence[Machine]) -> Plan:
-    """Add a machine with a server for each of ``apart``, after all workers, if needed."""
+    """Add the machines ``apart``, each with a server, after all workers, if the run has servers."""
     phases = parse_spec(plan.strategy).phases
     ours = plan.workers > 1 and any("servers" in phase.traits.keys for phase in phases)
     if not apart or not (framework.has_servers if framework else ours):
@@ -121,7 +121,7 @@ def _with_servers(plan: Plan, framework: Framework | None, apart: Sequence[Machi
 
 
 def _on_all_devices(plan: Plan, machine: Machine) -> Plan:
-    """Give one process all of the machine."""
+    """Give the only process of ``plan`` all cores and GPUs of ``machine``."""
     (slot,) = plan.machines[0].slots
     whole = msgspec.structs.replace(
         slot, cpus=[], threads=machine.cores or slot.threads,
@@ -133,7 +133,7 @@ def _on_all_devices(plan: Plan, machine: Machine) -> Plan:
 
 
 def roles_by_rank(framework: Framework, processes: int) -> list[str]:
-    """Return the roles: first the chief, then the workers, the servers, last an evaluator."""
+    """Return the role of each rank: a chief first, then workers, servers, and last an evaluator."""
     if not framework.has_servers:
         evaluators = framework.roles.get(EVALUATOR, 0)
         return [WORKER] * (processes - evaluators) + [EVALUATOR] * evaluators

@@ -1,4 +1,4 @@
-"""Makes ``TF_CONFIG`` for every process of a ``tf.distribute`` script, and finds its kind."""
+"""Makes ``TF_CONFIG`` for every process of a ``tf.distribute`` script, and finds its strategy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
 
 def system_of(source: bytes | str) -> str:
-    """Return the system that the script's code names; the usual one if it cannot be read."""
+    """Return the system of the strategy that the code names; the multi-worker one by default."""
     names = _names_in(source)
     if names & _OF_SERVERS:
         return PARAMETER_SERVER
@@ -37,9 +37,9 @@ def system_of(source: bytes | str) -> str:
 
 
 def needs_legacy_keras(source: bytes | str) -> bool:
-    """Whether it calls ``fit`` of ``tf.keras`` under a strategy for which Keras 3 does not work.
+    """Whether the script calls ``fit`` of ``tf.keras`` under a strategy that Keras 3 cannot use.
 
-    A script that chooses its Keras itself is left alone.
+    False for a script that names ``TF_USE_LEGACY_KERAS``, because it chooses its Keras itself.
     """
     names = _names_in(source)
     fits = {_TF_KERAS, "fit"} <= names and LEGACY_KERAS not in names
@@ -47,7 +47,7 @@ def needs_legacy_keras(source: bytes | str) -> bool:
 
 
 def unprepared(source: bytes, data: str | None) -> tuple[Path, list[str]]:
-    """Return the folder of tensorflow_datasets, and the script's data that are not there."""
+    """Return the folder of tensorflow_datasets, and the script's datasets missing in it."""
     given = data or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     folder, found = Path(given).expanduser(), []
     for node in ast.walk(_tree_of(source)):
@@ -68,7 +68,7 @@ def _tree_of(source: bytes | str) -> ast.Module:
 
 
 def _names_in(source: bytes | str) -> set[str]:
-    """Return names in its code, with marks for ``tf.keras`` and for a Keras of its choice."""
+    """Return the names in a script's code, with marks for ``tf.keras`` and ``LEGACY_KERAS``."""
     found: set[str] = set()
     for node in ast.walk(_tree_of(source)):
         match node:

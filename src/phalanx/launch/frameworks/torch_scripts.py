@@ -1,12 +1,12 @@
 """The variables that ``torchrun`` sets, for scripts of DDP, Accelerate and Lightning.
 
-``init_process_group`` reads RANK, WORLD_SIZE and MASTER_*; Accelerate also LOCAL_RANK; Lightning
-takes itself for launched from outside when TORCHELASTIC_RUN_ID is there, and then believes RANK,
-so machines may have unequal numbers of processes.
+``init_process_group`` reads RANK, WORLD_SIZE and MASTER_*; Accelerate also LOCAL_RANK. If
+TORCHELASTIC_RUN_ID is set, Lightning assumes that torchrun started it and uses RANK, so machines
+may have unequal numbers of processes.
 
-Under torchrun alone both may train every process on its own, without a word: Accelerate where
-there is no GPU, and Lightning where the script does not say how many devices there are. What
-they also need is in the last two functions.
+With only these variables, every process may train alone without a warning: with Accelerate if
+there is no GPU, with Lightning if the script does not say how many devices there are. The last two
+functions return the variables that prevent this.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def _interface(process: Process) -> dict[str, str]:
 
 
 def _accelerate(places: Places) -> dict[str, str]:
-    """Choose Gloo for all if one has no GPU: there is no NCCL group with only some of them."""
+    """Make Accelerate use CPUs and Gloo if any process has no GPU: NCCL needs one in each."""
     if all(process.device.startswith("cuda:") for process in places.processes):
         return {}
     return {"ACCELERATE_USE_CPU": "true"}
 
 
 def _lightning(process: Process, world: int) -> dict[str, str]:
-    """Return what a ``Trainer`` or ``Fabric`` takes for ``devices`` and ``num_nodes`` by default.
+    """Return the default ``devices`` and ``num_nodes`` of Lightning's ``Trainer`` and ``Fabric``.
 
-    Each process checks by itself that their product is the number of all processes, and takes
-    its own device out of a list of that length: the machines need not say the same.
+    Each process only checks that their product is the number of all processes, and takes its own
+    device from a list of ``devices`` entries: so the values may differ between machines.
     """
     devices = next(n for n in range(process.locals, world + 1) if world % n == 0)
     sizes = {"DEVICES": str(devices), "NUM_NODES": str(world // devices)}

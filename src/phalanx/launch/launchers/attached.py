@@ -1,5 +1,5 @@
-"""Takes up a run that its controller left, if its agents are still there; else fetches what its
-machines still have of it."""
+"""Takes control of a run that its controller left, if its agents still run; otherwise fetches the
+files of the run that are still on its machines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def take_over(job: Job, paths: RunPaths, observer: Observer) -> RunOutcome:
 
 
 class AttachedLauncher(SshLauncher):
-    """Starts nothing; finds the workers that run, or how they ended."""
+    """A launcher that starts nothing: it finds the workers that run, or how they ended."""
 
     def open(
         self, job: Job, paths: RunPaths, say: Say, asked: Callable[[], bool], *, dry: bool = False
@@ -72,7 +72,7 @@ class AttachedLauncher(SshLauncher):
     def start(self, launch: Launch, paths: RunPaths) -> None:
         assert self._job and self._loop
         self._paths = paths
-        # A stop that comes before the workers are known would stop nobody.
+        # Not to be interrupted: a stop before the workers are known would stop none of them.
         self._loop.wait(self._run.keep_error(self._run.rejoin(self._job, paths)), never)
 
 

@@ -13,7 +13,7 @@ from phalanx.launch.launcher import Job, WorkerCommand, log_name
 
 @dataclass(frozen=True)
 class MachineContext:
-    """Everything on one machine to which a command there refers."""
+    """The programs, folders and data on one machine that its commands use."""
 
     python: str
     """The Python that has the framework."""
@@ -21,7 +21,7 @@ class MachineContext:
     run_folder: str
     data: str | None = None
     before: tuple[str, ...] = ()
-    """Words before the command: a program that ends it with the process that starts it."""
+    """Words put before the command: ``process_binding``, which ends it with its parent process."""
     figures: str = ""
     """The program that runs a TensorFlow script and prints what its ``fit`` reports."""
 
@@ -46,7 +46,7 @@ def commands_of(
         }
         if context.data:
             env[settings.DATA] = env["TFDS_DATA_DIR"] = context.data
-        # The first process speaks for all: the controller follows its log.
+        # Only the first process prints figures, because the controller reads them from its log.
         through = [context.figures] if slot.rank == 0 and framework.name == TENSORFLOW else []
         commands.append(
             WorkerCommand(

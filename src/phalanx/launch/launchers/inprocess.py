@@ -1,10 +1,10 @@
 """Runs workers as threads of this process, for debuggers and exact repeats.
 
-Threads share ``sys.argv``, ``sys.path``, imported modules and the generators of random numbers,
-which are seeded when each begins; each executes the script in a namespace of its own. Only one
-runs at a time, and the seed decides who is next whenever it waits inside the arena: so who draws
-which random number, and who comes first, repeats exactly, also in an asynchronous run. A script
-whose workers wait for each other by other means (a file, a lock of its own) hangs here. A thread
+The threads share ``sys.argv``, ``sys.path``, imported modules and the random generators, which are
+seeded when each thread begins; each executes the script in its own namespace. Only one thread runs
+at a time, and when it waits inside the arena, the seed decides which thread is next: so their order
+and the random numbers that each draws repeat exactly, also in an asynchronous run. A script whose
+workers wait for each other by other means (a file, a lock of its own) hangs here. A thread
 cannot be killed: one that stays inside a long call into native code ends with the process.
 """
 
@@ -138,7 +138,7 @@ class InProcessLauncher(Launcher):
                 context = WorkerContext(env, hub)
                 enter(context)
                 with hub.turn(worker.rank):
-                    # Each begins with the same seed, until it joins.
+                    # Every worker begins with the same seed, until it joins.
                     run_startup(adopt=launch.settings.adopt)
                     main = main_module(launch.script, launch.settings.module)
                     code = run_script(main, paths.traceback_of(worker.rank))
@@ -147,7 +147,7 @@ class InProcessLauncher(Launcher):
                     if code == 0 and paths.traceback_of(worker.rank).exists():
                         code = SCRIPT_FAILED  # it failed at its end, where no exception is raised
                     if code != 0:
-                        hub.abort()  # before the next one runs
+                        hub.abort()  # before the next thread runs
         except PeerLost:  # raised before its first turn
             code = PEER_LOST_CODE
         except RunStopped:
@@ -162,7 +162,7 @@ class InProcessLauncher(Launcher):
 
 
 class RankStreams:
-    """Redirects the output of threads that were assigned a file; others write as before."""
+    """Redirects the output of threads that were assigned a file; other threads write as before."""
 
     def __init__(self) -> None:
         self._files = threading.local()
@@ -179,7 +179,7 @@ class RankStreams:
             self._before = None
 
     def assign(self, file: TextIO) -> None:
-        """Let what the calling thread prints go to ``file`` from now on."""
+        """Redirect what the calling thread prints to ``file`` from now on."""
         self._files.file = file
 
     def _current(self) -> TextIO | None:
@@ -187,7 +187,7 @@ class RankStreams:
 
 
 class _Router:
-    """A text stream that writes to another one for each thread."""
+    """A text stream that writes to the calling thread's file, else to ``default``."""
 
     def __init__(self, current: Callable[[], TextIO | None], default: TextIO) -> None:
         self._current = current

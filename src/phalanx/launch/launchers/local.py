@@ -37,17 +37,17 @@ from phalanx.sync.arena import memfd
 _LOOPBACK = "127.0.0.1"
 _TICK = 0.02
 _AFTER_KILL = 2.0
-"""Seconds to wait for killed processes; some the kernel cannot end."""
+"""Seconds to wait for killed processes to end; the kernel cannot end every process."""
 
 
 class LocalLauncher(Launcher):
-    """Workers as child processes of the controller."""
+    """Starts workers as child processes of the controller."""
 
     def __init__(self) -> None:
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._codes: dict[int, int] = {}
         self._others: set[int] | None = None
-        """Children of this process that do not belong to the run; ``None`` before it is started."""
+        """Children of this process that do not belong to the run; ``None`` before its start."""
 
     def prepare(self, job: Job, paths: RunPaths) -> Launch:
         if job.plan.remote:
@@ -87,7 +87,7 @@ class LocalLauncher(Launcher):
         for rank, process in list(self._running.items()):
             if not system.has_ended(process.pid):
                 continue
-            # Before the leader is reaped, its group cannot become another's.
+            # Until its leader is reaped, no other group can get this group's number.
             system.signal_group(process.pid, signal.SIGKILL)
             code = process.poll()
             if code is not None:
@@ -102,7 +102,7 @@ class LocalLauncher(Launcher):
         await_end(self._have_ended, _AFTER_KILL, never)
 
     def finish(self, say: Say, hurry: Callable[[], bool]) -> None:
-        """End what the workers started and left running, until nothing is left."""
+        """Kill the processes that workers started and left running, until none is left."""
         if self._others is None:
             return
         deadline = time.monotonic() + _AFTER_KILL
@@ -131,7 +131,7 @@ class LocalLauncher(Launcher):
 
 
 def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[WorkerCommand]:
-    """Make commands with the Python that has the framework, tied to this process."""
+    """Return commands that use the framework's Python, and that end with this process."""
     seats = job.plan.seats
     context = MachineContext(
         python=framework.python or sys.executable,
@@ -149,14 +149,14 @@ def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[W
 
 
 def free_ports(count: int) -> list[int]:
-    """Find free ports of the loopback; hold each until the last is found, to get different ones."""
+    """Return free ports of the loopback; each is held until the last is found, so all differ."""
     with contextlib.ExitStack() as held:
         return [free_port(held, _LOOPBACK) for _ in range(count)]
 
 
 def _spawn(worker: WorkerCommand, paths: RunPaths, arena: int | None) -> subprocess.Popen[bytes]:
     env = dict(os.environ)
-    env.pop(settings.ARENA, None)  # it belongs to a run around this one
+    env.pop(settings.ARENA, None)  # this process may be a worker of another run
     env |= {**worker.env, settings.STARTED: repr(time.monotonic())}
     env[settings.CONTROLLER] = str(os.getpid())
     if arena is not None:

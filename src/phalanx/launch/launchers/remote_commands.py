@@ -32,7 +32,7 @@ from phalanx.pool.measured import link_rates, read_probe
 async def commands_for(
     job: Job, root: Path, members: Sequence[MachineSession]
 ) -> list[WorkerCommand]:
-    """Return the commands of all workers, as they are written down and started."""
+    """Return the commands of all workers, for ``launch.json`` and for the start."""
     if job.framework is not None:
         return await _foreign(job, job.framework, root, members)
     layouts = {member.name: member.layout for member in members}
@@ -45,7 +45,7 @@ async def commands_for(
 async def secrets_for(
     job: Job, members: Sequence[MachineSession], key: RunKey
 ) -> dict[int, dict[str, str]]:
-    """Return what only the start knows, by rank (clocks, meeting point, key); never stored."""
+    """Return, by rank, variables first known at the start and never stored (clock, place, key)."""
     if job.framework is not None:
         return {}
     by_name = {member.name: member for member in members}
@@ -65,7 +65,7 @@ def start_request(
     session: MachineSession,
     root: Path,
 ) -> list[dict[str, Any]]:
-    """Return what the agent of one machine is asked to start."""
+    """Return the workers that the agent of one machine is asked to start."""
     return [
         {
             "rank": command.rank,
@@ -144,11 +144,11 @@ async def _free_ports(session: MachineSession, count: int) -> list[int]:
 def command_of(
     job: Job, root: Path, machine: PlannedMachine, slot: Slot, layout: RemoteLayout
 ) -> WorkerCommand:
-    """Return the worker of ``slot``, without what only the start knows (key, meeting point)."""
+    """Return the command of the worker in ``slot``, without the variables of ``secrets_for``."""
     script = PurePosixPath(layout.project) / job.script.resolve().relative_to(root).as_posix()
     settings_there = msgspec.structs.replace(
         job.settings, data=layout.data, resume=layout.checkpoint or job.settings.resume
-    )  # but not where this machine has them
+    )  # their places on that machine, not on this one
     found = worker_command(
         replace(job, settings=settings_there),
         layout.run_folder,
@@ -166,7 +166,7 @@ def command_of(
 
 
 def working_folder(root: Path, layout: RemoteLayout) -> str:
-    """Return the folder of the user's command if it is in the project, else the project's root."""
+    """Return the remote copy of the current folder if the project has it, else of its root."""
     here = Path.cwd().resolve()
     inside = here == root or root in here.parents
     part = here.relative_to(root).as_posix() if inside else "."

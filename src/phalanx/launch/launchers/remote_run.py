@@ -1,7 +1,7 @@
 """One run on several machines: connect, look, equip, start, watch, fetch results, clean up.
 
-Everything here happens on one event loop. What the controller reads from its own thread (exit
-codes, news, what went wrong) is only ever added to.
+Everything here runs on one event loop. It only adds to what the controller reads from its own
+thread: exit codes, news, errors.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RemoteRun:
         self.lost: dict[int, MachineError] = {}
         self.news: deque[str] = deque()
         self.error: PhalanxError | None = None
-        """Why the run cannot go on, if so."""
+        """Why the run cannot go on; ``None`` if it can."""
         self.started = False
         self._equipment: Equipment | None = None
         self._key = RunKey.new()
@@ -72,7 +72,7 @@ class RemoteRun:
     # -- before the start --------------------------------------------------------------------
 
     async def connect(self) -> list[Machine]:
-        """Log in everywhere at once; return the machines as they were found."""
+        """Log in to all machines at once; return them with the resources that were found."""
         if self._attach:
             silent = await self.connect_some()
             for member in self.members:
@@ -89,7 +89,7 @@ class RemoteRun:
                 f"Continue from its newest checkpoint: phalanx resume {self._id}",
             )
         _refuse_twice(there)
-        # The others know this machine by the address from which they are reached.
+        # Other machines reach this one at the address from which its connections come.
         own = own_address([member.link.reached_from for member in self.members if member.alive])
         for member in self.members:
             self.news.extend(member.remarks)
@@ -97,7 +97,7 @@ class RemoteRun:
         return [member.machine for member in self.members]
 
     async def connect_some(self) -> dict[str, str]:
-        """Log in where that is possible; return the other machines, each with the reason."""
+        """Log in to the machines that can be reached; return the others, each with the reason."""
         works = [self._connect(member) for member in self.members]
         found = await asyncio.gather(*works, return_exceptions=True)
         silent: dict[str, str] = {}
@@ -113,7 +113,7 @@ class RemoteRun:
             await member.connect(CONNECT_SECONDS)
 
     async def prepare(self, job: Job) -> list[WorkerCommand]:
-        """Prepare what will be started on every machine; nothing is sent there yet."""
+        """Decide what to send to every machine, and return the commands; send nothing yet."""
         planned = {machine.name for machine in job.plan.machines}
         for member in [m for m in self.members if m.name not in planned]:  # without a worker
             await member.close()
@@ -125,7 +125,7 @@ class RemoteRun:
     # -- start -------------------------------------------------------------------------------
 
     async def keep_error(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do ``launch`` or ``rejoin``; keep what goes wrong as ``error``."""
+        """Await ``launch`` or ``rejoin``; keep its exception as ``error``."""
         try:
             await work
         except PhalanxError as error:
@@ -134,7 +134,7 @@ class RemoteRun:
             self.error = MachineError(f"cannot start the workers: {error!r}")
 
     async def launch(self, job: Job, paths: RunPaths, launch: Launch) -> None:
-        """Equip every machine and start its workers."""
+        """Send every machine what its workers need, and start the workers."""
         assert self._equipment is not None
         self._begin(job, paths)
         equipment, root = self._equipment, find_root(job.script)
@@ -154,7 +154,7 @@ class RemoteRun:
             member.begin(paths, planned[member.name])
 
     def _one_clock(self, job: Job) -> None:
-        """Choose the clock of samples and events: the first machine's, or ours if they are ours."""
+        """Put samples on the events' clock: the first machine's, or ours if we write the events."""
         ours = job.framework is not None or not self.members[0].alive
         first = 0.0 if ours else self.members[0].link.clock_offset
         for member in self.members:
@@ -170,12 +170,12 @@ class RemoteRun:
         self.codes[rank] = code
 
     def on_gap(self, seconds: float) -> None:
-        """Note that this computer slept; a run with workers on it cannot go on then."""
+        """Note that this computer slept; without workers here, the run went on meanwhile."""
         far = not any(member.machine.is_here for member in self.members)
         self.absences.slept(seconds, leave=self.started and far)
 
     def on_lost(self, session: MachineSession, error: MachineError) -> None:
-        """Handle a lost connection, which may come back unless its agent has ended."""
+        """Try to reconnect to a machine whose agent may still run; note the loss of any other."""
         if self._ending or self.absences.alone is not None:
             return
         back = isinstance(error, ConnectionLost) and bool(session.started_ranks)
@@ -185,7 +185,7 @@ class RemoteRun:
             self._lose(session, error)
 
     def _lose(self, member: MachineSession, error: MachineError) -> None:
-        """Note a lost machine: workers of the others know whether they can go on without it."""
+        """Note a lost machine; the workers of the others decide whether to go on without it."""
         self.lost.update({r: error for r in member.ranks if self.codes.get(r) != 0})
         left = [m for m in self.members if m.alive or m.name in self.absences.names]
         if not left and isinstance(error, Unreached):
@@ -199,7 +199,7 @@ class RemoteRun:
         )
 
     async def rejoin(self, job: Job, paths: RunPaths) -> None:
-        """Continue where another controller left off."""
+        """Continue a run that another controller has left."""
         self._begin(job, paths)
         self.started = True
         self._one_clock(job)
@@ -209,7 +209,7 @@ class RemoteRun:
         await all_of({m.name: m.rejoin() for m in self.members if m.gone is None})
 
     async def leave(self) -> None:
-        """Leave agents and workers to themselves."""
+        """Disconnect from the agents, which go on with their workers."""
         self._ending = True
         await self.absences.end()
         await self._tell_all(lambda m: m.leave(), LAST_SECONDS)
@@ -233,7 +233,7 @@ class RemoteRun:
     # -- the end -----------------------------------------------------------------------------
 
     async def bring_home(self, paths: RunPaths) -> None:
-        """Fetch what the workers left, machine by machine in the order of their ranks."""
+        """Fetch the workers' files; if two have the same name, the first machine's keeps it."""
         members = [m for m in self.members if m.started_ranks]
         await asyncio.gather(*(m.checkpoints_home() for m in members))
         links = [m.link for m in members if m.alive]
@@ -241,7 +241,7 @@ class RemoteRun:
         self.news.extend(came.notes)
 
     def left_behind(self) -> list[str]:
-        """Say where the results are that could not be fetched."""
+        """Return lines that say where results are that were not fetched."""
         members = [m for m in self.members if m.alive and m.started_ranks]
         return [f"{m.name} still has its results, in {shown(m.run_folder)}" for m in members]
 
@@ -259,7 +259,7 @@ class RemoteRun:
         limit: float,
         members: Sequence[MachineSession] | None = None,
     ) -> None:
-        """Tell all at once: one after the other, a silent machine would hold up the rest."""
+        """Call ``what`` for all machines at once, so that no silent one delays the others."""
 
         async def tell(member: MachineSession) -> None:
             try:
@@ -275,7 +275,7 @@ class RemoteRun:
 
 
 def _refuse_twice(members: Sequence[MachineSession]) -> None:
-    """Refuse two names of one machine, which would wait for itself."""
+    """Refuse two names of the same machine, which would wait for itself."""
     seen: dict[str, MachineSession] = {}
     for member in members:
         other = seen.setdefault(member.facts.machine_id, member)

@@ -1,4 +1,4 @@
-"""Starts workers on machines that can be logged in to: an agent on each starts and watches them."""
+"""Runs workers on several machines over SSH: an agent on each machine starts and watches them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _CLOSING = 10.0
 
 
 class SshLauncher(Launcher):
-    """Starts workers as processes of agents; the controller's own thread only ever looks."""
+    """Starts workers as children of agents, with which an event loop in another thread talks."""
 
     _run: RemoteRun
-    """The run, from the moment that machines are connected to."""
+    """The machines of the run and their connections; set by ``open``."""
 
     def __init__(self) -> None:
         self._loop: EventLoop | None = None
@@ -72,14 +72,14 @@ class SshLauncher(Launcher):
     def start(self, launch: Launch, paths: RunPaths) -> None:
         assert self._job and self._loop
         self._paths = paths
-        if self._job.fleet.detach:  # first, so that the workers can be found if we are killed
+        if self._job.fleet.detach:  # so that the workers can be found if we are killed
             paths.detached.touch()
         run = self._run
         self._launching = self._loop.submit(run.keep_error(run.launch(self._job, paths, launch)))
 
     def poll(self) -> dict[int, int]:
         if self._run.error is not None and self._loop is not None:
-            raise self._run.error  # only codes are asked for of a run that has ended
+            raise self._run.error  # without a loop the run has ended: return its codes
         self._pass_switch_on()
         return dict(self._run.codes)
 
@@ -109,7 +109,7 @@ class SshLauncher(Launcher):
         return self._run.absences.alone
 
     def news(self) -> list[str]:
-        """Return the news of this moment: what comes meanwhile has to wait for the next call."""
+        """Return the news that are here now; those added meanwhile wait for the next call."""
         return [self._run.news.popleft() for _ in range(len(self._run.news))]
 
     def detached(self) -> bool:
@@ -177,7 +177,7 @@ class SshLauncher(Launcher):
             say(text)
 
     def _close(self, *, leave: bool = False) -> None:
-        """Close the connections; ``leave``: everything on the machines goes on."""
+        """Close the connections; with ``leave``, agents and workers go on."""
         loop, self._loop = self._loop, None
         if loop is not None:
             with contextlib.suppress(PhalanxError, TimeoutError, OSError):
@@ -186,7 +186,7 @@ class SshLauncher(Launcher):
 
 
 def as_found(job: Job, machines: tuple[Machine, ...]) -> Job:
-    """Plan the job anew, with what its machines turned out to have."""
+    """Plan the job again, with the resources that its machines were found to have."""
     plan = plan_for(
         machines,
         job.framework,

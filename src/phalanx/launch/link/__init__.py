@@ -1,1 +1,1 @@
-"""The controller's connection to the agent of one machine: what is asked, answered, waited for."""
+"""The controller's connection to the agent of one machine: requests, answers, waits, losses."""

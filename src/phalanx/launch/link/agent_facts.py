@@ -1,4 +1,4 @@
-"""Asks a machine's agent what the machine is."""
+"""Asks an agent for the facts of its machine: cores, memory, GPUs, addresses, clock."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ async def ask_facts(link: AgentLink, timeout: float) -> tuple[MachineFacts, floa
         facts = msgspec.convert(answer, MachineFacts)
     except msgspec.ValidationError as error:
         raise talks_otherwise(link.machine, str(error)) from None
-    return facts, facts.wall - arrived  # without the time of the answer's way: milliseconds
+    return facts, facts.wall - arrived  # ignores the milliseconds that the answer took
 
 
 def as_found(machine: Machine, facts: MachineFacts, skew: float) -> tuple[Machine, list[str]]:
-    """Return the machine with what it has, and remarks on differences from the blueprint."""
+    """Return ``machine`` with what ``facts`` show, and remarks on what differs in the blueprint."""
     gpus = len(facts.gpus)
     known = Facts(facts.cores, tuple(facts.cpu_ids), facts.memory or 0, gpus, gpus)
     found, remarks = fitted(machine, known)

@@ -1,4 +1,4 @@
-"""The controller's side of the agent's frames, which are read into types, with limits."""
+"""Writes and reads frames between controller and agent, with limits and checked types."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _headers = msgspec.json.Decoder(dict[str, Any])
 
 
 class WrongAgentFrame(Exception):  # noqa: N818  (what came)
-    """Bytes have come that are not a frame of an agent."""
+    """The bytes received are not a frame that an agent sends."""
 
 
 class AgentFrame(msgspec.Struct, frozen=True):
-    """Kinds of frames: the answer to a request, a problem with it, or a notice."""
+    """The kind of a frame: the answer to a request, a problem with it, or a notice."""
 
     answer: int | None = None
     problem: int | None = None
@@ -48,7 +48,7 @@ class Ports(msgspec.Struct, frozen=True):
 
 
 class Pong(msgspec.Struct, frozen=True):
-    """The answer to a ping: when the ping was sent, by our clock, and came, by the machine's."""
+    """The answer to a ping: when it was sent, by our clock, and arrived, by the machine's."""
 
     sent: float
     mine: float
@@ -62,7 +62,7 @@ class AgentProblem(msgspec.Struct, frozen=True):
 
 
 def read_as(kind: type[T], fields: dict[str, Any]) -> T:
-    """Read ``fields`` as a ``kind``; they came from a machine, so anything may be in them."""
+    """Convert ``fields`` to ``kind``, with checks, because a machine may send anything."""
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
@@ -90,30 +90,30 @@ async def unpack(read: Callable[[int], Awaitable[bytes]]) -> tuple[dict[str, Any
 
 Reply = tuple[dict[str, Any], bytes]
 Taker = Callable[[str, dict[str, Any], bytes], bool]
-"""Takes what the agent sends; returns whether it was meant for this."""
+"""A function that is offered what the agent sends unasked; returns whether it took it."""
 
 
 class AgentRefused(MachineError):  # noqa: N818  (what was answered)
-    """The agent says why it does not do what it was asked."""
+    """The agent refused a request, for the reason in this error."""
 
 
 def fail(waiting: asyncio.Future[Reply] | None, error: MachineError) -> None:
-    """Give an error to what waits for an answer; after a late answer nothing waits any more."""
+    """End the wait for an answer with ``error``, unless nothing waits for it any more."""
     if waiting is not None and not waiting.done():
         waiting.set_exception(error)
 
 
 class AgentListener:
-    """Is told what a link notices unasked; does nothing until overridden."""
+    """Callbacks for what a link notices unasked; each does nothing until overridden."""
 
     def on_tell(self, name: str, fields: dict[str, Any], payload: bytes) -> None:
         """The agent sent something that is not an answer."""
 
     def on_lost(self, error: MachineError) -> None:
-        """The agent is lost; not called while it is closed."""
+        """The agent is lost; not called while the link is being closed."""
 
     def on_gap(self, seconds: float) -> None:
-        """This computer itself did not run for so many seconds."""
+        """This computer did not run for ``seconds``: it slept, or this command was stopped."""
 
     def say(self, text: str) -> None:
-        """A request takes long, as ``text`` says."""
+        """A request takes long; ``text`` tells the user what is waited for."""

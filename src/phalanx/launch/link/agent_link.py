@@ -1,6 +1,6 @@
-"""The controller's end of an agent: asks it, hears what it sends, and notices when it is gone.
+"""The controller's end of the connection to an agent: requests, answers, notices and the loss.
 
-What comes from the machine is data: a frame that no agent would send loses the machine.
+Machines are not trusted: one that sends a frame that no agent would send counts as lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from phalanx.pool.machine import Machine
 PATIENCE = 8.0
 PING_SECONDS = 1.0
 OWN_GAP = 4.0
-"""Seconds by which a ping is late when this computer slept, and not only had much to do."""
+"""A ping that is so many seconds late means that this computer slept, not only was busy."""
 FIRST_PINGS = 4
 HELLO_SECONDS = 20.0
 """Seconds for the machine's Python to start and answer: a small one under load takes long."""
@@ -39,14 +39,14 @@ END_SECONDS = 3.0
 
 
 class AgentLink:
-    """A connection to an agent; leaving ``async with`` ends it, and its workers with it."""
+    """A connection to an agent; leaving ``async with`` ends the agent and its workers."""
 
     def __init__(
         self, command: RunningCommand, patience: float, listener: frames.AgentListener
     ) -> None:
         self.machine = command.machine
         self.hello: dict[str, Any] = {}
-        """What the agent said of itself: ``pid``, ``version``, ``folder`` …"""
+        """The agent's first answer: ``pid``, ``folder``, ``workers`` and ``codes``, or ``gone``."""
         self.lost: MachineError | None = None
         self.waiting = MachineWait(self.machine, listener.say)
         self._command, self._patience, self._listener = command, patience, listener
@@ -68,12 +68,12 @@ class AgentLink:
 
     @property
     def reached_from(self) -> str | None:
-        """This machine's own address on the way there."""
+        """This machine's own address in the connection to the agent's machine."""
         return self._command.reached_from
 
     @property
     def folder(self) -> str:
-        """The folder on the machine that has everything of ours."""
+        """The folder on the machine in which Phalanx keeps everything."""
         return str(self.hello.get("folder"))
 
     @property
@@ -92,7 +92,7 @@ class AgentLink:
     ) -> dict[str, Any]:
         """Return the answer's fields; raise ``MachineError`` for a problem, a loss or no answer.
 
-        ``doing`` is for the user to read when it takes long; ``timeout`` is then without progress.
+        With ``doing``, a text for long waits, ``timeout`` limits only the time without progress.
         """
         request = {"ask": name, **fields}
         if doing is None:
@@ -103,7 +103,7 @@ class AgentLink:
     async def request(
         self, header: dict[str, Any], payload: bytes = b"", *, timeout: float | None = ASK_SECONDS
     ) -> frames.Reply:
-        """Do the same as ``ask``; return also the bytes that came with the answer."""
+        """Send a request; return the fields of its answer, and the bytes that came with it."""
         number = next(self._numbers)
         answer: asyncio.Future[frames.Reply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -122,7 +122,7 @@ class AgentLink:
 
     @contextlib.contextmanager
     def diverted(self, take: frames.Taker) -> Iterator[None]:
-        """Let ``take`` be the first, within this context, to get what the agent sends unasked."""
+        """Within this context, offer to ``take`` first what the agent sends unasked."""
         self._takers.append(take)
         try:
             yield
@@ -130,7 +130,7 @@ class AgentLink:
             self._takers.remove(take)
 
     async def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
-        """Send a frame without an answer (a blob); return when there is room for the next."""
+        """Send a frame, without waiting for an answer; return when there is room for the next."""
         if self.lost is not None:
             raise self.lost
         self._command.put(frames.pack(header, payload))
@@ -139,7 +139,7 @@ class AgentLink:
             raise self.lost
 
     async def close(self, grace: float = 2.0) -> None:
-        """Let the agent stop its workers and end, in bounded time; harmless a second time."""
+        """Let the agent stop its workers and end, in bounded time; a second call does nothing."""
         if self._closing:
             return
         self._closing = True
@@ -153,7 +153,7 @@ class AgentLink:
             await self._end(kill=not left and not self._ended)
 
     async def detach(self) -> None:
-        """Leave a detached agent and its workers as they are."""
+        """Disconnect; the agent and its workers go on."""
         self._closing = True
         await self._end(kill=False)
 
@@ -164,7 +164,7 @@ class AgentLink:
         await self.close()
 
     async def open(self, hello: dict[str, Any], timeout: float) -> None:
-        """Send the agent itself, and greet it."""
+        """Send the agent's source code, then the request ``hello``."""
         await self._command.__aenter__()
         self._tasks = [asyncio.create_task(self._listen())]
         try:
@@ -176,7 +176,7 @@ class AgentLink:
         self._tasks.append(asyncio.create_task(self._ping()))
 
     async def abandon(self) -> None:
-        """End an agent that was not greeted."""
+        """Kill an agent whose ``open`` failed."""
         self._closing = True
         await self._end(kill=True)
 
@@ -238,7 +238,7 @@ class AgentLink:
         for count in itertools.count(1):
             self._command.put(frames.pack({"ask": "ping", "sent": time.monotonic()}))
             pause = PING_SECONDS if count > FIRST_PINGS else PING_SECONDS / 20
-            # The monotonic clock stands still while the computer sleeps; this one goes on.
+            # The monotonic clock stands still while the computer sleeps; CLOCK_BOOTTIME does not.
             before = time.clock_gettime(time.CLOCK_BOOTTIME)
             await asyncio.sleep(pause)
             gap = time.clock_gettime(time.CLOCK_BOOTTIME) - before - pause
@@ -286,10 +286,10 @@ async def open_agent(
     patience: float = PATIENCE,
     listener: frames.AgentListener | None = None,
 ) -> AgentLink:
-    """Log in, start an agent in the machine's Python, and greet it.
+    """Log in, and start an agent in the machine's Python; return the link to it.
 
-    ``detach``: it outlives this link; ``attach``: the one of ``run`` that does; ``hold``: for so
-    many seconds it may be silent here, and then come back.
+    ``detach``: the agent outlives this link. ``attach``: connect to the agent of ``run`` that still
+    runs. ``hold``: the seconds for which the agent waits if this controller falls silent.
     """
     words = agent_command(machine.interpreter, run)
     command = await start_command(machine, words, timeout=timeout)
@@ -313,7 +313,7 @@ async def open_agent(
 
 BOOT = "boot"
 LABEL = "phalanx-agent"
-"""The first word of the command, before the run, so that process tables show whose it is."""
+"""The first word of the agent's code, before the run's name: process tables show both."""
 
 
 @functools.cache
@@ -343,8 +343,8 @@ def boot_source() -> str:
 def agent_command(python: str, run: str | None) -> list[str]:
     """Return the command that starts an agent, which reads its sources from standard input.
 
-    Isolated (-I): nothing of the user's folder or ``PYTHONPATH`` is imported. Names of files and
-    words of commands are UTF-8 whatever the machine's locale is.
+    With -I nothing of the user's folder or ``PYTHONPATH`` is imported. With -X utf8 names of files
+    and words of commands are UTF-8 whatever the machine's locale is.
     """
     label = " ".join(f"# {LABEL} {run or ''}".split())
     options = ["-X", "utf8", "-I"]

@@ -1,4 +1,4 @@
-"""Says in one line for the user how a machine was lost."""
+"""Explains in one line for the user how a machine was lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ConnectionLost(MachineError):  # noqa: N818  (what happened)
 
 
 async def why_it_ended(command: RunningCommand, what: str = "agent") -> MachineError:
-    """Return the reason, from the exit code and the last words of what has ended."""
+    """Return why ``command`` has ended, from its exit code and its last line of errors."""
     machine = command.machine
     try:
         code = await command.wait(_WAIT)
@@ -42,7 +42,7 @@ async def why_it_ended(command: RunningCommand, what: str = "agent") -> MachineE
             f"{machine.name}: '{machine.python}' is not a Python 3",
             "Set 'python' in the blueprint to a newer Python.",
         )
-    if not code and not last:  # code 0: it is a relay that an agent has let go of
+    if not code and not last:  # code 0: a relay to an agent, which the agent has closed
         return ConnectionLost(
             f"the connection to {machine.name} was lost", "Check whether it is still up."
         )
@@ -55,7 +55,7 @@ async def why_it_ended(command: RunningCommand, what: str = "agent") -> MachineE
 
 
 def exit_words(code: int | None) -> str:
-    """Explain an exit code: a shell, and our guardian, show a signal by 128 and more."""
+    """Explain an exit code: shells, and our guardian, show a signal as 128 plus its number."""
     if code is not None and 128 < code <= 128 + signal.SIGRTMAX:
         return f"it was killed by {signal_name(code - 128)}"
     return f"exit code {code}"

@@ -1,4 +1,4 @@
-"""Measures how far a machine's clocks are from this one's."""
+"""Measures the difference between a machine's clocks and this machine's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.launch.link.agent_frames import Pong
 SKEW_WARNING = 5.0
 """Seconds by which two machines' wall clocks may differ without a warning."""
 PONGS_KEPT = 30
-"""Pings that are kept: clocks drift, so the best of the last half minute counts."""
+"""Pings that are kept, of the last half minute: because clocks drift, older ones do not count."""
 
 
 class ClockOffset:
@@ -21,8 +21,8 @@ class ClockOffset:
 
     @property
     def seconds(self) -> float:
-        """Seconds to add to the machine's clock to get ours, by the ping that took the least
-        time."""
+        """Seconds to add to the machine's clock to get ours, according to the ping that took the
+        least time."""
         return min(self._pongs)[1] if self._pongs else 0.0
 
     def take(self, pong: Pong) -> None:

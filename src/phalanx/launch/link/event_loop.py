@@ -1,4 +1,4 @@
-"""Runs an event loop in its own thread, for a controller that never blocks; and the reverse."""
+"""Runs coroutines for synchronous threads, and blocking functions for coroutines."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class EventLoop:
     def wait(
         self, work: Coroutine[Any, Any, T], asked: Callable[[], bool], limit: float | None = None
     ) -> T:
-        """Return the result of ``work``; raise ``RunStopped`` or ``TimeoutError`` soon."""
+        """Return ``work``'s result; raise ``RunStopped`` once ``asked()``, or ``TimeoutError``."""
         future = self.submit(work)
         left = float("inf") if limit is None else limit
         while True:
             try:
                 return future.result(_TICK)
             except concurrent.futures.TimeoutError:
-                if future.done():  # it has just ended, or its own work timed out
+                if future.done():  # the work has just ended, or raised this error itself
                     return future.result()
             left -= _TICK
             if asked() or left <= 0:
@@ -49,7 +49,7 @@ class EventLoop:
                 raise TimeoutError
 
     def close(self) -> None:
-        """Cancel what is left, and end the thread; harmless a second time."""
+        """Cancel the remaining tasks, and end the thread; a second call does nothing."""
         if self._loop.is_closed() or not self._thread.is_alive():
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -71,12 +71,12 @@ class EventLoop:
 
 
 def cancel(future: concurrent.futures.Future[Any]) -> None:
-    """Cancel work, and wait a moment for it to have ended."""
+    """Cancel ``future``, and wait a few seconds for its end."""
     future.cancel()
     concurrent.futures.wait([future], timeout=_LAST)
 
 
 async def in_thread(work: Callable[P, T], *words: P.args, **options: P.kwargs) -> T:
-    """Do what ``asyncio.to_thread`` does, whose threads would delay Ctrl-C."""
+    """Do the same as ``asyncio.to_thread``, in a daemon thread, which does not delay Ctrl-C."""
     done = BackgroundThread("phalanx-reading").submit(partial(work, *words, **options))
     return cast(T, await asyncio.wrap_future(done))

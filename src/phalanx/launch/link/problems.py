@@ -1,4 +1,4 @@
-"""Makes one error of all that goes wrong on several machines at once."""
+"""Combines the errors of several machines into one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from phalanx.core.errors import PhalanxError
 
 
 def as_one(problems: Mapping[str, PhalanxError]) -> PhalanxError:
-    """Make one error of the problems of several machines: all causes in a line, then remedies.
+    """Combine the errors of several machines: all causes in one line, then the remedies.
 
-    Machines with the same remedy share a line. A failed machine weighs more than wrong input.
+    Machines with the same remedy share a line. The type is that of the highest exit code.
     """
     worst = max(problems.values(), key=lambda problem: problem.exit_code)
     causes = "; ".join(dict.fromkeys(problem.cause for problem in problems.values()))
@@ -30,13 +30,13 @@ def as_one(problems: Mapping[str, PhalanxError]) -> PhalanxError:
 
 
 async def all_of(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-    """Do the work of all machines to its end; one error names everything that went wrong."""
+    """Await the work of all machines to its end; raise all their errors as one."""
     results = await asyncio.gather(*works.values(), return_exceptions=True)
     _raise(dict(zip(works, results, strict=True)))
 
 
 async def first_failure(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-    """Do the work of all machines at once, and stop all of it when one fails."""
+    """Await the work of all machines at once; when one fails, cancel the rest and raise."""
     tasks = {name: asyncio.create_task(work) for name, work in works.items()}
     try:
         done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)

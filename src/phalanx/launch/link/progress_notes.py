@@ -21,9 +21,9 @@ EACH_WORD = 60.0
 async def telling(
     say: Say, words: Callable[[], str], last_sign: Callable[[], float] = lambda: 0.0
 ) -> AsyncIterator[None]:
-    """Say ``words()`` if what is done in this context takes 20 s, then every minute.
+    """Say ``words()`` when this context has lasted 20 s, then every minute.
 
-    ``last_sign``: when the user last read of it (monotonic); for 20 s after that nothing is said.
+    ``last_sign``: when progress was last shown (monotonic); for 20 s after that nothing is said.
     """
     task = asyncio.create_task(_tell(say, words, last_sign))
     try:
@@ -54,7 +54,7 @@ class MachineWait:
 
     @contextlib.asynccontextmanager
     async def patiently(self, doing: Doing, seconds: float) -> AsyncIterator[None]:
-        """Say what it is ``doing``; raise ``MachineError`` if nothing moves for so many seconds."""
+        """Say ``doing()`` in a long wait; raise an error after ``seconds`` without progress."""
 
         def words() -> str:
             return f"waiting for {self._machine.name}: {doing()}"
@@ -76,7 +76,7 @@ class MachineWait:
             ) from None
 
     def heard(self, told: str) -> None:
-        """Count what an agent sends, except its readings, as progress of what it was asked for."""
+        """Count what the agent sends, except samples, as progress of the requests that wait."""
         if told == "sample":
             return
         now = asyncio.get_running_loop().time()

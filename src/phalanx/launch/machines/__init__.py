@@ -1,1 +1,1 @@
-"""One machine as the controller sees it: the link to its agent, a session, its files and clock."""
+"""One machine as the controller sees it: its address, session and files, and reconnecting."""

@@ -1,4 +1,4 @@
-"""Finds the address at which other machines reach a machine: configured, else seen. Pure."""
+"""Finds the address at which other machines reach a machine, by pure functions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from phalanx.pool.machine_facts import MachineFacts
 
 
 def address_for_others(machine: Machine, facts: MachineFacts, reached_at: str | None) -> str:
-    """Return the blueprint's ``address``; else the one that SSH took, if the machine itself has it.
+    """Return the blueprint's ``address``, else ``reached_at`` if the machine's interfaces have it.
 
-    Behind a translated address (a cloud's public one) a machine only has its inner one: then that
-    of the interface that leads out. ``reached_at`` of this machine is its own on the way out.
+    With address translation (a cloud's public address) they do not: then return an inner address,
+    if possible of the default interface. ``reached_at`` is the address that connections used.
     """
     if machine.address is not None:
         return machine.address.strip("[]")

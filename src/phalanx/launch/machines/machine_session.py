@@ -24,12 +24,12 @@ from phalanx.pool.machine_facts import MachineFacts
 
 ANSWER_SECONDS = 20.0
 SAMPLES_SECONDS = 300.0
-"""Seconds to wait for samples: those of weeks may come over a slow line."""
+"""Seconds to wait for kept samples: the samples of weeks may come over a slow line."""
 MOST_NOTES = 2000
 
 
 class SessionListener(Protocol):
-    """Is told what a session reports to its run."""
+    """The callbacks through which a session reports to its run."""
 
     def say(self, text: str) -> None: ...
     def on_exit(self, rank: int, code: int) -> None: ...
@@ -41,9 +41,9 @@ class MachineSession(AgentListener):
     """The controller's work with one machine, from logging in to cleaning up."""
 
     facts: MachineFacts
-    """Set once it is connected."""
+    """The machine's hardware and addresses; set by ``connect``."""
     layout: RemoteLayout
-    """Set, as is the Python, once it is settled."""
+    """The places of the run's files on the machine; set by ``settle``, as is ``_python``."""
     _python: PythonChoice
 
     def __init__(
@@ -66,23 +66,23 @@ class MachineSession(AgentListener):
         self.skew = 0.0
         """Seconds that the machine's wall clock is ahead of ours."""
         self.own_address = "127.0.0.1"
-        """The address of this computer as the others know it, where the blueprint says 'here'."""
+        """The address of this computer for other machines; used for the machine 'here'."""
         self.gone: MachineError | None = None
-        """The error if a detached run was found again, but nothing of it is left here."""
+        """Why attaching failed: the machine is silent, or has nothing of the run; else ``None``."""
         self.samples: MachineFile | None = None
         self.python: Inspection | None = None
         self._link: AgentLink | None = None
         self._past: list[AgentLink] = []
-        """Old links, kept because asyncio kills the process behind one of this computer with it."""
+        """Old links, kept because asyncio kills a local process when its link is collected."""
         self._run_id, self._run = run_id, run
         self._detach, self._attach, self._dry = detach, attach, dry
         self._hold = 0.0 if detach or attach else hold
-        """Seconds that an agent waits for a controller that fell silent; 0: it does not."""
+        """Seconds that the agent waits for a controller that fell silent; 0: it does not wait."""
         self._files: FileDownload | None = None
         self._checkpoints: CheckpointDownload | None = None
         self._notes = 0
         self._watched = False
-        """Whether a loss is reported; before that, and while reconnecting, requests fail by it."""
+        """Whether a loss is reported to the run; otherwise only the requests under way fail."""
 
     @property
     def name(self) -> str:
@@ -104,13 +104,13 @@ class MachineSession(AgentListener):
 
     @property
     def address(self) -> str:
-        """The address for other machines: by the blueprint, or the way that SSH took."""
+        """The address at which other machines reach this one: see ``address_for_others``."""
         reached_at = self.own_address if self.machine.is_here else self.link.address
         return address_for_others(self.machine, self.facts, reached_at)
 
     @property
     def interface(self) -> str | None:
-        """The network device of its address, if the machine told it."""
+        """The network device that has ``address``; ``None`` if the facts name none."""
         found = (one.interface for one in self.facts.addresses if one.address == self.address)
         return next(found, None)
 
@@ -142,12 +142,12 @@ class MachineSession(AgentListener):
         )
 
     async def settle(self, equipment: Equipment) -> None:
-        """Find out where everything will be on the machine."""
+        """Find out where the run's files will be on the machine, and choose its Python."""
         settled = await equipment.settle(self.link, self.machine, self.run_folder)
         self.layout, self._python = settled
 
     async def equip(self, equipment: Equipment) -> None:
-        """Bring everything that the workers need to the machine."""
+        """Send everything that the workers need to the machine."""
         self.python = await equipment.bring(self.link, self.layout, self._python)
 
     # -- workers -----------------------------------------------------------------------------
@@ -174,13 +174,13 @@ class MachineSession(AgentListener):
         await self._have_sampled(ANSWER_SECONDS, keep=self._detach or self._hold > 0)
 
     async def _end_the_started(self) -> None:
-        """End workers that were started, unheard, because a later one failed and is the cause."""
+        """Stop workers that were started before one that failed to start; ignore their ends."""
         self.started_ranks = []
         with contextlib.suppress(MachineError):
             await self.link.ask("stop", grace=0.0, timeout=ANSWER_SECONDS)
 
     async def rejoin(self) -> None:
-        """Let the agent send the rest of what the workers wrote, and how they ended."""
+        """Ask the agent for the rest of the workers' files, their exit codes, and samples."""
         assert self._files is not None
         self.started_ranks = list(self.ranks)
         offsets = self._files.know()
@@ -189,7 +189,7 @@ class MachineSession(AgentListener):
         await self._have_sampled(SAMPLES_SECONDS, keep=True, after=after or 0.0)
 
     async def reconnect(self, timeout: float) -> bool:
-        """Become its controller again; return whether an agent there still has the run."""
+        """Become the machine's controller again; return whether its agent still has the run."""
         self._watched = False
         link = await self._open(timeout, attach=True)
         if link.hello.get("gone") is True:
@@ -209,7 +209,7 @@ class MachineSession(AgentListener):
         return True
 
     async def _have_sampled(self, timeout: float, **fields: Any) -> None:
-        """Ask for samples, which are only figures: workers do not end because these are late."""
+        """Ask for samples; only note that they are late, because the workers do not need them."""
         try:
             await self.link.ask("sample", on=True, timeout=timeout, **fields)
         except MachineError as error:
@@ -218,10 +218,10 @@ class MachineSession(AgentListener):
             self.say(error.cause)
 
     async def fetch_samples(self, paths: RunPaths) -> None:
-        """Fetch the samples that an agent kept which is gone by now.
+        """Fetch the samples that the run's former agent kept on the machine.
 
-        The machine may have been restarted, and its clock with it: only samples that are here tell
-        when they were taken.
+        A restart resets the clock that they were taken by: without earlier samples here, which tell
+        its difference from the run's clock, none are fetched.
         """
         self.samples = MachineFile(paths.machine(self.name))
         after = self.samples.go_on()
@@ -285,5 +285,5 @@ class MachineSession(AgentListener):
     async def close(self) -> None:
         if self._link is not None:
             await self._link.close()
-        for link in self._past:  # their processes have ended with the agent
+        for link in self._past:  # whose processes have ended with the agent
             await link.detach()

@@ -1,6 +1,6 @@
 """Reconnects to machines that were lost for a while: the network was cut, or this computer slept.
 
-Their agents and workers go on. An agent that is reached again has kept all that is missing here.
+Meanwhile their agents and workers go on, and agents keep everything that they could not send.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from phalanx.launch.machines.machine_session import MachineSession
 VARIABLE = "PHALANX_RECONNECT"
 SECONDS = 120.0
 LEAST = PATIENCE + 2.0
-"""The least seconds to reconnect: agents notice only by their patience that they are alone."""
+"""The fewest seconds to try: an agent needs ``PATIENCE`` to notice that its controller is gone."""
 SETTLED = PATIENCE + 4.0
-"""Seconds until an agent surely knows that it is alone."""
+"""Seconds until an agent has surely noticed that its controller is gone."""
 BETWEEN = 1.0
 ATTEMPT_SECONDS = 15.0
 ONE_GAP = 5.0
-"""Seconds in which links notice the same gap one after the other."""
+"""Seconds within which all links notice the same gap; it is reported once."""
 
 
 class Unreached(MachineError):  # noqa: N818  (what happened)
-    """A machine did not answer for as long as it was waited for; its workers may go on."""
+    """A machine was not reached again within the allowed time; its workers may still run."""
 
 
 def reconnect_seconds() -> float:
-    """Return the seconds that the user set; 0: never."""
+    """Return for how many seconds to try to reconnect; 0: not at all."""
     text = os.environ.get(VARIABLE, "")
     try:
         seconds = float(text) if text else SECONDS
@@ -45,12 +45,12 @@ def reconnect_seconds() -> float:
 
 
 class Absences:
-    """The machines that are away, and how long that may last."""
+    """The machines that do not answer, and how long the run waits for them."""
 
     def __init__(self, run_id: str, seconds: float, say: Say) -> None:
         self.seconds = seconds
         self.alone: MachineError | None = None
-        """Why this computer gives up, and leaves the run to its machines."""
+        """Why this computer leaves the run to its machines; ``None`` if it does not."""
         self._id, self._say = run_id, say
         self._away: dict[str, tuple[MachineSession, MachineError]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,7 +62,7 @@ class Absences:
 
     @property
     def lost(self) -> dict[int, MachineError]:
-        """Return why a rank is away, by rank."""
+        """Return the ranks of machines that are away, each with the reason."""
         found = list(self._away.values())
         return {rank: error for member, error in found for rank in member.ranks}
 
@@ -84,12 +84,12 @@ class Absences:
     def wait_for(
         self, member: MachineSession, error: MachineError, lose: Callable[[MachineError], None]
     ) -> None:
-        """Try to reach a machine again; call ``lose`` if that is in vain."""
+        """Try to reach a machine again; call ``lose`` if that fails."""
         self._away[member.name] = member, error
         task = asyncio.create_task(self._bring_back(member, error, lose))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # A machine that is back soon after this computer slept is not worth a line.
+        # A machine that answers again soon after a sleep of this computer is not reported.
         pause = max(0.0, self._slept + SETTLED - time.monotonic())
         words = f"{error.cause}; trying for {self.seconds:.0f} s to reach it again"
         word = asyncio.get_running_loop().call_later(pause, self._say, words)

@@ -26,7 +26,7 @@ _LAST_BYTES = 1 << 16
 
 
 class FileDownload:
-    """Writes the files of one machine's ranks; ``node``: also its samples, without agent."""
+    """Writes the files of one machine's ranks, and samples of ``node``, a machine without agent."""
 
     def __init__(
         self, paths: RunPaths, ranks: Collection[int], say: Callable[[str], None], node: str = ""
@@ -40,7 +40,7 @@ class FileDownload:
         """How many bytes of each file have come."""
 
     def take(self, file: str, offset: int, data: bytes) -> None:
-        """Keep a piece; skip one that is not the next, or not this machine's."""
+        """Append what is new of a piece; ignore one after a gap, or of another machine's file."""
         done = self.offsets.get(file, 0)
         if file not in self._limits or not 0 <= offset <= done:
             return
@@ -57,7 +57,7 @@ class FileDownload:
         self.offsets[file] = done + len(fresh)
 
     def know(self) -> dict[str, int]:
-        """Return how much of each file is here already, from where a machine is to continue."""
+        """Return the size of each file that is here already: the machine continues after it."""
         for name in self._limits:
             path = self._paths.folder / name
             self.offsets[name] = path.stat().st_size if path.is_file() else 0
@@ -79,7 +79,7 @@ class MachineFile:
 
     def __init__(self, path: Path) -> None:
         self.clock_to_run = 0.0
-        """Seconds from this machine's clock to that of the run's first machine."""
+        """Seconds to add to times of the machine's clock, to get the run's."""
         self._path, self._reader = path, SampleReader()
         self._size = path.stat().st_size if path.is_file() else 0
 
@@ -90,7 +90,7 @@ class MachineFile:
             self.add(sample)
 
     def go_on(self) -> float | None:
-        """Return when the last sample was taken, by the machine's clock, which goes on."""
+        """Continue after the last sample in the file; return its time by the machine's clock."""
         last = self.last()
         if last is None:
             return None

@@ -1,6 +1,6 @@
 """Sends what a run needs to every machine: our own code, the project, an environment, data.
 
-Manifests are made once, here; each machine is sent what it has not got yet.
+Manifests are made once, here; each machine is sent only what it lacks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from phalanx.pool.machine import Machine
 Load = tuple[Path, FileManifest]
 """A folder of this machine, and the files of it that are sent."""
 _WORTH_TELLING = 5_000_000
-"""Bytes; a smaller load arrives before anybody has read the line about it."""
+"""Bytes; the progress of a smaller load is not shown, because it arrives at once."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,21 @@ class RemoteLayout:
 
 @dataclass(frozen=True)
 class Equipment:
-    """All that one run sends."""
+    """Everything that one run sends to its machines."""
 
     code: Load
     project: Load
     data: Load | None
     checkpoint: Load | None
     resumed: str
-    """The place in it of the checkpoint from which the run continues."""
+    """The path of the resumed checkpoint inside ``checkpoint``; empty if there is none."""
     framework: Framework | None
     say: Say
 
     async def settle(
         self, link: AgentLink, machine: Machine, run_folder: str
     ) -> tuple[RemoteLayout, PythonChoice]:
-        """Find out where all will be on ``machine``, and which Python workers get; send nothing."""
+        """Return the places of the files on ``machine``, and the workers' Python; send nothing."""
 
         def place(load: Load | None, kind: str) -> str | None:
             return f"{link.folder}/{kind}/{load[1].digest}" if load else None
@@ -83,7 +83,7 @@ class Equipment:
     async def bring(
         self, link: AgentLink, layout: RemoteLayout, python: PythonChoice
     ) -> Inspection:
-        """Bring all of it to where ``layout`` says."""
+        """Send everything to the places in ``layout``; return the workers' Python."""
         there = {}
         there[layout.code] = await self._ship(link, self.code, "code")
         there[layout.project] = await self._ship(link, self.project, "project")
@@ -106,7 +106,7 @@ class Equipment:
 
 
 async def pack_up(job: Job, say: Say) -> Equipment:
-    """List all that is sent; reading it takes a while, and happens in threads."""
+    """List the files to send; they are read in threads, because that takes a while."""
     fleet, resume = job.fleet, job.settings.resume
     limit = SHIP_LIMIT if fleet.ship_limit is None else fleet.ship_limit
     follow = fleet.follow_links

@@ -1,4 +1,4 @@
-"""Logs in to all machines of a pool at once, and sees what they are and whom they reach."""
+"""Logs in to all machines of a pool, and tests what they have and which others they reach."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Visit:
     torch: str | None = None
     python_error: PhalanxError | None = None
     skew: float | None = None
-    """Seconds that its wall clock is ahead of ours."""
+    """Seconds that the machine's wall clock is ahead of ours."""
     address: str | None = None
-    """The address at which other machines reach it."""
+    """The address at which other machines reach this one."""
     listen_error: PhalanxError | None = None
 
 
 @dataclass(frozen=True)
 class Knock:
-    """A connection that one machine tried to another."""
+    """An attempt of one machine to connect to another, and its result."""
 
     source: str
     target: str
@@ -61,7 +61,7 @@ class Check:
 
 
 async def check_pool(machines: Sequence[Machine], say: Say = lambda _: None) -> Check:
-    """Find out what can be known of each machine; failures are part of the answer."""
+    """Visit all machines and test the connections between them; record failures, raise none."""
     check = Check([Visit(machine) for machine in machines])
     async with AsyncExitStack() as stack:
         say(f"connecting to {len(machines)} machines")
@@ -86,7 +86,7 @@ async def _visit(stack: AsyncExitStack, visit: Visit) -> AgentLink | None:
 
 
 async def see(link: AgentLink, visit: Visit) -> None:
-    """Find out what the machine is, and what its Python has."""
+    """Ask for the machine's facts, and for the packages of its Python."""
     visit.facts, visit.skew = await ask_facts(link, ANSWER_SECONDS)
     await _inspect(link, visit)
 

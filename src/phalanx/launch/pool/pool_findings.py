@@ -1,4 +1,4 @@
-"""Says what is wrong with a pool, and how to fix it: pure functions of what a check has seen."""
+"""Says what is wrong with a pool, and how to fix it: pure functions of a ``Check``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILTERED = (
     "operation not permitted",
     "permission denied",
 )
-"""Answers that come from a firewall, because the machine that is tested listens."""
+"""Errors that come from a firewall, because the machine that is tested does listen."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ def _python(visit: Visit) -> Iterator[PoolFinding]:
             "error",
             (name,),
             f"{name}: '{visit.machine.python}' is Python {version}; workers need 3.11 or newer",
-            "Install one, and set 'python' in the blueprint to it.",
+            "Install a newer Python, and set 'python' in the blueprint to it.",
         )
     elif visit.torch is None:
         yield PoolFinding(
             "warning",
             (name,),
             f"{name}: {visit.machine.python} has no torch",
-            "Set 'python' in the blueprint to one that has it, or add a requirements.txt.",
+            "Set 'python' in the blueprint to one with torch, or add a requirements.txt.",
         )
 
 
@@ -96,7 +96,7 @@ def _clock(visit: Visit) -> Iterator[PoolFinding]:
         "error" if abs(skew) >= SKEW_ERROR else "warning",
         (name,),
         clock_words(name, skew),
-        "On it, run: sudo timedatectl set-ntp true",
+        "On that machine, run: sudo timedatectl set-ntp true",
     )
 
 

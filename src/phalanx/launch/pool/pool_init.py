@@ -1,4 +1,4 @@
-"""Writes a blueprint from names: what each machine was found to be, for people to read."""
+"""Writes a blueprint for named machines, with the hardware and the Python found on each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ADDRESS = re.compile(r"\[?[0-9a-fA-F:.]+\]?")
 
 
 def password_reference(text: str) -> Credential:
-    """Read what ``--password`` refers to; an error message repeats nothing of a secret."""
+    """Read the value of ``--password``; error messages do not repeat it: it may be a secret."""
     try:
         found = read_credential(text)
     except ValueError as error:
@@ -77,7 +77,7 @@ def machines_named(
     key: str | None = None,
     password: Credential | None = None,
 ) -> list[Machine]:
-    """Return the machines that ``names`` stand for, with their ways and the file of their keys."""
+    """Return the machines of these ``names``, with their jump hosts and file of host keys."""
     found: list[Machine] = []
     for name in names:
         machine = _machine(name, user, key, password)
@@ -110,7 +110,7 @@ def _machine(name: str, user: str | None, key: str | None, password: Credential 
 
 
 def name_for(text: str) -> str:
-    """Return a name that a blueprint takes, as near as possible to the given one."""
+    """Return a name that is valid in a blueprint, as close as possible to ``text``."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text.rpartition("@")[2]).strip("-._")[:60]
     return f"{plain}-1" if plain in SELECTION_WORDS else plain or "machine"
 
@@ -118,8 +118,8 @@ def name_for(text: str) -> str:
 async def find_out(machines: Sequence[Machine], typed: Credential | None = None) -> list[Visit]:
     """Return facts of every machine, and the first Python there that has torch.
 
-    ``typed`` is the password of those that refer to ``prompt``; what is visited keeps the
-    reference.
+    ``typed`` is the password of the machines whose ``password`` is ``prompt``; the visits keep that
+    word, not the password.
     """
     visits = [Visit(machine) for machine in machines]
     async with AsyncExitStack() as stack:
@@ -141,7 +141,7 @@ async def _find_out_one(stack: AsyncExitStack, visit: Visit, typed: Credential |
 
 
 def _in_words_of_init(error: PhalanxError, machine: Machine) -> PhalanxError:
-    """Advise on a refused login by options of this command, as there is no blueprint yet."""
+    """Return ``error``; for a refused login, advise options, as there is no blueprint yet."""
     if not isinstance(error.__context__, asyncssh.PermissionDenied):
         return error
     if machine.password is None:
@@ -235,5 +235,5 @@ def _left_out(visit: Visit) -> list[str]:
 
 
 def _one_line(text: str, limit: int = 60) -> str:
-    """Make what another machine says of itself fit in one line of comment."""
+    """Return text from a machine as one line, for a comment."""
     return "".join(c if c.isprintable() else " " for c in text).strip()[:limit]

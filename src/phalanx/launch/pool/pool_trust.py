@@ -1,7 +1,7 @@
-"""Shows host keys before they are trusted: what each machine shows, and what is known of it.
+"""Fetches the host key of each machine, and compares it with the keys that are known.
 
-A connection is opened just far enough to see the key, without a login, except to jump hosts, whose
-own keys have to be known by then.
+A connection is opened only until the key is seen, without a login. Jump hosts are the exception:
+there is a login to them, so their keys have to be known before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Status = Literal["new", "known", "changed", "unseen"]
 
 @dataclass(frozen=True)
 class Shown:
-    """One machine's key, and whether to trust it."""
+    """The host key that one machine shows, and whether it is new, known or changed."""
 
     machine: Machine
     status: Status
@@ -49,7 +49,7 @@ class Shown:
 
 
 def in_waves(machines: Iterable[Machine]) -> list[list[Machine]]:
-    """Group machines and their jump hosts, each once: those that lead to others come first."""
+    """Group machines and their jump hosts, each once: jump hosts before the machines behind."""
     waves: list[dict[tuple[str, int], Machine]] = []
     for machine in machines:
         way = _way_to(machine)
@@ -67,7 +67,7 @@ def _way_to(machine: Machine) -> list[Machine]:
 
 
 async def look_at(machines: Sequence[Machine]) -> list[Shown]:
-    """Return what each of the machines shows, in their order."""
+    """Fetch and compare the key of each machine; the results are in the order of machines."""
     return list(await asyncio.gather(*(_look_at_one(machine) for machine in machines)))
 
 
@@ -125,7 +125,7 @@ def _kinds_of(known: Sequence[KnownKey]) -> list[tuple[str, ...]]:
 async def _fetch(
     machine: Machine, kinds: tuple[str, ...], tunnel: asyncssh.SSHClientConnection | None
 ) -> asyncssh.SSHKey | None:
-    """Fetch a machine's key; ``None`` if it has none of these kinds."""
+    """Fetch a machine's host key; ``None`` if it has none of ``kinds``."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             return await asyncssh.get_server_host_key(

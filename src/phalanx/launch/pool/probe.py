@@ -1,7 +1,7 @@
-"""Probes the links of a pool: starts a worker on each machine, and asks one thing at a time.
+"""Probes a pool: starts a worker on each machine, then measures machines, pairs, collectives.
 
-A machine that does not answer is left out, with its reason; the others are still measured. All
-waiting ends with the budget.
+A machine that does not answer is left out, with its reason; the others are still measured. Every
+wait has a limit; pairs and collectives together have the budget.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OPENING_SECONDS = 3.0
 GRACE_SECONDS = 3.0
 FIGURE_SECONDS = 1.0
 MACHINE_SECONDS = 60.0
-"""Seconds for all figures of one machine: the first product on a GPU takes long."""
+"""Seconds for all figures of one machine: the first matrix product on a GPU takes long."""
 WORKER = "phalanx.sync.probe.probe_worker"
 LOOPBACK = "127.0.0.1"
 
@@ -111,7 +111,7 @@ class Prober:
         self._workers[machine.name] = await stack.enter_async_context(worker)
 
     async def _give_orders(self, name: str, own: str) -> None:
-        """Tell a worker what to do, and its address: as given, as it was reached, or our own."""
+        """Send a worker its orders and its address: the blueprint's, else SSH's, else our own."""
         worker = self._workers[name]
         address = (worker.machine.address or worker.address or own).strip("[]")
         computing = MACHINE_SECONDS * len(self._machines)
@@ -125,7 +125,7 @@ class Prober:
 
     async def _measure_machines(self) -> None:
         """Measure all machines at once; emulated ones, which share a host's cores, in turn."""
-        self._say("how fast the machines compute")
+        self._say("measuring how fast the machines compute")
         request, limit = m.MeasureMachine(FIGURE_SECONDS), MACHINE_SECONDS
         names = [machine.name for machine in self._machines if machine.name in self._peers]
         shared = any(machine.emulated for machine in self._machines)
@@ -169,7 +169,7 @@ class Prober:
             self._note(pair, f"{pair[0]} – {pair[1]}: {problem.cause}", _OPEN_PORTS)
 
     async def _measure_collectives(self) -> float | None:
-        """Time collectives; returns the seconds per small message that follow, if any."""
+        """Time the collectives; return the seconds per small message, if known (``handling``)."""
         reached = {frozenset((link.source, link.target)) for link in self._found.links}
         alive = [name for name in self._peers if name in self._workers]
         names = all_reached([mc.name for mc in self._machines if mc.name in alive], reached)
@@ -204,7 +204,7 @@ class Prober:
         return all(isinstance(answers.get(name), m.ProbeDone) for name in names)
 
     async def _time(self, schedule: Schedule, name: str, size: int, repeats: int) -> bool:
-        """Time a collective; return whether it gave a figure. One without end ends the probe."""
+        """Time a collective; return whether that succeeded. After a timeout no more are timed."""
         names = self._found.participants
         request = m.TimeCollective(name, size, repeats)
         limit = max(0.0, self._left) + GRACE_SECONDS
@@ -222,7 +222,7 @@ class Prober:
         return self._deadline - time.monotonic()
 
     async def _ask(self, requests: Requests, limit: float) -> dict[str, m.Answer]:
-        """Return the answers by machine; one that gives none is lost from now on."""
+        """Return the answers by machine; a machine that gives none is not asked again."""
         names = list(requests)
         answers = await asyncio.gather(*(self._ask_one(n, requests[n], limit) for n in names))
         return {name: answer for name, answer in zip(names, answers, strict=True) if answer}
@@ -272,7 +272,7 @@ async def _why_it_ended(worker: RunningCommand) -> MachineError:
 
 
 async def _worker_command(machine: Machine, code: Code, module: str) -> Sequence[str]:
-    """Return the command that starts ``module`` there, once the machine has our code."""
+    """Send our code to the machine; return the command that starts ``module`` there."""
     if machine.is_here:
         return [machine.interpreter, "-m", module]
     root, manifest = code

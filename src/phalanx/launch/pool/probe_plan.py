@@ -1,4 +1,4 @@
-"""Plans how the time of a probe is spent: pure arithmetic, so that any link keeps its budget."""
+"""Plans, by pure arithmetic, how the time of a probe is spent within its budget on any link."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from phalanx.pool.measured import CollectiveFigures
 SIZES = (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
 """Bytes of the collectives that are timed."""
 NAMES = ("all_reduce.direct", "all_reduce.ring", "all_reduce.butterfly", "all_reduce.tree")
-"""The collectives that are timed, on which training waits."""
+"""The collectives that are timed, because training waits for them."""
 PAIRS_SHARE = 0.4
 """The largest part of the budget for pairs; the rest is for collectives."""
 LONGEST_PAIR = 1.0
 LONGEST_COLLECTIVE = 1.2
 MOST_REPEATS = 30
 BESIDES = 2
-"""How many more times a collective runs, unmeasured: to warm up, as barriers and requests."""
+"""Repetitions added for what is not measured of a collective: warm-up, barriers, requests."""
 
 
 def names_for(participants: int) -> list[str]:
-    """Return the collectives in which so many machines take part."""
+    """Return the collectives that are timed with so many machines."""
     direct = participants <= MOST_DIRECT
     return [name for name in NAMES if direct or name != "all_reduce.direct"]
 
 
 @dataclass
 class Schedule:
-    """Decides which collective comes next, how often, and which ones there is no time for.
+    """Decides the order of the collectives, how often each runs, and which are left out.
 
-    Small sizes come first. What a collective has taken beyond its formula at one size is expected
-    of it at the next, as so many seconds: handling of messages does not grow with them.
+    Small sizes come first. The seconds that a collective took beyond its formula at one size are
+    added to the formula at the next, because handling a message does not depend on its size.
     """
 
     participants: int
@@ -62,10 +62,10 @@ class Schedule:
     def repeats(
         self, name: str, size: int, left: float, later: Sequence[tuple[str, int]] = ()
     ) -> int:
-        """Return how often to run it if ``left`` seconds are left; 0: there is no time for it.
+        """Return how often to run a collective in the ``left`` seconds; 0: there is no time for it.
 
-        Sizes that come ``later`` keep an equal share of the time; of the same size, those that do
-        keep a single repetition each.
+        Of the collectives that come ``later``, those of this size keep time for one repetition
+        each, and each other size keeps an equal share of the time.
         """
         least = self.least(name, size)
         if least > left:
@@ -81,7 +81,7 @@ class Schedule:
 
 
 def handling(schedule: Schedule, figures: Iterable[CollectiveFigures]) -> float | None:
-    """Return the seconds that a message costs besides latency and bytes, by the smallest ones."""
+    """Return the seconds per message beyond latency and bytes, as measured at the smallest size."""
     smallest = [each for each in figures if each.bytes == min(schedule.sizes)]
     link, found = schedule.link, []
     for each in smallest:

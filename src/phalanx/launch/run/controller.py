@@ -1,6 +1,6 @@
-"""Controls a run: writes down what it starts, watches, ends everything.
+"""Controls a run: records what it starts, watches the workers, and ends them.
 
-Nothing here waits without a bound, and nothing that was started outlives :func:`execute`.
+Nothing that was started outlives :func:`execute`, unless the run is detached or left alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from phalanx.observe.summary.summary import Summary, summarise
 _TICK = 0.05
 _GRACE_OF_FAILURE = 2.0
 _PATIENCE_FOR_CAUSE = 3.0
-"""Seconds to wait for the death that made another worker report a lost peer."""
+"""Seconds to wait for the end of the worker that another worker reported as lost."""
 _PATIENCE_FOR_EARLY = 30.0
 """Seconds that others may run on after a worker left without finishing its training."""
 _PATIENCE_FOR_STRAGGLERS = 30.0
@@ -45,7 +45,7 @@ _PATIENCE_FOR_FIRST = 300.0
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The end of a run. ``error`` says why if it was not ``done``."""
+    """The end of a run; ``error`` is the reason if something failed."""
 
     summary: Summary
     error: PhalanxError | None
@@ -60,10 +60,10 @@ class _Ending:
 
 
 def execute(job: Job, paths: RunPaths, observer: Observer) -> RunOutcome:
-    """Run ``job`` in the folder ``paths`` to its end, whatever that is.
+    """Run ``job`` in the folder ``paths`` until it is done, has failed or was stopped.
 
-    Raises only what is wrong before anything is started. Call it from the main thread, which
-    is where signals arrive.
+    Raises only errors from before the start; later ones are in the outcome. Call it from the main
+    thread, where signals arrive.
     """
     launcher: Launcher = LAUNCHERS.get(job.launcher)()
     with Interrupts() as interrupts:
@@ -144,7 +144,7 @@ class Controller:
         return RunOutcome(summary, error, ending.exit_code or (error.exit_code if error else DONE))
 
     def _model_lost(self) -> PhalanxError | None:
-        """Return why there is no model: the first worker, which writes it, was lost or killed."""
+        """Return why the first worker, which was lost or killed, wrote no model; else ``None``."""
         first = self._ranks[0]
         code = self._launcher.codes().get(first, 0)
         killed = failure.explain(first, code, self._paths, self._launch) if code < 0 else None
@@ -171,7 +171,7 @@ class Controller:
         return ending
 
     def _watch(self) -> _Ending:
-        """Look at the workers until one of the endings is reached."""
+        """Poll the workers until the run has an ending, and return it."""
         while True:
             if self._figures:
                 self._figures.poll()
@@ -192,12 +192,12 @@ class Controller:
         if self._interrupts.asked():
             return self._stopped(STOPPED)
         if self._launcher.detached() and (self._relay.joined or not self._launch.joins):
-            self._launcher.leave()  # not earlier, so that somebody sees what goes wrong at first
+            self._launcher.leave()  # only once a worker has joined, so that early errors are shown
             return _Ending(RUNNING, DONE)
         if alone := self._launcher.alone():
             return self._left_to_itself(alone)
         lost = self._lost()
-        gone = {**lost, **self._launcher.away()}  # a machine takes its workers along
+        gone = {**lost, **self._launcher.away()}  # workers are gone with their machine
         codes = {rank: code for rank, code in codes.items() if code == 0 or rank not in gone}
         killed = self._taken_along(codes)
         left = {rank: code for rank, code in codes.items() if rank not in killed}
@@ -205,7 +205,7 @@ class Controller:
             known = gone or failure.is_clear(codes)
             return self._failed(codes) if known or self._cause_waited.over() else None
         for rank, error in lost.items():
-            # Other frameworks do not go on without a machine, and no framework starts without one.
+            # Other frameworks cannot go on without a machine, and no worker can before it joins.
             begun = self._launch.joins and rank in self._relay.joined
             if not begun or (rank not in self._relay.lost and self._relay.stands_still()):
                 return self._stop_for(error)
@@ -228,7 +228,7 @@ class Controller:
         return None
 
     def _taken_along(self, codes: dict[int, int]) -> set[int]:
-        """Return ranks gone with a killed worker; other machines' know whether they can go on."""
+        """Return ranks gone with a killed worker; workers of other machines may go on."""
         begun = self._launch.joins and self._relay.joined.issuperset(self._training)
         gone = failure.taken_along(codes, self._launch) if begun else set()
         for rank in [r for r in gone - self._named if codes.get(r, 0) < 0]:
@@ -238,8 +238,8 @@ class Controller:
         return gone
 
     def _lost(self) -> dict[int, MachineError]:
-        """Return lost workers, and those that may come back too late: before the start, or if the
-        others have gone on."""
+        """Return lost ranks, and ranks that are away and cannot take part again: they have not yet
+        joined, or the others have gone on without them."""
         away = self._launcher.away()
         begun = self._relay.joined if self._launch.joins else away
         late = {r: error for r, error in away.items() if r not in begun or r in self._relay.lost}
@@ -250,7 +250,7 @@ class Controller:
         return _Ending(RUNNING, why.exit_code if code is None else code, why)
 
     def _ending_of_foreign(self, codes: dict[int, int]) -> _Ending | None:
-        """Return how another framework's run ends: some processes never end, some hang then."""
+        """Return the ending of another framework's run, some of whose processes may never end."""
         deciding = self._launch.decides
         if all(rank in codes for rank in deciding):
             self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
@@ -275,8 +275,9 @@ class Controller:
         """Stop the others and name the worker whose failure came first."""
         self._launcher.stop(_GRACE_OF_FAILURE, self._interrupts.asked)
         self._relay.drain()
-        # Of those that have ended meanwhile, one may be the cause; a signal may have been ours.
-        codes = {**{r: code for r, code in self._launcher.poll().items() if code > 0}, **codes}
+        if not failure.is_clear(codes):
+            # A worker that failed meanwhile may be the cause, but not one that our signal ended.
+            codes = {**{r: c for r, c in self._launcher.codes().items() if c > 0}, **codes}
         rank = failure.culprit(codes)
         if rank is None:
             rank = next(iter(failure.failures(codes)))
@@ -284,11 +285,11 @@ class Controller:
         error = failure.explain(rank, codes[rank], self._paths, self._launch)
         lost = {**self._launcher.lost(), **self._launcher.away()}
         if rank in lost or (lost and codes[rank] == STOPPED_CODE):
-            # A lost machine took its worker along, and that one took the others.
+            # The machine was lost with its worker, and the others ended because of that.
             error = lost.get(rank) or next(iter(lost.values()))
         elif not self._launch.joins:
             error, told = why_failed(self._launch, rank, codes[rank], self._paths)
-        if error.exit_code not in (BAD_INPUT, MACHINE_FAILED):  # those are told in full already
+        if error.exit_code not in (BAD_INPUT, MACHINE_FAILED):  # these errors are complete
             for line in told:
                 self._observer.failure(rank, line)
         return _Ending("failed", error.exit_code, error)
@@ -301,7 +302,7 @@ class Controller:
         return _Ending("done", DONE)
 
     def _write_down(self, summary: Summary) -> MachineError | None:
-        """Write the summary; return an error, so that the summary can still be shown."""
+        """Write the summary; return an error instead of raising it: the summary is still shown."""
         try:
             write_whole(self._paths.summary, summary.to_json() + "\n")
         except OSError as error:

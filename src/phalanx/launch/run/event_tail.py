@@ -1,4 +1,4 @@
-"""Passes on to the observer what workers produce."""
+"""Passes the workers' events and output on to the observer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from phalanx.observe.events.event_types import Event, Finished, Joined, WorkerLo
 from phalanx.observe.events.figure_lines import is_figures
 
 OWN_GAP = 4.0
-"""Seconds between two looks that show that this computer slept."""
+"""Seconds between two polls that mean that this computer slept."""
 
 
 class Relay:
-    """Passes on the events of every rank, and the output of the first."""
+    """Passes on the events of all ranks, and the output of the first rank."""
 
     def __init__(
         self, paths: RunPaths, ranks: list[int], observer: Observer, awaited: Collection[int] = ()
@@ -29,7 +29,7 @@ class Relay:
         self.finished: set[int] = set()
         """The ranks that have trained to the end, and have not begun another training since."""
         self.lost: set[int] = set()
-        """The ranks that the others go on without."""
+        """The ranks without which the others go on."""
         self._first = ranks[0]
         self._events = EventTail(paths, ranks)
         self._output = LineTail(paths.log_of(self._first))
@@ -38,7 +38,7 @@ class Relay:
         self._polled = time.monotonic()
 
     def poll(self, away: Collection[int] = ()) -> None:
-        """Pass on what is new, except of ranks that are ``away`` with their machine."""
+        """Pass on what is new; ranks ``away`` with their machine are not reported as silent."""
         before, self._polled = self._polled, time.monotonic()
         if self._polled - before > OWN_GAP:
             self._silence.slept(self._polled - before)

@@ -1,4 +1,4 @@
-"""Finds which worker's failure is the cause, and explains it."""
+"""Finds the worker whose failure is the cause, and explains the failure."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def failures(codes: Mapping[int, int]) -> dict[int, int]:
 
 
 def culprit(codes: Mapping[int, int]) -> int | None:
-    """Return the first rank that failed by itself, not because of another.
+    """Return the lowest rank that failed by itself, not because of another worker.
 
-    One that missed a machine comes last: a worker that was killed is what it missed.
+    A rank that lost a machine comes last, because the cause may be a worker that was killed.
     """
     followers = (PEER_LOST_CODE, STOPPED_CODE)
     own = [rank for rank, code in failures(codes).items() if code not in followers]
@@ -46,15 +46,15 @@ def culprit(codes: Mapping[int, int]) -> int | None:
 
 
 def is_clear(codes: Mapping[int, int]) -> bool:
-    """Whether a worker failed by itself. One that missed a machine may have missed a worker whose
-    end is not known yet."""
+    """Whether a worker failed by itself, other than by losing a machine: that may mean a worker
+    whose exit code is not known yet."""
     first = culprit(codes)
     return first is not None and codes[first] != MACHINE_FAILED
 
 
 def taken_along(codes: Mapping[int, int], launch: Launch) -> set[int]:
-    """Return the ranks of machines where a worker was killed, if there are several machines: the
-    workers of a machine share its memory."""
+    """Return the ranks that are lost because a worker of their machine, with which they share
+    memory, was killed; none if there is only one machine."""
     machines = {worker.rank: worker.machine for worker in launch.workers}
     hit = {machines[rank] for rank, code in codes.items() if code < 0}
     several = len(set(machines.values())) > 1
@@ -104,7 +104,7 @@ def never_joined(script: str) -> InputError:
 
 
 def model_lost(first: PhalanxError, paths: RunPaths) -> MachineError:
-    """The error when training ended, but the first machine's model was lost by ``first``."""
+    """Return the error for a training that ended, but whose model was lost because of ``first``."""
     return MachineError(
         f"the training ended, but its model did not arrive here: {first.cause}",
         f"Write it from the newest checkpoint: phalanx resume {paths.id}",
@@ -116,8 +116,8 @@ def cannot_write(path: Path, error: OSError) -> MachineError:
 
 
 def worker_name(rank: int, launch: Launch | None) -> str:
-    """Return a worker's name, with its machine if there are several; processes of other frameworks
-    have roles."""
+    """Return a worker's name, with its role in another framework, and with its machine if there are
+    several."""
     workers = {worker.rank: worker for worker in launch.workers} if launch else {}
     several = len({worker.machine for worker in workers.values()}) > 1
     where = f" on {workers[rank].machine}" if several else ""

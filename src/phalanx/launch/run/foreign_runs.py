@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def figures_of(launch: Launch, paths: RunPaths) -> FigureLines | None:
-    """Return what turns printed figures into events; ``None`` if workers write their own."""
+    """Return the reader that turns printed figures into events; ``None`` for our own workers."""
     if launch.framework is None:
         return None
     workers = launch.workers
-    for worker in workers:  # from an earlier controller: the log is read anew
+    for worker in workers:  # an earlier controller's: the log is read anew
         paths.events_of(worker.rank).unlink(missing_ok=True)
     told = Told(
         machines=[worker.machine for worker in workers],
@@ -47,7 +47,7 @@ def counted(launch: Launch, codes: Mapping[int, int]) -> Mapping[int, int]:
 def why_failed(
     launch: Launch, rank: int, code: int, paths: RunPaths
 ) -> tuple[PhalanxError, list[str]]:
-    """Return the failure in one line, and the traceback in the log."""
+    """Return a rank's error, and the lines of its traceback that are still to be shown."""
     told = last_words(paths.log_of(rank))
     if code < 0 or not told:
         return explain(rank, code, paths, launch), told
@@ -60,7 +60,7 @@ def stuck_first(rank: int, paths: RunPaths, seconds: float) -> PhalanxError:
     return ScriptError(
         f"worker {rank} still ran {seconds:.0f} s after all the others had ended "
         f"(log: {paths.log_of(rank)})",
-        "Let all workers run the same epochs and collectives; it may wait for the others.",
+        "Let all workers run the same epochs and collectives: this one may wait for the others.",
     )
 
 
@@ -79,5 +79,5 @@ def last_words(log: Path) -> list[str]:
     for line in lines[begins[-1] + 1 :]:
         told.append(line)
         if line and not line[0].isspace():
-            break  # the exception itself stands at the margin
+            break  # only the exception itself is not indented
     return told

@@ -1,9 +1,9 @@
 """Reports workers that have sent nothing for so long that the user should know.
 
-A worker writes at least a sign of life every few seconds, from a thread of its own: one that is
-silent is stopped, starved of memory or stuck in code that lets no other thread run. In lockstep
-all others then wait for it. It is only reported, never ended for it: a full disk
-silences a worker that trains well.
+A worker writes at least a sign of life every few seconds, from a separate thread. A silent worker
+is stopped, short of memory, or stuck in code that lets no other thread run; in lockstep all others
+then wait for it. A silent worker is only reported, never ended: it may train well, and only have a
+full disk.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from phalanx.launch.link.progress_notes import EACH_WORD, FIRST_WORD
 from phalanx.observe.events.event_types import Event, Finished, Joined, Steps, WorkerLost
 
 MOST_STEP = 1.0
-"""Most seconds between two questions; a longer pause is a sleep of this computer."""
+"""Most seconds between two calls of ``over``; in a longer pause this computer slept."""
 LIMIT = 12.0
-"""Seconds without a sign of life; workers give one every 5."""
+"""Seconds without a sign of life until this is reported; workers give one every 5 s."""
 STANDSTILL = 60.0
-"""Seconds without a step of any worker, if a machine is lost and no worker reports that."""
+"""Seconds without a step that are a standstill, if a machine is lost that no worker reports."""
 AS_SHOWN = 2.0
-"""How many times the longest pause of a run so far the next one may last."""
+"""A pause is a standstill only if it is so many times the longest one of the run so far."""
 
 
 class Patience:
-    """Runs out some seconds after it was first asked for, not counting this computer's sleep."""
+    """A time limit that begins with the first ``over()``, without this computer's sleep."""
 
     def __init__(self, seconds: float) -> None:
         self._left = seconds
@@ -40,7 +40,7 @@ class Patience:
 
 
 class Silence:
-    """Takes in every event, and says now and then which workers are silent."""
+    """Takes in the events of a run, and reports workers that are silent."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, awaited: Collection[int] = ()
@@ -59,7 +59,7 @@ class Silence:
     def take(self, event: Event) -> None:
         if isinstance(event, Joined):
             self._awaited.discard(event.rank)
-        if isinstance(event, Joined) and event.pid:  # another system's gives no signs of life
+        if isinstance(event, Joined) and event.pid:  # other systems give no signs of life
             self._names[event.rank] = f"worker {event.rank} on {event.machine}"
         if isinstance(event, Steps | Joined):
             pause = self._clock() - self._stepped if isinstance(event, Steps) else 0.0
@@ -73,24 +73,24 @@ class Silence:
             self._heard[event.rank] = self._clock()
 
     def excuse(self, ranks: Collection[int]) -> None:
-        """Count the silence of ``ranks`` from now on: what is said of their machine covers them."""
+        """Start the silence of ``ranks`` anew: what is reported of their machine covers them."""
         for rank in self._heard.keys() & set(ranks):
             self._heard[rank] = self._clock()
             self._silent.pop(rank, None)
 
     def slept(self, seconds: float) -> None:
-        """Note that nobody listened for so long, which neither is nor ends a silence."""
+        """Leave ``seconds`` out of all pauses, because this computer slept and read no events."""
         for known in (self._heard, self._silent):
             known.update({rank: at + seconds for rank, at in known.items()})
         self._stepped += seconds
 
     def stands_still(self) -> bool:
-        """Whether no worker has taken a step for longer than this run ever needed for one."""
+        """Whether no worker has taken a step for longer than ``STANDSTILL`` and ``AS_SHOWN``."""
         pause = self._clock() - self._stepped
         return pause > max(STANDSTILL, AS_SHOWN * self._longest_pause)
 
     def news(self) -> Iterator[str]:
-        """Tell of each silence once, and of its end; now and then, who has not joined yet."""
+        """Yield a line for each silence and its end; every minute, one on ranks yet to join."""
         now = self._clock()
         if self._awaited and now >= self._due:
             self._due = now + EACH_WORD

@@ -37,7 +37,7 @@ class Interrupts:
         for number in _SIGNALS:
             before = signal.getsignal(number)
             if number == signal.SIGHUP and before == signal.SIG_IGN:
-                continue  # it was started by nohup
+                continue  # the command was started by nohup
             self._before[number] = signal.SIG_DFL if before is None else before
             signal.signal(number, self._count)
         return self

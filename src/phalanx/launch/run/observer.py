@@ -8,7 +8,7 @@ from phalanx.observe.summary.summary import Summary
 
 
 class Observer:
-    """Is told what happens, in the controller's own thread; does nothing until overridden."""
+    """Callbacks for what happens, in the controller's thread; each does nothing by default."""
 
     def started(self, launch: Launch) -> None:
         """The workers are about to start."""
@@ -26,7 +26,7 @@ class Observer:
         """A line of the traceback of the rank that failed."""
 
     def has_seen_enough(self) -> bool:
-        """Whether the run may be ended now: it is stopped in order, which is no failure."""
+        """Whether to stop the run now, in order, which does not count as a failure."""
         return False
 
     def finished(self, summary: Summary) -> None:

@@ -1,4 +1,4 @@
-"""Looks after the folder of a run while it runs: is it there, its logs, its script's copy."""
+"""Checks that a run's folder still exists, adds to its logs, and copies the script into it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.core.script.script_imports import script_files
 
 
 class OpenRunFolder:
-    """A folder that is there now, told apart from another one that has its name later."""
+    """A folder that exists now, distinguished from another one that gets its name later."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._about = folder, folder.stat()
@@ -29,7 +29,7 @@ class OpenRunFolder:
 
 
 def folder_gone(paths: RunPaths) -> MachineError:
-    """The error when the run's folder has gone, so that nothing workers write is kept."""
+    """Return the error for a run whose folder was removed or replaced while it ran."""
     return MachineError(
         f"the run's folder {paths.folder} was removed or replaced while it ran",
         "Start the run again: the contents of the folder are lost.",
@@ -37,7 +37,7 @@ def folder_gone(paths: RunPaths) -> MachineError:
 
 
 def append_to_log(log: Path, lines: list[str]) -> None:
-    """Add lines to the log at the end of the run, so that the terminal never shows them twice."""
+    """Append ``lines`` to a log; after the run, so that the terminal does not show them twice."""
     if not lines:
         return
     with contextlib.suppress(OSError):

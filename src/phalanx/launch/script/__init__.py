@@ -1,1 +1,1 @@
-"""The user's script, looked at before anything is started."""
+"""Checks of the user's script before anything is started."""

@@ -1,4 +1,4 @@
-"""Looks at the user's script before anything is started."""
+"""Checks the user's script before anything is started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_FILES = 200
 def check_script(path: Path, *, joins: bool = True) -> Path:
     """Return ``path`` if it is a script that can be run; syntax errors are left to the run.
 
-    ``joins``: it has to call ``phalanx.fit`` or ``phalanx.join``; those of others need not.
+    ``joins``: the script has to call Phalanx, or import a framework whose training it can adopt.
     """
     if path.is_dir():
         inside = next((f", such as '{file}'" for file in sorted(path.glob("*.py"))), "")
@@ -50,9 +50,9 @@ def check_script(path: Path, *, joins: bool = True) -> Path:
 
 
 def is_adopted(script: Path) -> bool:
-    """Whether the script does not call Phalanx, which then finds what it trains while it runs.
+    """Whether the script does not call Phalanx, which then finds its model while it runs.
 
-    Where that is unclear it is; a call of Phalanx then ends the adoption.
+    True if that is unclear; a call of Phalanx at run time then ends the adoption.
     """
     return not _look(script, script.read_bytes()).calls
 
@@ -69,7 +69,7 @@ def may_call_phalanx(script: Path) -> bool:
 
 @dataclass
 class _Look:
-    """What the source of a script, and of modules beside it, shows."""
+    """What the sources of a script, and of its own modules, show."""
 
     calls: bool = False
     """Whether the script calls Phalanx."""
@@ -77,7 +77,7 @@ class _Look:
     """Whether the script may call Phalanx in a way that cannot be read from it."""
     imports: set[str] = field(default_factory=set)
     keras: bool = False
-    """Whether the script uses Keras by TensorFlow's name for it, and distributes nothing itself."""
+    """Whether the script names ``keras`` (or ``tf.keras``), and never ``distribute``."""
 
     @property
     def can_train(self) -> bool:
@@ -86,7 +86,7 @@ class _Look:
 
 
 def _remedy_for(source: bytes) -> str:
-    """Advise on a script without Phalanx; other frameworks' scripts can be run as they are."""
+    """Return advice for a script that neither calls Phalanx nor can be adopted."""
     if b"tf.distribute" in source or b"tensorflow" in source:
         return (
             "It uses TensorFlow: run it unchanged with --framework tensorflow, or let Phalanx "
@@ -99,7 +99,7 @@ def _remedy_for(source: bytes) -> str:
 
 
 def _look(script: Path, source: bytes) -> _Look:
-    """Read the script and the modules beside it that it imports."""
+    """Read the script and the modules of the user that it imports."""
     above = place_of(script.resolve()).root
     named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     folders = [script.resolve().parent, above, Path.cwd(), *map(Path, named)]
@@ -143,7 +143,7 @@ def _look_at(tree: ast.AST, found: _Look) -> None:
 
 
 def _entered(tree: ast.AST, ours: set[str]) -> Iterator[bool]:
-    """Yield for each use of phalanx whether it may lead to an entry."""
+    """Yield, for each use of the module phalanx, whether it may be of one of ``_ENTRIES``."""
     harmless: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -158,7 +158,7 @@ def _suggest_near(path: Path) -> str:
     if not folder.is_dir():
         return f"There is no folder '{folder}' either."
     scripts = sorted(file.stem for file in folder.glob("*.py"))
-    # Compare names without their endings, which make all look alike.
+    # Compare names without '.py', which would make all of them similar.
     near = difflib.get_close_matches(path.name.removesuffix(".py"), scripts, n=1, cutoff=0.8)
     if near:
         return f"Did you mean '{folder / near[0]}.py'?"

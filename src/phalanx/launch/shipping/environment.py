@@ -29,12 +29,12 @@ from phalanx.launch.shipping.wheels import fetch_wheels
 
 INSPECT_SECONDS = 90.0
 MAKE_SECONDS = 3700.0
-"""Seconds since pip last said something. It loads large wheels, and builds one, silently; the
-machine itself ends a pip that takes an hour."""
+"""Seconds that pip may be silent, as it is while it downloads large wheels or builds one; the agent
+itself ends a pip that takes an hour."""
 
 
 class Made(msgspec.Struct):
-    """The Python of an environment, or why pip could not get what it needs."""
+    """The Python of an environment, or pip's message when it reached no package index."""
 
     python: str | None = None
     offline: str | None = None
@@ -55,7 +55,7 @@ class PythonChoice:
         return self.recipe.digest(self.base.version, self.base.platform)
 
     def executable(self, link: AgentLink) -> str:
-        """Return its path, also before it is made: environments are named by what is in them."""
+        """Return the path of this Python, also before it is made: ``digest`` names its folder."""
         if self.recipe is None:
             return self.base.executable
         return f"{link.folder}/environments/{self.digest}/bin/python"
@@ -94,7 +94,7 @@ async def inspect(
 
 
 async def _make(link: AgentLink, choice: PythonChoice, progress: Progress) -> str:
-    """Make it by pip on the machine, with wheels of this one if the machine reaches no index."""
+    """Let pip make the environment there, with wheels sent from here if it reaches no index."""
     assert choice.recipe is not None
     made = await _ask(link, choice, None)
     if made.python is None:
@@ -127,12 +127,12 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 async def choose_foreign(link: AgentLink, framework: Framework) -> PythonChoice:
-    """Choose the blueprint's Python, else this machine's, else that of a new environment."""
+    """Choose a Python with the framework: the blueprint's, else this machine's, else a new one."""
     machine, lines = link.machine, framework.requirements
     needed = [found[0] for line in lines if (found := _NAME.match(line))]
     named = [machine.python] if "python" in machine.model_fields_set else []
     for python in (*named, framework.python or str(python_of(framework))):
-        with contextlib.suppress(MachineError):  # there is no such Python: try the next one
+        with contextlib.suppress(MachineError):  # this Python does not exist there: try the next
             has = await inspect(link, python, needed, kept=cache_home() in Path(python).parents)
             if all(name in has.packages for name in needed):
                 return PythonChoice(has)

@@ -14,7 +14,7 @@ from phalanx.core.errors import InputError
 MOST_FILES = 200_000
 
 LeftOut = Callable[[str, bool], bool]
-"""Returns whether the path (relative, with slashes), a folder or not, is left out."""
+"""``(path, is_folder)`` → whether the path is left out; it is relative, with slashes."""
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class FileEntry(msgspec.Struct, frozen=True):
 def walk(root: Path, left_out: LeftOut, *, follow: bool = False) -> list[FileEntry]:
     """Return everything below ``root`` that is not left out, in the order of the paths.
 
-    ``follow``: links to files that are not sent, outside or left out, are sent as those files.
+    ``follow``: a link to a file that is not sent (outside, or left out) is replaced by that file.
     """
     real_root = Path(os.path.realpath(root))
     found = list(_entries(real_root, left_out))
@@ -42,7 +42,7 @@ def walk(root: Path, left_out: LeftOut, *, follow: bool = False) -> list[FileEnt
 
 
 def _entries(root: Path, left_out: LeftOut) -> Iterator[FileEntry]:
-    """Yield files, links, and folders without any."""
+    """Yield files, links, and folders that have neither files nor links nor folders."""
     count = 0
     for place, folders, names in os.walk(root, onerror=_refuse_unreadable):
         inner, kept, before = Path(place).relative_to(root), [], count
@@ -92,7 +92,7 @@ def _check_name(root: Path, path: str) -> None:
 
 
 def _link(root: Path, path: str) -> FileEntry:
-    """Return a link with where it leads from its own folder."""
+    """Return the entry of a link, with its target relative to the link's folder."""
     source = root / path
     try:
         target = Path(os.path.realpath(source, strict=True))
@@ -111,9 +111,9 @@ def _refused(link: Path, why: str, otherwise: str = "") -> InputError:
 
 
 def _with_target(root: Path, file: FileEntry, shipped: set[str], follow: bool) -> FileEntry:
-    """Keep a link that leads to what is sent; refuse another one, or send the file instead.
+    """Keep a link whose target is sent; refuse any other, or with ``follow`` send its file instead.
 
-    The author of the project may have put the link there to get at a file of this machine.
+    The author of the project may have added a link in order to obtain a file of this machine.
     """
     if not file.link:
         return file

@@ -1,4 +1,4 @@
-"""A list of files with their checksums: what a folder on a machine is laid out from.
+"""A list of files with their checksums, from which a machine makes a folder.
 
 Checksums are remembered: a file is read again only when it has changed.
 """
@@ -21,7 +21,7 @@ from phalanx.launch.shipping.listing import FileEntry
 
 
 class FileManifest(msgspec.Struct, frozen=True, dict=True):
-    """The entries in the order of their paths; equal manifests have one digest."""
+    """The entries in the order of their paths; equal manifests have equal digests."""
 
     entries: tuple[FileEntry, ...]
 
@@ -39,7 +39,7 @@ class FileManifest(msgspec.Struct, frozen=True, dict=True):
 
 
 SETTLED_NS = 2_000_000_000
-"""Nanoseconds: a file changed more recently may change again in the same tick of its clock."""
+"""Nanoseconds: a file changed more recently may change again without getting another time."""
 
 Known = dict[str, tuple[int, int, int, str]]
 """What is known of each file, by path: size, time of the last change, inode, checksum."""
@@ -57,7 +57,7 @@ def make_manifest(root: Path, files: Sequence[FileEntry]) -> FileManifest:
             file = msgspec.structs.replace(file, sha256=digest)
         entries.append(file)
     if now != before:
-        with contextlib.suppress(OSError):  # it only makes the next run faster
+        with contextlib.suppress(OSError):  # the checksums only make the next run faster
             memory.parent.mkdir(parents=True, exist_ok=True)
             write_whole(memory, msgspec.json.encode(now))
     return FileManifest(tuple(sorted(entries, key=lambda entry: entry.path)))

@@ -23,7 +23,7 @@ SHIP_LIMIT = 200_000_000
 
 
 def find_root(script: Path) -> Path:
-    """Return the nearest folder above ``script`` that looks like a project, or its own."""
+    """Return the project folder nearest above ``script``; else its import root."""
     folder = script.resolve().parent
     for place in (folder, *folder.parents):
         if _is_too_wide(place):
@@ -35,7 +35,7 @@ def find_root(script: Path) -> Path:
 
 
 def _is_too_wide(folder: Path) -> bool:
-    """Whether a folder is more than a project: a home, what is above one, everybody's /tmp."""
+    """Whether a folder is too wide for a project: the home, a folder above it, or /tmp."""
     home = Path(os.path.realpath(Path.home()))
     return folder in {home, *home.parents, Path(os.path.realpath(tempfile.gettempdir()))}
 
@@ -43,7 +43,7 @@ def _is_too_wide(folder: Path) -> bool:
 def project_manifest(
     script: Path, limit: int = SHIP_LIMIT, without: Sequence[Path] = (), follow: bool = False
 ) -> tuple[Path, FileManifest]:
-    """Return the project's root and what of it is sent: always the script, even if it is ignored.
+    """Return the project's root and the files to send: always the script, even if it is ignored.
 
     ``without``: files that must not leave this machine, such as the blueprint with its passwords.
     ``follow``: see :func:`walk`.
@@ -65,7 +65,7 @@ def project_manifest(
 
 
 def list_files(root: Path, limit: int = SHIP_LIMIT, follow: bool = False) -> list[FileEntry]:
-    """List the files of a project, less what its .gitignore files and common sense leave out."""
+    """List the files of a project, except those that ``Ignored`` leaves out."""
     root = root.resolve()
     rules = Ignored(root)
     files = walk(root, rules.leaves_out, follow=follow)
@@ -107,11 +107,11 @@ class Ignored:
         folder = self._root / path
         if folder == self._runs:
             return True
-        # These were made by runs from here, while this run was started elsewhere.
+        # A folder of runs that were started here, while this run was started elsewhere.
         return path == "runs" and any(folder.glob("*/launch.json"))
 
     def _is_ignored(self, path: str) -> bool:
-        """Decide by the innermost file that names the path, and by its last such line."""
+        """Decide by the innermost .gitignore that matches the path, and by its last such line."""
         parts = path.rstrip("/").split("/")
         for depth in range(len(parts) - 1, -1, -1):
             base = "/".join(parts[:depth])
@@ -132,7 +132,7 @@ def _verdict(rules: pathspec.GitIgnoreSpec | None, path: str) -> bool | None:
 
 
 def _read_rules(file: Path) -> pathspec.GitIgnoreSpec | None:
-    if not file.is_file():  # a pipe would never end
+    if not file.is_file():  # reading a pipe might never end
         return None
     try:
         lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()

@@ -1,4 +1,4 @@
-"""Finds what an environment for a project has to hold: its own and a worker's requirements."""
+"""Finds the requirements of a project's environment: the project's own and a worker's."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ WORKER_PACKAGES = (
     "ruamel-yaml",
     "cryptography",
 )
-"""Packages that a worker imports; Phalanx' other requirements are the command line's."""
+"""Packages that a worker imports; only the command line needs the other requirements."""
 TLS_ONLY = frozenset({"cryptography"})
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _DEEPEST = 10
 LARGEST = 4 << 20
-"""Most bytes of a requirements file; one with hashes of hundreds of packages has fewer."""
+"""Most bytes of a requirements file; one with hashes of hundreds of packages is smaller."""
 MOST_SHOWN = 120  # most characters of a line that are shown
 
 
@@ -52,7 +52,7 @@ class Recipe(msgspec.Struct, frozen=True):
     steps: tuple[PipStep, ...]
 
     def digest(self, *circumstances: str) -> str:
-        """Return a digest that equal environments share, by contents and ``circumstances``."""
+        """Return a digest of the steps and ``circumstances``, which determine an environment."""
         content = msgspec.json.encode([self.steps, circumstances])
         return hashlib.sha256(content).hexdigest()
 
@@ -69,14 +69,14 @@ def read_recipe(root: Path) -> Recipe | None:
 
 @dataclass(frozen=True)
 class RequirementLines:
-    """What files ask for: packages, and versions of packages that others may ask for."""
+    """The lines of requirements files: packages to install, and constraints on versions."""
 
     wanted: list[str]
     constraints: list[str]
 
 
 def _steps(lines: RequirementLines) -> tuple[PipStep, ...]:
-    """Put the project's wishes first: our versions count only where they allow them."""
+    """Return the calls of pip; our versions apply only to packages that ``lines`` do not name."""
     every = [*lines.wanted, *lines.constraints]
     own, without = own_requirements(), _names(every)
     # Use this machine's versions, so that the others get the same; builds (+cpu) may differ.
@@ -85,8 +85,8 @@ def _steps(lines: RequirementLines) -> tuple[PipStep, ...]:
     if not any("--hash" in line for line in every):
         constraints = _text([*lines.constraints, *versions])
         return (PipStep(_text([*lines.wanted, *own]), constraints),)
-    # With hashes, pip takes nothing without one, so our packages come after and change nothing;
-    # those that have a hash are installed by the first step.
+    # With hashes, pip refuses packages without one, so a second step installs ours, and changes no
+    # version of the first; those of ours that have a hash are in the first step.
     needed = _names(own) - _names(lines.wanted)
     hashed = [line for line in lines.constraints if "--hash" in line and _names([line]) & needed]
     first = PipStep(_text([*lines.wanted, *hashed]), _text(lines.constraints))
@@ -110,7 +110,7 @@ def own_requirements() -> list[str]:
 
 
 def installed(names: tuple[str, ...] = WORKER_PACKAGES) -> dict[str, str]:
-    """Return the versions that this machine has."""
+    """Return the versions of these packages on this machine."""
     found = {}
     for name in names:
         try:
@@ -132,7 +132,7 @@ def _text(lines: list[str]) -> str:
 def _read_lines(
     file: Path, root: Path, found: RequirementLines, depth: int = 0, *, as_constraints: bool = False
 ) -> None:
-    """Read the lines of a file with those that it includes, without comments."""
+    """Add the lines of a file, and of the files that it includes, to ``found``."""
     shown = file.relative_to(root) if file.is_relative_to(root) else file
     if depth > _DEEPEST:
         raise InputError(f"{shown} includes itself", "Remove one of its -r lines.")
@@ -155,7 +155,7 @@ def _read_lines(
 
 
 def _text_of(file: Path, shown: Path, root: Path) -> str:
-    """Return the text of a file of the project; one outside is neither read nor sent."""
+    """Return the text of a requirements file; refuse one outside the project."""
     real = Path(os.path.realpath(file))
     if not real.is_relative_to(os.path.realpath(root)):
         raise InputError(
@@ -169,9 +169,9 @@ def _text_of(file: Path, shown: Path, root: Path) -> str:
 
 
 def refuse_unsafe(steps: Iterable[PipStep], machine: str) -> None:
-    """Refuse all but names and versions before pip works on this machine.
+    """Refuse lines other than names with versions, and safe options, before pip runs here.
 
-    Anything else could have it build a source, which runs the project's code here, read a file of
+    Other lines could make pip build a source, which runs the project's code here, read a file of
     this machine, or send a variable of this environment (``${NAME}``) to a server.
     """
     for line in (line for s in steps for line in (s.requirements + s.constraints).splitlines()):
@@ -197,7 +197,7 @@ _SAFE_OPTION = re.compile(
 
 
 def _included(line: str) -> tuple[str, str | None]:
-    """Return the option and the file of a line that names one by ``-r`` or ``-c``."""
+    """Return the option (``-r``, ``-c``) and the file of a line that includes a file."""
     found = re.fullmatch(r"(-r|-c|--requirement|--constraint)[\s=]*(.+)", line)
     try:
         return (found[1], shlex.split(found[2])[0]) if found else ("", None)

@@ -1,4 +1,4 @@
-"""Sends a manifest's files to a machine: only what it lacks, from where it was interrupted."""
+"""Sends a manifest's files to a machine: only missing ones, each from where it was interrupted."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PIECE = 1 << 20
 WINDOW = 8 << 20
 FIRST_WINDOW = 256 << 10
 WINDOW_SECONDS = 0.5
-"""Seconds of sending that make a window. The machine answers for each window, and one more is on
-its way meanwhile; more would delay pings on a slow line."""
+"""Seconds of sending in one window. The machine confirms each window while the next one is sent;
+more bytes under way would delay pings on a slow line."""
 ANSWER_SECONDS = 120.0
 SLOWEST_FILE, SLOWEST_DISK = 0.02, 2e6
-"""A machine is silent while it checks and copies files, so it gets the time that the slowest disk
-worth training from would take: seconds for each file, and bytes a second."""
+"""Seconds for each file, and bytes a second, of the slowest disk worth training from: a machine is
+silent while it checks and copies files, and gets the time that such a disk takes."""
 ATTEMPTS = 2
 
 Progress = Callable[[int, int, str], None]
@@ -34,7 +34,7 @@ Progress = Callable[[int, int, str], None]
 
 
 class Have(msgspec.Struct):
-    """What a machine has of a manifest."""
+    """What a machine has of a manifest, and what it lacks."""
 
     ready: str | None = None
     manifest_offset: int | None = None
@@ -54,7 +54,7 @@ def answers_wrongly(link: AgentLink) -> MachineError:
 
 
 def ignore_progress(done: int, total: int, machine: str) -> None:
-    """Do nothing, where progress is not shown."""
+    """Do nothing; for callers that show no progress."""
 
 
 async def ship(
@@ -64,7 +64,7 @@ async def ship(
     kind: str,
     progress: Progress = ignore_progress,
 ) -> str:
-    """Let the machine lay out ``manifest``; return the folder's path there."""
+    """Send what is missing of ``manifest``; return the path of the folder made of it there."""
     shipment = Shipment(link, manifest, source_root, kind, progress)
     for _ in range(ATTEMPTS):
         found = await shipment.ask_what_is_missing()
@@ -92,7 +92,7 @@ class Shipment:
         self._what = f"{words.size(self._size)} of {kind}"
 
     async def ask_what_is_missing(self) -> Have:
-        """Send the manifest if it is missing; then return what else is, all pages in one."""
+        """Send the manifest if the machine lacks it; return all that is missing, as one page."""
         found = await self._have(0)
         for _ in range(ATTEMPTS):
             if found.manifest_offset is None:
@@ -104,7 +104,7 @@ class Shipment:
         page = found
         at = 0
         while page.next is not None:
-            if not at < page.next < len(self._manifest.entries):  # or there would be no end
+            if not at < page.next < len(self._manifest.entries):  # or this loop might never end
                 raise answers_wrongly(self._link)
             at = page.next
             page = await self._have(at)
@@ -173,7 +173,7 @@ class Shipment:
 
 
 class SendWindow:
-    """Limits what is under way, so that a machine's troubles (a full disk) are noticed soon."""
+    """Limits the bytes under way, so that a machine's errors (a full disk) are noticed soon."""
 
     def __init__(self, link: AgentLink, what: str) -> None:
         self._link, self._what = link, what
@@ -205,7 +205,7 @@ class SendWindow:
         await self._link.ask("stored", timeout=ANSWER_SECONDS, doing=lambda: doing)
 
     def _adapt(self, arrived: int) -> None:
-        """Make the next window what arrives in ``WINDOW_SECONDS`` at the rate of the last one."""
+        """Set the size to the bytes that arrive in ``WINDOW_SECONDS`` at the last window's rate."""
         now = time.monotonic()
         rate = (arrived - self.arrived) / max(now - self._since, 1e-6)
         # At most double it, because one fast answer may be luck.
@@ -240,7 +240,7 @@ def _seconds(files: int, size: int) -> float:
 async def _pieces(
     path: Path, entry: FileEntry, offset: int, window: SendWindow
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """Yield the file's content from ``offset`` in pieces; an empty file has an empty one."""
+    """Yield the file's content from ``offset`` in pieces; one empty piece for an empty file."""
     try:
         with await asyncio.to_thread(path.open, "rb", 0) as file:
             file.seek(offset)

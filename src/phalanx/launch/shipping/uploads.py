@@ -1,4 +1,4 @@
-"""What each machine is sent once, and finds by its content: our code, ``--data``, a checkpoint."""
+"""Manifests of what a machine is sent only once: our code, ``--data``, a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def data_manifest(folder: Path, follow: bool = False) -> tuple[Path, FileManifes
 
 
 def checkpoint_manifest(checkpoint: Path) -> tuple[Path, FileManifest]:
-    """Return a checkpoint under its names in its run, with the best weights if they are older."""
+    """Return a checkpoint's root and manifest, with the best model of its run if that is older."""
     folder = checkpoint.resolve()
     root, own = folder.parent.parent, f"{folder.parent.name}/{folder.name}"
     with_best = _is_older(root / BEST, folder)
@@ -54,6 +54,6 @@ def code_manifest() -> tuple[Path, FileManifest]:
 
 
 def _left_out(path: str, is_folder: bool) -> bool:
-    """Whether a path is left out: everything that lies beside the package is."""
+    """Whether a path is left out: all paths beside the package, and compiled code."""
     first, _, _ = path.partition("/")
     return first != "phalanx" or path.endswith((".pyc", "__pycache__"))

@@ -31,7 +31,7 @@ class Inspection(msgspec.Struct, frozen=True):
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return ``2.13.0+cpu`` as ``(2, 13, 0)``; it ends where there is no number."""
+    """Return ``2.13.0+cpu`` as ``(2, 13, 0)``; stop at the first part that is no number."""
     found = []
     for part in version.partition("+")[0].split("."):
         if not part.isdecimal():
@@ -41,7 +41,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def check_versions(found: Mapping[str, Inspection], *, tls: bool = False) -> list[str]:
-    """Refuse what cannot work; return lines on harmless differences. By machine, in any order."""
+    """Refuse machines' Pythons that cannot train together; return lines on harmless differences."""
     problems = {
         name: problem
         for name, python in found.items()

@@ -31,7 +31,7 @@ _TICK = 0.2
 async def fetch_wheels(
     recipe: Recipe, python: Inspection, machine: str
 ) -> tuple[Path, FileManifest]:
-    """Return a folder with every wheel that the recipe needs there, and its manifest."""
+    """Return a folder with every wheel that ``recipe`` needs on ``machine``, and its manifest."""
     refuse_unsafe(recipe.steps, machine)
     digest = recipe.digest(python.version, python.platform)
     folder = cache_home() / "wheels" / digest
@@ -45,7 +45,7 @@ async def fetch_wheels(
 
 @contextlib.asynccontextmanager
 async def _alone(folder: Path) -> AsyncIterator[None]:
-    """Let one of several like machines fetch, so that the others find the wheels."""
+    """Lock ``folder``, so that wheels are fetched only once for machines that need the same."""
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         while True:
             try:
@@ -94,7 +94,7 @@ async def _run(words: list[str], folder: str) -> tuple[int, str]:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        cwd=folder,  # so that pip does not take a file of the project for its own
+        cwd=folder,  # so that pip imports no file of the project
         start_new_session=True,
     )
     try:

@@ -1,1 +1,1 @@
-"""Logging in to a machine and running a command there. Knows nothing of runs or agents."""
+"""Logs in to a machine and runs a command there; uses nothing of runs or agents."""

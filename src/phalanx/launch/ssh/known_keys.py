@@ -32,7 +32,7 @@ class KnownKey:
 
 
 def known_keys(machine: Machine) -> list[KnownKey]:
-    """Return the keys that decide for ``machine``: the pool's if it has any, else the user's."""
+    """Return the known keys of ``machine``: from the pool's file, else from the user's."""
     files = [Path(machine.known_keys)] if machine.known_keys else []
     for file in (*files, Path("~/.ssh/known_hosts").expanduser()):
         if found := keys_in(file, machine):
@@ -50,7 +50,7 @@ def keys_in(file: Path, machine: Machine) -> list[KnownKey]:
 
 
 def as_known_hosts(machine: Machine) -> Any:
-    """Return what asyncssh is to check against; ``None`` if the user's own file decides."""
+    """Return the known hosts for asyncssh; ``None``: asyncssh is to use the user's own file."""
     if not machine.known_keys:
         return None
     file = Path(machine.known_keys)
@@ -63,7 +63,7 @@ def as_known_hosts(machine: Machine) -> Any:
 
 
 def record(file: Path, found: Iterable[tuple[Machine, asyncssh.SSHKey]]) -> None:
-    """Add keys at the end of the pool's file, with names for those who read it."""
+    """Add keys at the end of the pool's file, each with its machine's name as a comment."""
     lines = _lines(file)
     for machine, key in found:
         public = key.export_public_key("openssh").decode().split()
@@ -71,8 +71,7 @@ def record(file: Path, found: Iterable[tuple[Machine, asyncssh.SSHKey]]) -> None
         place = host if machine.port == 22 else f"[{host}]:{machine.port}"
         lines.append(f"{place} {public[0]} {public[1]} {machine.name}")
     remedy = "Make that folder writable: host keys are kept beside the blueprint."
-    write_asked(file, "\n".join(lines) + "\n", remedy)
-    file.chmod(0o644)
+    write_asked(file, "\n".join(lines) + "\n", remedy, 0o644)
 
 
 def _keys_of(line: str, machine: Machine) -> list[asyncssh.SSHKey]:

@@ -24,20 +24,20 @@ LINE_LIMIT = 1 << 20
 ERRORS_KEPT = 8 << 10
 KILL_SECONDS = 2.0
 TELL_GROUP = 'read -r _ _ _ _ group _ < /proc/$$/stat && echo "$group" && exec "$@"'
-"""Run by the machine's sh before the command: OpenSSH delivers no signals to root's sessions, so
-that a command is ended through its process group, which it tells in its first line."""
+"""Shell code before the command: its first line of output is the command's process group, by which
+the command is killed, because OpenSSH delivers no signals to root's sessions."""
 
 
 class RunningCommand(ABC):
     """A running command; leaving ``async with`` ends it."""
 
     def __init__(self, machine: Machine, process: Any) -> None:
-        """Take ``process``, of asyncio or of asyncssh, whose streams are alike."""
+        """``process``: of asyncio or of asyncssh, whose streams have the same methods."""
         self.machine = machine
         self.address: str | None = None
         """The machine's address as it was reached; ``None`` for this machine."""
         self.reached_from: str | None = None
-        """This machine's own address on the way there."""
+        """This machine's own address in the connection."""
         self._process = process
         self._errors = bytearray()
         self._reading: asyncio.Task[None] | None = None
@@ -49,12 +49,12 @@ class RunningCommand(ABC):
         return self._errors.decode(errors="replace").strip()
 
     async def write(self, data: bytes) -> None:
-        """Give the command ``data`` as standard input."""
+        """Write ``data`` to the command's standard input; wait until there is room for more."""
         self.put(data)
         await self.drain()
 
     def put(self, data: bytes) -> None:
-        """Do the same as ``write``, without waiting for room (see ``drain``)."""
+        """Write ``data`` to the command's standard input, without waiting (see ``drain``)."""
         with contextlib.suppress(OSError, asyncssh.Error):
             self._process.stdin.write(data)
 
@@ -64,17 +64,17 @@ class RunningCommand(ABC):
             await self._process.stdin.drain()
 
     async def read(self, count: int) -> bytes:
-        """Read at most ``count`` bytes of its standard output; none at its end."""
+        """Read at most ``count`` bytes of the command's output; return none at its end."""
         with contextlib.suppress(OSError, asyncssh.Error):
             return bytes(await self._process.stdout.read(count))
         return b""
 
     def let_go(self) -> None:
-        """Let leaving ``async with`` end the connection only, not the command."""
+        """Make the end of ``async with`` close only the connection, and not kill the command."""
         self._kept = False
 
     async def line(self, timeout: float) -> bytes | None:
-        """Return the next line of its output; ``None`` at its end. ``TimeoutError`` if late."""
+        """Return the next line of output, ``None`` at the end; raise ``TimeoutError`` if late."""
         async with asyncio.timeout(timeout):
             try:
                 return bytes(await self._process.stdout.readline()).rstrip(b"\n") or None
@@ -96,11 +96,11 @@ class RunningCommand(ABC):
 
     @abstractmethod
     async def wait(self, timeout: float) -> int | None:
-        """Wait for its exit code; ``None`` if it has none (a signal, a lost connection)."""
+        """Return the exit code at the end; ``None`` if there is none (signal, lost connection)."""
 
     @abstractmethod
     async def _end(self, *, kill: bool) -> None:
-        """End the connection it came over; the command itself only with ``kill``."""
+        """Close the connection; with ``kill``, end the command too."""
 
     async def _keep_errors(self) -> None:
         with contextlib.suppress(OSError, asyncssh.Error):
@@ -123,12 +123,12 @@ class LocalCommand(RunningCommand):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
-        # Close pipes too, which what the command started may hold open; there is no public way.
+        # Close the pipes too, which children may hold open; asyncio has no public way for this.
         self._process._transport.close()
 
 
 class SshCommand(RunningCommand):
-    """A process on another machine, with the connection it came over."""
+    """A process on another machine, with the SSH connection to it."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class SshCommand(RunningCommand):
 async def start_command(
     machine: Machine, words: Sequence[str], *, timeout: float = CONNECT_SECONDS
 ) -> RunningCommand:
-    """Start ``words`` on ``machine``; whatever keeps it from starting is one ``PhalanxError``."""
+    """Start the command ``words`` on ``machine``; raise a ``PhalanxError`` if that fails."""
     if machine.is_here:
         return await _start_here(machine, words)
     connection = await connect(machine, timeout=timeout)
@@ -180,7 +180,7 @@ async def start_command(
 
 
 def _group_in(line: bytes) -> int:
-    """Return the group in the first line; anything else there is the login shell's."""
+    """Read the group from the first line; raise if a login shell has printed other text."""
     if line.strip().isdigit():
         return int(line)
     said = "".join(c for c in line.decode(errors="replace") if c.isprintable())

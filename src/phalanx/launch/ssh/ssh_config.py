@@ -76,7 +76,7 @@ def _ask(tool: str, name: str) -> dict[str, list[str]]:
 
 
 def _which_file() -> list[str]:
-    """Return options for the file in our ``HOME``; ssh itself reads the account's home."""
+    """Return options that make ssh read the file in ``$HOME``, not that of the account's home."""
     home = Path(pwd.getpwuid(os.getuid()).pw_dir)
     if config_file().parent.parent == home:
         return []

@@ -30,7 +30,7 @@ HOST_KEY_KINDS = (
 OTHER_KEY = (
     asyncssh.HostKeyNotVerifiable,
     asyncssh.KeyExchangeFailed,
-    ConnectionResetError,  # some servers say so that they have no key of this kind
+    ConnectionResetError,  # by which some servers refuse a kind of key that they lack
     asyncssh.ConnectionLost,
 )
 
@@ -107,9 +107,9 @@ async def _log_in(
 
 
 def ends_of(machine: Machine, connection: asyncssh.SSHClientConnection) -> tuple[str, str | None]:
-    """Return the machine's address as it was reached, and this machine's own on the way there.
+    """Return the machine's address and this machine's own address, as the connection has them.
 
-    Through a jump host neither is seen from here: the address is the blueprint's.
+    Through a jump host neither can be seen: the first is the blueprint's, the second ``None``.
     """
     if machine.via is not None:
         return machine.host.strip("[]"), None

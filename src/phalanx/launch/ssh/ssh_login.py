@@ -1,4 +1,4 @@
-"""Finds what it takes to log in to a machine of a pool, from its blueprint alone."""
+"""Makes the options to log in to a machine of a pool, from its blueprint alone."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _with_password(machine: Machine) -> Machine:
 def typed(label: str) -> Credential:
     """Ask for a password, only once even if a command has several runs."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:  # a run counts Ctrl-C instead, which would leave the user waiting at the question
+    try:  # during a run Ctrl-C is only counted, and would not end this question
         text = getpass(f"password of {label}: ")
     except EOFError:
         raise InputError(
@@ -83,8 +83,8 @@ def typed(label: str) -> Credential:
 
 
 class LoginWatch(asyncssh.SSHClient):
-    """Accepts only the key with the expected fingerprint, and ends the way through a jump host with
-    the connection."""
+    """Accepts only the host key with the expected fingerprint; closes the tunnel through a jump
+    host when the connection ends."""
 
     def __init__(self, expected: str | None) -> None:
         self._expected = expected

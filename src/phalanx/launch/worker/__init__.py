@@ -1,1 +1,1 @@
-"""Code that runs in a worker process before and around the script. No torch until it is bound."""
+"""Code of a worker process, which is bound to its controller before torch is imported."""

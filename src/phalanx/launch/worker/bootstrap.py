@@ -1,4 +1,4 @@
-"""The first thing in a worker process: ties it to its controller, pins it, runs the script.
+"""The program of a worker process: binds it to its controller and cores, and runs the script.
 
 ``python -m phalanx.launch.worker.bootstrap SCRIPT [ARGUMENT]…`` behaves like ``python SCRIPT …``.
 Nothing here imports torch before the process is tied to its controller and pinned.
@@ -61,21 +61,21 @@ def become_main(script: str, arguments: list[str], named: str | None = None) -> 
     # A spawned process finds the script by this name, also in objects that it sends back.
     sys.modules["__mp_main__"] = module
     sys.argv = [script, *arguments]
-    if not os.environ.get("PYTHONSAFEPATH"):  # we ourselves are started without the folder
+    if not os.environ.get("PYTHONSAFEPATH"):  # our own -P has left them out
         sys.path[:0] = import_folders(script, named)
     return module
 
 
 def give_terminal() -> None:
-    """Make standard input a terminal of the user's size, on which nothing is ever typed.
+    """Make standard input a terminal as large as the user's, on which nothing is ever typed.
 
-    Scripts ask it how wide the screen is (``stty size``). Reading from it ends at once.
+    Scripts ask for its width (``stty size``). Reading from it returns end of file at once.
     """
     if os.isatty(0):
         return
     try:
         _, slave = pty.openpty()
-    except OSError:  # the system has only so many
+    except OSError:  # no pseudo-terminal is free
         return
     attributes = termios.tcgetattr(slave)
     attributes[3] &= ~(termios.ICANON | termios.ECHO)
@@ -87,7 +87,7 @@ def give_terminal() -> None:
 
 
 def _size() -> bytes:
-    """Return the size of the run's terminal, if this process is of its session."""
+    """Return the size of this session's terminal; 24 lines of 80 if it has none."""
     unknown = struct.pack("HHHH", 24, 80, 0, 0)
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)

@@ -1,8 +1,8 @@
-"""``keras_figures.py SCRIPT [ARGUMENT]…``: runs it, and prints the figures of its ``model.fit``.
+"""``keras_figures.py SCRIPT [ARGUMENT]…``: runs SCRIPT, and prints figures of its ``model.fit``.
 
-For the first process of a TensorFlow script, whose Python need not have Phalanx: standard library
-only. The lines are those of ``observe/events/figure_lines.py``; a script that prints such lines
-itself is left alone.
+This is for the first process of a TensorFlow script, whose Python need not have Phalanx, so only
+the standard library is used. ``observe/events/figure_lines.py`` describes the lines; for a script
+that prints such lines itself, none are added.
 """
 
 import functools
@@ -22,16 +22,16 @@ from typing import Any
 
 MARK = "phalanx-figures"
 MEASURE, MEASURED = "PHALANX_MEASURE", "measured.json"
-"""The variable with the seconds for measuring steps instead, and the file for the results."""
+"""The variable with the seconds for measuring steps only, and the file for the results."""
 _WARM_UP, PATIENCE = 3, 30
-"""Steps that are not counted; how many times the seconds a script's first steps may take."""
+"""First steps that are not counted; the script is ended after so many times the seconds."""
 _HOOKS = Path(__file__).parents[2] / "core" / "script" / "import_hooks.py"
 _EPOCHS = itertools.count()  # counts epochs of all calls of fit
 _BEGAN = time.perf_counter()
 
 
 def watch_fit(keras: Any) -> None:
-    """Give every ``fit`` one more callback: the first, so that it knows when training ends."""
+    """Add a callback to every ``fit``, before the others, to see at once when training ends."""
     plain = keras.Model.fit
 
     @functools.wraps(plain)
@@ -50,7 +50,7 @@ def watch_fit(keras: Any) -> None:
 
 
 def _figures(base: Any) -> Any:
-    class Figures(base):  # type: ignore[misc]  # no method for batches: servers refuse those
+    class Figures(base):  # type: ignore[misc]  # has no method for batches, which servers refuse
         done: Any = None
         told = False
 
@@ -62,7 +62,7 @@ def _figures(base: Any) -> Any:
             self.ended, self.samples = time.perf_counter(), _samples_seen(self.model)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if not self.ended:  # there was no validation, before which training would have ended
+            if not self.ended:  # without validation, training ends here
                 self.on_test_begin()
             if not self.told:  # not sooner, because a model may be built by its first batch
                 self.told = True
@@ -93,7 +93,7 @@ def _steps(base: Any, seconds: float) -> Any:
             self.done, self.last = 0, 0.0
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Time the steps since the last call in this epoch; one call may be for several."""
+            """Time the steps since the last call in this epoch; a call may cover several steps."""
             now, steps = time.perf_counter(), batch + 1 - self.done
             if self.last:
                 self.took += [(now - self.last) / steps] * steps
@@ -127,7 +127,7 @@ def _steps(base: Any, seconds: float) -> Any:
 
 
 def _columns(logs: dict[str, Any]) -> dict[str, float]:
-    """Return figures by their names in reports; a callback may name its own ``test_…``."""
+    """Return the figures by their names in reports; names that begin with ``test_`` are kept."""
     found = {}
     for name, value in logs.items():
         kept = name.startswith(("test_", "val_"))
@@ -138,7 +138,7 @@ def _columns(logs: dict[str, Any]) -> dict[str, float]:
 
 
 def _samples_seen(model: Any) -> int | None:
-    """Return of how many samples the mean of the loss was taken.
+    """Return the number of samples in the mean of the loss; ``None`` if it cannot be found.
 
     Only this worker's part of mirrored variables is read, because all workers would have to ask for
     their sum. So a last batch that cannot be divided evenly counts up to one sample a worker too

@@ -1,7 +1,7 @@
 """``process_binding.py PYTHON SCRIPT [ARGUMENT]…``: becomes that command, bound to its controller.
 
-For scripts that are run by a Python of their own, which need not have Phalanx: standard library
-only. What is set here (death with the controller, cores, Ctrl-C) outlives ``exec``.
+For scripts whose Python need not have Phalanx, so only the standard library is used. What is set
+here (death with the controller, cores, Ctrl-C) outlives ``exec``.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 def tie() -> None:
     die_with_controller()
-    # Ctrl-C is for the controller to handle, which stops the workers in order.
+    # Ctrl-C is handled by the controller, which stops the workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pin()
 
@@ -25,13 +25,13 @@ def die_with_controller() -> None:
     if not sys.platform.startswith("linux") or not controller:
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    # The controller may have died before the line above, and then nobody would tell us.
+    # The controller may have died before the line above, and then no signal would come.
     if os.getppid() != controller:
         os._exit(1)
 
 
 def pin() -> None:
-    """Stay on the cores of our slot; a core that has gone since the plan is no error."""
+    """Pin this process to the cores of its slot; only warn if the plan's cores are gone."""
     wanted = {int(cpu) for cpu in os.environ.get("PHALANX_CPUS", "").split(",") if cpu}
     if not wanted:
         return

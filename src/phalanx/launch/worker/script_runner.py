@@ -1,8 +1,8 @@
 """Runs the user's script as ``__main__`` and turns its ending into an exit code.
 
-Both launchers use it: the bootstrap of a process and the threads of ``inprocess``. An exception
-is written to the rank's traceback file, without frames of ours above the user's; the controller
-tells it once and copies it to the log.
+The bootstrap of a worker process uses it, and so do the threads of ``inprocess``. An exception is
+written to the rank's traceback file, without our own frames above the user's; the controller shows
+it once and copies it to the log.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from phalanx.core.errors import (
 from phalanx.core.script.packages import place_of
 
 STOPPED_CODE = 143
-"""The exit code of a worker that stopped on request: a shell's for SIGTERM."""
+"""The exit code of a worker that stopped on request, as a shell reports SIGTERM."""
 PEER_LOST_CODE = 75
-"""The exit code of a worker that ended because another one did, which is the one to name."""
+"""The exit code of a worker that ended only because another one did: that one is the cause."""
 
 _LAST_WORDS = 5.0
 """Seconds that a failed script's other threads and exit handlers get before they are cut off."""
@@ -88,7 +88,7 @@ def _run(main: ModuleType, traceback_file: Path) -> int:
         raise
     except PeerLost as error:
         if stopping.asked():
-            return STOPPED_CODE  # the others were told as well, and ended first
+            return STOPPED_CODE  # all were asked to stop, and the others ended first
         if isinstance(error, MachineLost):
             _write(traceback_file, str(error) + "\n")
             return error.exit_code
@@ -106,12 +106,12 @@ def _run(main: ModuleType, traceback_file: Path) -> int:
                 return told.exit_code
         _write(traceback_file, users_traceback(error) + advice_on(error))
         return SCRIPT_FAILED
-    # No exception tells a script that leaves its loop that its training has failed.
+    # A script that has left its loop gets no exception when its training fails.
     return SCRIPT_FAILED if traceback_file.exists() else 0
 
 
 def leave_in_time(code: int, before: Callable[[], object] | None = None) -> None:
-    """End a failed script whose other threads never do, so that the others need not wait."""
+    """End a failed script soon, even if its threads do not end, because other workers wait."""
 
     def cut_off() -> None:
         time.sleep(_LAST_WORDS)
@@ -132,7 +132,7 @@ def users_traceback(error: BaseException) -> str:
 
 
 def _hide_hooks(told: traceback.TracebackException) -> None:
-    """Hide our frames from an adopted script that called ``open``, which we had replaced."""
+    """Remove the frames of functions that we replaced for an adopted script, such as ``open``."""
     told.stack[:] = [frame for frame in told.stack if not frame.filename.startswith(_HOOKS)]
     for other in (told.__cause__, told.__context__, *(getattr(told, "exceptions", None) or ())):
         if other is not None:

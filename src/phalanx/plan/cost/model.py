@@ -157,7 +157,6 @@ class CostModel:
             energy_source=source,
             price=price_of(machines, whole),
             limit=max(limits, key=limits.__getitem__),
-            same_mathematics=is_same_mathematics(spec),
         )
 
 

@@ -89,7 +89,8 @@ def opened(place: bytes, proof: bytes) -> int:
         descriptor = os.open(f"/proc/{process}/fd/{number}", flags)
     except (ValueError, OSError) as error:
         raise PeerLost(
-            f"the first worker of this machine did not share its memory ({error})", "See its log."
+            f"the first worker of this machine did not share its memory ({error})",
+            "See its log; a Python with file capabilities shares none.",
         ) from None
     status = os.fstat(descriptor)
     try:

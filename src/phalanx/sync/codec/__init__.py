@@ -1,4 +1,4 @@
-"""Codecs: how a gradient is made smaller on the wire. One family per file.
+"""Codecs, which make gradients smaller on the wire. One family per file.
 
-Tensors in, tensors out; nothing is sent here. ``encoding.py`` is what a strategy is given of them.
+They turn tensors into tensors and send nothing; strategies use them through ``encoding.py``.
 """

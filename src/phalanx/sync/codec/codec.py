@@ -37,16 +37,16 @@ class Part:
 
 
 class Codec(Protocol):
-    """``Codec(parts, seed, **options)``: one instance per stream, because some remember.
+    """``Codec(parts, seed, **options)``: one instance per stream, because some keep state.
 
-    Streams that are summed need seeds of their own, so that their rounding is independent.
+    Streams that are summed need different seeds, so that their rounding is independent.
     """
 
     def encode(self, flat: Tensor) -> Payload:
         """Return ``flat``, of one dimension, any floating type and any length, as a message."""
 
     def decode(self, payload: Payload, out: Tensor) -> None:
-        """Write what the receiver sees into all of ``out``."""
+        """Decode ``payload`` into ``out``, all of which is written."""
 
     def export_state(self) -> dict[str, Tensor]:
         """Return the state that makes the next message exactly repeatable."""
@@ -66,7 +66,7 @@ class Stateless:
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type to compute in: half types have too few digits for it."""
+    """Return the type to compute in: float64 for float64, else float32, also for half types."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 

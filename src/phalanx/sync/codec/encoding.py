@@ -1,8 +1,8 @@
-"""What happens to gradients on their way from a worker: a codec, and a rate.
+"""Encodes the gradients that a worker sends, and can emulate the rate of a link.
 
-On one host both are about honesty rather than need: memory takes whole gradients at full speed.
-A codec changes them exactly as it would between hosts and its bytes are counted; an emulated
-rate lets the time pass that those bytes would take.
+On one host neither is necessary, but both show how a training between hosts would behave: a codec
+changes gradients exactly as it would there, and its bytes are counted; with an emulated rate,
+sending takes the time that those bytes would take.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 State = dict[str, Tensor]
 Stream = tuple[str, Layout, int, Tensor]
-"""A name, and the layout, the shard and the memory of what is sent."""
+"""The name, layout, shard and memory of a tensor that is sent."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Encoding:
         return Sender(self, streams)
 
     def compressor(self, stream: Stream, visit: int) -> Compressor | None:
-        """Make a stream's compressor; ``visit`` gives each stay in a phase other random numbers."""
+        """Make a stream's compressor, whose random numbers depend on its name and ``visit``."""
         if self.codec is None:
             return None
         from phalanx.sync.codec.make import make_compressor, parts_of  # most runs have no codec
@@ -58,7 +58,7 @@ class Encoding:
 
 
 class Sender:
-    """Sends the same tensors again and again."""
+    """Encodes the same tensors each time they are sent, and counts their bytes."""
 
     def __init__(self, encoding: Encoding, streams: Sequence[Stream]) -> None:
         self._encoding, self._given = encoding, streams
@@ -69,21 +69,21 @@ class Sender:
         self._plain = sum(t.numel() * t.itemsize for _, t, c in self._streams if c is None)
         self._coded = [(tensor, c) for _, tensor, c in self._streams if c is not None]
         self.is_plain = not self._coded
-        """Whether receivers see exactly what is sent."""
+        """Whether receivers see the tensors unchanged, because no stream has a codec."""
         passes = self.is_plain and not self._encoding.bits_per_second
         self.untouched = self._plain if passes else None
         """The bytes of a message that is sent unchanged and takes no time; else ``None``."""
 
     def begin(self, shared: SharedState) -> None:
-        """Start anew, as a resumed run would: nothing is left of an earlier stay in this phase. The
-        number of steps so far tells the stays apart."""
+        """Make new compressors, as a resumed run would: none keeps state of an earlier stay in this
+        phase. The number of steps so far gives each stay other random numbers."""
         if self._encoding.codec is not None:
             counts = (float(n.max()) for steps in shared.steps for n in steps if n.numel())
             self._start(int(max(counts, default=0.0)))
 
     def offer(self, weight: float, masks: Sequence[bytes | None]) -> int:
-        """Send, unless there are neither samples nor gradients (``masks`` tell which are used);
-        what the codec still owes then waits for this worker's next step."""
+        """Send, and return the bytes. Without samples and gradients (``masks`` say which are used)
+        nothing is sent, and the codec's residual waits for this worker's next step."""
         if weight == 0.0 and not any(mask is None or any(mask) for mask in masks):
             return 0
         return self.send()

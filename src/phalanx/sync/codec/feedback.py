@@ -1,4 +1,4 @@
-"""Keeps what a worker's codec has to remember: with error feedback or without.
+"""Compresses a worker's stream of gradients, with error feedback or without.
 
 Error feedback (Seide et al. 2014, Karimireddy et al. 2019): what a message could not carry is
 added to the next one, so that nothing is lost: the sum of everything decoded, plus the residual,
@@ -18,10 +18,9 @@ _CODEC = "codec."
 
 
 class Compressor:
-    """The sender of one stream: a worker has one for each flat buffer that it compresses.
+    """Compresses one stream: a worker has a compressor for each flat buffer that it encodes.
 
-    Of this one each message stands alone: for codecs whose error has a mean of zero or is
-    negligible.
+    It keeps no residual: it is for codecs whose error has a mean of zero or is negligible.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -44,9 +43,9 @@ class Compressor:
 
 
 class ErrorFeedback(Compressor):
-    """Keeps the residual in float32 (float64 for float64 gradients).
+    """Adds the residual to each gradient, and keeps it in float32 (float64 for float64).
 
-    What is not finite is sent and forgotten, or one bad step would spoil all that follow.
+    A residual that is not finite becomes zero, or one bad step would spoil all later ones.
     """
 
     def __init__(self, codec: Codec, size: int, dtype: torch.dtype) -> None:
@@ -54,7 +53,7 @@ class ErrorFeedback(Compressor):
         self._residual = torch.zeros(size, dtype=working_dtype(dtype))
 
     def compress(self, flat: Tensor) -> Payload:
-        # The residual holds all that was to be sent; half types then round it into ``flat``.
+        # The residual is now all that should be sent; half types round it when it is copied.
         wish = self._residual.add_(flat)
         flat.copy_(wish)
         payload = super().compress(flat)

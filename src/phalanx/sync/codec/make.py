@@ -20,7 +20,7 @@ def make_codec(spec: CodecSpec, parts: Sequence[Part], seed: int) -> Codec:
 def make_compressor(
     spec: CodecSpec, parts: Sequence[Part], size: int, dtype: torch.dtype, seed: int
 ) -> Compressor:
-    """Make one stream's compressor; streams that are summed need seeds of their own."""
+    """Make one stream's compressor; streams that are summed need different seeds."""
     codec = make_codec(spec, parts, seed)
     return ErrorFeedback(codec, size, dtype) if spec.traits.feedback else Compressor(codec)
 

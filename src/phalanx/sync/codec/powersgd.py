@@ -8,7 +8,7 @@ workers never meet; the sum of n workers has a rank of up to n times ``rank``.
 
 The whole rows of a part form its matrix. Ragged ends, vectors, and matrices that would not become
 smaller are sent exactly. A matrix that holds an infinity or a NaN, or whose columns' norms are
-beyond float32, does not come out finite.
+beyond float32, is not finite when it is decoded.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class PowerSGD:
             left, _ = torch.linalg.qr(values @ self._starts[i].to(values.dtype))
             right = values.T @ left
             factors += _plain(left), _plain(right)
-            # Begin the next iteration where this one ended, unless that leads nowhere. Only the
-            # directions of the columns matter: scaled, they neither vanish nor overflow.
+            # Begin the next iteration where this one ended, unless a column is zero or not finite.
+            # Only the columns' directions matter: scaled, they neither vanish nor overflow.
             peaks = right.abs().amax(0)
             if bool(torch.isfinite(peaks).all()) and bool((peaks > 0).all()):
                 self._starts[i].copy_(right / peaks)
@@ -112,5 +112,5 @@ def _gaps(matrices: Sequence[_Matrix], flat: Tensor) -> Iterator[Tensor]:
 
 
 def _plain(factor: Tensor) -> Tensor:
-    """Lay a factor row by row, also one column, which torch calls contiguous in any order."""
+    """Copy a factor row by row, also one column, which torch calls contiguous in any order."""
     return factor.clone(memory_format=torch.contiguous_format)

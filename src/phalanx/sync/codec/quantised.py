@@ -21,16 +21,16 @@ from torch import Tensor
 from phalanx.sync.codec.codec import Part, Payload, make_generator, restore, working_dtype
 
 CHUNK = 1 << 18  # values at a time: enough to make calls cheap, few enough for the cache
-_ABOVE_ZERO = 256  # a multiple of 16 and 256, so that the low bits are the code's own
+_ABOVE_ZERO = 256  # makes codes positive; a multiple of 16 and 256, it leaves their low bits alone
 LEVELS = 1 << 12
-"""Noise keeps 1/8192 away from 0 and 1, so that float32 arithmetic cannot round it over them."""
+"""Levels of noise: 1/8192 or more from 0 and 1, so that float32 cannot round it beyond these."""
 POSITIONS = 16 * LEVELS
 _SEED = 0x5EED
 
 
 @lru_cache(maxsize=8)
 def noise_table(reach: int, base: float, dtype: torch.dtype) -> Tensor:
-    """Return noise between ``base`` and ``base`` + 1; ``reach`` values from each of POSITIONS on.
+    """Return noise between ``base`` and ``base`` + 1: ``reach`` values from any of POSITIONS on.
 
     One table serves the whole process: 4096 evenly spaced levels, 16 times each, shuffled once. A
     message reads it from random positions, so that every value meets every level equally often.
@@ -44,7 +44,7 @@ def noise_table(reach: int, base: float, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class _Span:
-    """Blocks of one width that are worked on together, and where their codes go."""
+    """Blocks of one width that are encoded together, and the place of their codes on the wire."""
 
     start: int
     rows: int
@@ -100,7 +100,7 @@ class _Quantised(ABC):
             inverse = _measure(values, self.levels, scales[span.blocks])
             uniform = noise[place : place + count].view_as(values)
             torch.addcmul(uniform, values, inverse, out=numbers)
-            # All are positive now, so that cutting off the fraction rounds down.
+            # All numbers are positive here, so that cutting off the fraction rounds down.
             codes = self._codes[:count].copy_(self._numbers[:count])
             self._pack(codes, wire[span.wire : span.wire_end])
         return Payload((wire, scales))
@@ -144,7 +144,7 @@ def _measure(values: Tensor, levels: int, scales: Tensor) -> Tensor:
     """Write each row's scale; return 1 / scale as a column."""
     # aminmax and the infinity norm give the same, at three times the cost.
     torch.maximum(values.amax(1), values.amin(1).neg_(), out=scales)
-    # Multiplied: after a division, the largest float would decode to infinity.
+    # Multiply by 1 / levels: after a division, the largest float would decode to infinity.
     scales.mul_(1 / levels).clamp_min_(torch.finfo(scales.dtype).tiny)
     return scales.reciprocal().unsqueeze(1)
 

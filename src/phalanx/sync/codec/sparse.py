@@ -1,4 +1,4 @@
-"""Sparsification: only large values are sent, exactly; with error feedback the rest waits.
+"""Sparsification: only large values are sent, exactly; error feedback keeps the others.
 
 Top-k after Aji and Heafield 2017 and Stich et al. 2018 (*Sparsified SGD with Memory*); the fixed
 threshold after Strom 2015. A message is the positions (int32) and the values, or all values where
@@ -17,7 +17,7 @@ from torch import Tensor
 from phalanx.sync.codec.codec import Part, Payload, Stateless
 
 _INDEX = torch.int32
-_STRIDE = 61  # of the sample: a prime, so that it does not follow the columns of a matrix
+_STRIDE = 61  # between sampled values: a prime, so that it does not follow a matrix's columns
 _WORTH_SAMPLING = 1 << 16
 
 
@@ -61,7 +61,7 @@ class Threshold(_Sparse):
         self._value = value
 
     def _choose(self, flat: Tensor) -> Tensor:
-        # A threshold beyond the type's range is refused by torch.
+        # torch refuses a threshold beyond the type's range.
         return _not_below(flat.abs(), min(self._value, torch.finfo(flat.dtype).max))
 
 

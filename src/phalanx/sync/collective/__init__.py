@@ -1,3 +1,3 @@
-"""Collectives between hosts, on the small ``Links`` protocol. Uses ``connect`` alone; what they
-cost and which one is chosen: ``phalanx.policies``.
+"""Collectives between hosts, over the connections of ``Links``. Uses ``connect`` alone; their costs
+and the choice among them are in ``phalanx.policies``.
 """

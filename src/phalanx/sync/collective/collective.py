@@ -16,7 +16,7 @@ from phalanx.sync.collective.links import Links
 from phalanx.sync.connect.channel import Channel
 
 PACKED = 64 << 10
-"""Bytes; several tensors that are no larger together travel as one message, which saves rounds."""
+"""Most bytes of several tensors that are packed into one message, which saves rounds."""
 LATENCY_ROUNDS = 7
 
 ALGORITHMS: dict[str, Callable[[Links, Tensor], None]] = {
@@ -28,11 +28,12 @@ ALGORITHMS: dict[str, Callable[[Links, Tensor], None]] = {
 
 
 OpenMore = Callable[[str], Mapping[int, Channel]]
-"""Opens one more connection to each of the others, under a name. Collective."""
+"""Opens one more connection to each other participant, under a name. Collective."""
 
 
 class Collective:
-    """Everybody calls the same methods in the same order, with tensors of the same sizes."""
+    """Collectives for one participant: all participants call the same methods in the same order,
+    with tensors of the same sizes."""
 
     def __init__(
         self,
@@ -61,12 +62,12 @@ class Collective:
         return self.links.size
 
     def topology(self, count_bytes: int) -> str:
-        """Return the algorithm for a message of that many bytes."""
+        """Return the algorithm for a message of ``count_bytes``."""
         topology, latency = self._wanted
         return choose(topology, self.links.size, count_bytes, latency)
 
     def all_reduce(self, flats: Sequence[Tensor]) -> int:
-        """Sum each of ``flats`` over all participants, in place; returns the bytes sent.
+        """Sum each of ``flats`` over all participants, in place; return the bytes sent.
 
         Every participant ends with the same bits.
         """
@@ -81,8 +82,8 @@ class Collective:
     ) -> ahead.EarlySum | None:
         """Make an all-reduce of ``flat`` that may begin early; ``None`` if that does not pay.
 
-        ``on_gpu``: this participant computes there, and its processors are idle. Everybody decides
-        alike. From then on it is the only thing that this is used for.
+        ``on_gpu``: this participant computes on a GPU, and its processors are idle. All
+        participants decide alike. Afterwards only the sum may use these connections.
         """
         size = flat.numel() * flat.element_size()
         if self.links.size == 1 or size < ahead.WORTHWHILE or self.topology(size) != "direct":
@@ -105,16 +106,16 @@ class Collective:
         return {peer: [striped.Stripe(channels[peer]) for channels in opened] for peer in opened[0]}
 
     def all_gather(self, payload: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Return everybody's ``payload``, by rank: any number of tensors of any types and shapes.
+        """Return all participants' ``payload``, by rank: tensors of any types and shapes.
 
-        Many pass messages around a ring (Chan et al., "Collective communication: theory, practice,
-        and experience", 2007), so that no port is sent to by all at once.
+        Many participants pass messages around a ring (Chan et al., "Collective communication:
+        theory, practice, and experience", 2007), so that not all send to one at the same time.
         """
         direct = self.links.size <= MOST_DIRECT
         return (all_gather_direct if direct else all_gather_ring)(self.links, payload)
 
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> int:
-        """Copy the ``tensors`` of ``root`` to everybody's; return the bytes sent."""
+        """Copy the ``tensors`` of ``root`` into those of all others; return the bytes sent."""
         before = self.links.sent
         for tensor in tensors:
             tree.broadcast(self.links, tensor.detach().view(-1), root)
@@ -149,7 +150,7 @@ def all_gather_direct(links: Links, payload: Sequence[Tensor]) -> list[list[Tens
 
 
 def all_gather_ring(links: Links, payload: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Gather on a ring: each passes on what it received last, until everybody has everything."""
+    """Gather on a ring: each passes on the payload that it received last, until all have all."""
     rank, size = links.rank, links.size
     gathered: list[list[Tensor]] = [list(payload) for _ in range(size)]
     for step in range(size - 1):
@@ -160,10 +161,10 @@ def all_gather_ring(links: Links, payload: Sequence[Tensor]) -> list[list[Tensor
 
 
 def measured_latency(links: Links) -> float | None:
-    """Measure the seconds of one message; ``None`` for two participants, where nothing needs it.
+    """Return the seconds of one message; ``None`` for two participants, which do not need it.
 
-    Everybody sends to the next and receives from the one before. All use the mean over
-    participants, because a participant with another topology would wait for ever.
+    Each sends to the next rank and receives from the one before. All use the mean over
+    participants, because a participant that chose another topology would wait for ever.
     """
     if links.size <= 2:
         return None

@@ -1,7 +1,7 @@
 """A mesh of connections among some participants, by rank, on which collectives run.
 
-What is swapped is raw bytes of sizes both sides know, so there are no frames, and a message may be
-taken in smaller pieces than it was sent in.
+Messages are raw bytes of sizes that both sides know, so there are no frames, and a message may be
+received in smaller pieces than it was sent in.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phalanx.sync.connect.payloads import BLOCK, encode_header, make_room, rest_
 
 Flat = Tensor | memoryview
 Parcel = tuple[int, Sequence[memoryview]]
-"""A participant's rank, and the memory that goes to it or is filled by it."""
+"""A participant's rank, and the memory that is sent to it or received from it."""
 
 SMALL = 16 << 10
 """Bytes that the kernel takes at once, so that both sides may send first and then receive."""
@@ -44,14 +44,14 @@ def raw(flat: Flat) -> memoryview:
 
 
 class Scratch:
-    """Memory that is made once and lent for the length of one step."""
+    """Memory that is allocated once and lent again and again."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._views: dict[tuple[torch.dtype, int], Tensor] = {}
 
     def take(self, like: Tensor, count: int | None = None) -> Tensor:
-        """Lend ``count`` elements (as many as ``like``) of its type, till the next call."""
+        """Lend ``count`` elements (or as many as ``like``) of its type, until the next call."""
         count = like.numel() if count is None else count
         view = self._views.get((like.dtype, count))
         return self._make(like, count) if view is None else view
@@ -98,11 +98,11 @@ class Links:
         return count
 
     def pull(self, frm: int, incoming: memoryview) -> int:
-        """Receive what is there already; return how many bytes that was."""
+        """Receive what has arrived already; return how many bytes that was."""
         return self._channels[frm].receive_some(incoming, wait=False) if self.goes_ahead else 0
 
     def swap(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
-        """Send and receive all of it, in both directions at once."""
+        """Send all of ``outgoing`` and receive all of ``incoming``, both at once."""
         channels = self._channels
         count = sum(len(buffer) for _, buffers in outgoing for buffer in buffers)
         if count <= SMALL and self._timeout is None:
@@ -127,14 +127,14 @@ class Links:
     def exchange(
         self, to: int | None, outgoing: Flat | None, frm: int | None, incoming: Flat | None
     ) -> None:
-        """Send to one and receive from one at once; ``None`` leaves that direction out."""
+        """Send to ``to`` and receive from ``frm`` at once; ``None`` leaves that direction out."""
         self.swap(
             [] if to is None or outgoing is None else [(to, (raw(outgoing),))],
             [] if frm is None or incoming is None else [(frm, (raw(incoming),))],
         )
 
     def exchange_add(self, to: int, outgoing: Tensor, frm: int, target: Tensor) -> None:
-        """Send ``outgoing``, and add what comes to ``target``, which may be the same tensor."""
+        """Send ``outgoing``, and add the received tensor to ``target``, perhaps the same one."""
         arrived = self.scratch.take(target)
         self.exchange(to, outgoing, frm, arrived)
         target.add_(arrived)
@@ -157,7 +157,7 @@ class Links:
     def swap_payloads(
         self, outgoing: Mapping[int, Sequence[Tensor]], senders: Iterable[int]
     ) -> dict[int, list[Tensor]]:
-        """Send messages to some and receive from others; return those by sender, as copies."""
+        """Send tensors to some and receive tensors from ``senders``; return these, by sender."""
         headers = {to: encode_header(payload) for to, payload in outgoing.items()}
         blocks = {frm: bytearray(BLOCK) for frm in senders}
         self.swap(
@@ -192,11 +192,11 @@ def open_links(
     names: Sequence[str] | None = None,
     patience: float | None = None,
 ) -> Links:
-    """Connect ``rank`` with all the others; collective: each of them calls it with this ``tag``.
+    """Connect ``rank`` with all the others; collective: each calls it with the same ``tag``.
 
     ``addresses`` are those of everybody's listeners, by rank. The higher rank connects to the
     lower. ``timeout`` bounds the opening, ``patience`` each exchange afterwards (``None``: as long
-    as the other side is there, because a slow machine is no lost one).
+    as the other side is there, because a slow machine is not a lost one).
     """
     names = tuple(names or (f"{address}:{port}" for address, port in addresses))
     channels = open_channels(rank, addresses, access, tag, timeout=timeout, names=names)
@@ -238,7 +238,7 @@ def open_channels(
 
 @contextmanager
 def _named(name: str, address: str, port: int) -> Iterator[None]:
-    """Let errors of opening name the participant, not its port."""
+    """Let errors of opening a connection name the participant, not its address and port."""
     try:
         yield
     except PeerLost as lost:

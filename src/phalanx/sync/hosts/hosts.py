@@ -115,7 +115,7 @@ class RemoteHosts:
 def _channels_with_first(
     rank: int, members: Sequence[TrainingMember], access: Credentials, tag: str
 ) -> dict[int, Channel]:
-    """Open channels by rank: from the first worker to other hosts' workers, or back."""
+    """Open channels, by rank: the first worker to all workers of other hosts, and they to it."""
     first, me = members[0], members[rank]
     far = [member for member in members if member.host != first.host]
     if rank == 0:

@@ -1,9 +1,10 @@
-"""Makes a process a member of a training on several machines, and learns who else is."""
+"""Makes a process a member of a training on several machines, and finds the other members."""
 
 from __future__ import annotations
 
 import hmac
 import os
+import time
 from collections.abc import Sequence
 
 from phalanx.agent.machine.facts import machine_id
@@ -114,15 +115,16 @@ def become_worker(
 
 
 def _host_arena(remote: RemoteArena, here: Sequence[int], key: RunKey) -> ShmArena:
-    """Open the memory of this machine's workers. It has no name: they find it in the leader's
-    process, which the kernel lets the same user do, and check that it is of this run."""
+    """Open the memory of this machine's workers. It has no name: workers open it through the
+    leader's process, as the kernel permits the same user, and check that it is of this run."""
     name, local = f"memory.{here[0]}", here.index(remote.rank)
     proof = hmac.digest(key.secret(), f"phalanx {name}".encode(), "sha256")
     if local == 0:
         descriptor = memfd.create(len(here), proof)
         remote.put(name, f"{os.getpid()} {descriptor}".encode())
     else:
-        descriptor = memfd.opened(remote.get(name), proof)
+        end = time.monotonic() + JOIN_SECONDS
+        descriptor = memfd.opened(remote.get(name, lambda: time.monotonic() > end), proof)
     arena = ShmArena(descriptor, local, len(here))
     arena.watch = remote.check
     return arena

@@ -1,4 +1,4 @@
-"""The parameter servers of a run: processes apart, or started beside the workers when needed."""
+"""The parameter servers of a run: separate processes, or ones started beside the workers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Servers:
 
     def channels(self, count: int | None) -> list[Channel]:
         """Return channels to ``count`` servers, or to as many as the plan chooses. Collective."""
-        # The servers' machines. The first worker decides: what others know may differ.
+        # The first worker chooses the servers' machines: other workers may know other rates.
         name = f"servers.{next(self._asked)}"
         if self.rank == 0:
             self.notes.put(name, msgspec.json.encode(self._machines(count)))

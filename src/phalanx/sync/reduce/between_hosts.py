@@ -1,8 +1,7 @@
-"""Adding up what the hosts of a team have summed: one member of each host exchanges it.
+"""Adds up the sums of a team's hosts, which one member of each host exchanges.
 
-Without a codec it is an all-reduce of the flat sums. What a codec makes of them cannot be added
-on the way, so every host gets every other's message, decodes it, and adds them up in the same
-order as all the others do.
+Without a codec it is an all-reduce of the flat sums. Encoded sums cannot be added on the way, so
+every host receives the messages of all others, decodes them, and adds all up in the same order.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
     from phalanx.sync.collective.algorithms.ahead import EarlySum
 
 NO_MESSAGES = -1
-"""A count that a host sends if its gradients are not finite: a codec may hide and remember that."""
+"""Sent as a count if gradients are not finite: a codec may hide that, and keep it in its state."""
 
 
 class Summing:
-    """``sums`` is memory of this host; only the member that ``leads`` here touches it."""
+    """Adds up the hosts' ``sums`` in place; only the member that ``leads`` a host touches them."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class Summing:
         self._decoders = [make_codec(codec, parts_of(n, 0), 0) for n in layouts] if codec else []
         self._scratch = [torch.empty_like(flat) for flat in sums] if codec else []
         self.ahead: EarlySum | None = None
-        """The sum, if parts of it may be sent before the rest is there."""
+        """The sum between hosts, if parts of it may be sent before the rest is computed."""
         if self._collective and not codec and len(sums) == 1:
             self.ahead = self._collective.sum_ahead(
                 sums[0], cuts_of(layouts[0]), on_gpu=context.replica.staging.away
@@ -63,7 +62,7 @@ class Summing:
             self.ahead.start()
 
     def discard(self) -> None:
-        """Throw away what was sent early, because some of it changed. All hosts do so."""
+        """Throw away what was sent early, because some of it has changed. All hosts do so."""
         if self.ahead is not None:
             self.ahead.discard()
 
@@ -87,7 +86,7 @@ class Summing:
         return self._add_up(messages, [len(tensors) for tensors in messages])
 
     def _has_something(self) -> bool:
-        """Whether there are samples or gradients; else what a codec owes waits for a next step."""
+        """Whether this host has samples or gradients; else a codec's residual waits."""
         if float(self._shared.weights[self._mine].sum()) > 0.0:
             return True
         masks = self._shared.used_by(self._mine)
@@ -103,7 +102,7 @@ class Summing:
         return self._collective.sent - before
 
     def _add(self, tensors: Iterator[Tensor], counts: list[int]) -> None:
-        """Add one host's messages, one per layout; none at all if it had nothing to give."""
+        """Add one host's messages: one per layout, or none; NaN if its gradients are not finite."""
         if counts == [NO_MESSAGES]:
             torch._foreach_add_(self._sums, torch.nan)
             return

@@ -1,8 +1,8 @@
-"""Gradients that go to other hosts while the rest of them is still being computed.
+"""Sends gradients to other hosts while the rest of them is still being computed.
 
-What has gone cannot be called back, and until its step a script may do to a gradient what it
-likes: add another pass, clip it, drop it. So at the step what has gone is compared with what is
-there. Where they differ all hosts throw away what came, and exchange once more.
+Until the step a script may change a gradient that was sent already: add another backward pass,
+clip it, drop it. So the step compares the gradients with the numbers that were sent. If they
+differ, all hosts throw away what they received early, and exchange once more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phalanx.sync.state.staging import Staging
 LEAST = 256 << 10
 """Least bytes of a piece: smaller ones save less than the hooks and the thread cost."""
 REST = 100
-"""Steps without sending early after it was in vain, because scripts do the same at each step."""
+"""Steps without early sending after it was in vain: scripts mostly do the same at each step."""
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -68,7 +68,7 @@ class EarlyGradients:
         self._parameters, self._places, self._flat = parameters, layout.places, flat
         self._scale = scale or Scale()
         self._way, self._cuts = way, cuts_of(layout)
-        # The first piece is complete with the last gradient only: it goes with the step itself.
+        # The buffer's first piece is complete with the last gradient only: the step sends it.
         begin = self._cuts[-2] if len(self._cuts) > 1 else layout.size
         self.watched = [i for i, place in enumerate(layout.places) if place.start >= begin]
         self._targets = {i: layout.places[i].view(flat) for i in self.watched}
@@ -80,7 +80,7 @@ class EarlyGradients:
         self._first = len(self._places)
         """The gradients of this parameter and of all after it have been copied."""
         self._gone, self._pieces = self._flat.numel(), 0
-        """Where the numbers that have been sent begin, and in how many pieces they went."""
+        """Where the numbers that have been sent begin, and how many pieces they are."""
         self.stale = False
         """Whether it is known that some of what was sent has changed since."""
         self._way.renew()
@@ -122,13 +122,13 @@ class EarlyGradients:
         return place.end > self._gone
 
     def distrust(self) -> None:
-        """Note that others wrote to the memory with which what was sent is compared."""
+        """Treat all sent gradients as changed: others wrote to the memory for their comparison."""
         self.stale = self._gone < self._flat.numel()
 
     def settle(self) -> tuple[set[int], bool]:
-        """Return whose gradients were sent as they are now, and whether others were sent too.
+        """Return the parameters whose gradients were sent as they are now, and whether others were.
 
-        Gradients may be offered again, and changed in between, before a step takes them: ``renew``.
+        A script may change and offer gradients again before the step, which calls ``renew``.
         """
         gone = {i for i in self.watched if self._has_gone(self._places[i])}
         same = set() if self.stale else self._as_they_went(gone)
@@ -156,12 +156,12 @@ class EarlyGradients:
         return not _memcmp(sent, gradient.data_ptr(), size)
 
     def _lies_like(self, gradient: Tensor, place: ParameterPlace) -> bool:
-        """Whether the gradient's bytes are those of the flat buffer, in the same order."""
+        """Whether the gradient's bytes have the same meaning and order as in the flat buffer."""
         return (
             gradient.layout == torch.strided
             and gradient.dtype == self._flat.dtype
             and gradient.stride() == place.stride
-            and not gradient.is_conj()  # or its numbers would not be those of its bytes
+            and not gradient.is_conj()  # else its bytes are not its numbers
             and not gradient.is_neg()
         )
 
@@ -171,7 +171,7 @@ _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Courier(Outlet):
-    """Copies pieces of ``flat`` to ``home``, in memory of the host, and lets ``way`` send them."""
+    """Copies pieces of ``flat`` to ``home``, in host memory, from which ``way`` sends them."""
 
     def __init__(self, staging: Staging, flat: Tensor, home: Tensor, way: Outlet) -> None:
         self._staging, self._flat, self._home, self._way = staging, flat, home, way
@@ -190,7 +190,7 @@ class Courier(Outlet):
         self._way.ready(low)
 
     def wait(self) -> None:
-        """Wait until all that was ready has been passed on."""
+        """Wait until all pieces that were ready have been copied and passed to ``way``."""
         while self._under_way:
             self._under_way.pop(0).result()
 
@@ -201,11 +201,11 @@ class Courier(Outlet):
 
 
 class EarlyFromDevice(EarlyGradients):
-    """Gradients of a GPU that leave while it computes the rest of them.
+    """Sends gradients of a GPU while it computes the rest of them.
 
-    A backward pass is asked for long before the GPU is through with it. So pieces are copied on the
-    GPU first, and compared there at the step, then to ``home``, memory of the host, in a stream
-    beside the computation; a thread waits for each copy and lets it go.
+    A backward pass is queued long before the GPU has computed it. So a piece is first copied on
+    the GPU, where the step compares it, and then, in a stream beside the computation, to ``home``
+    in host memory; a thread waits for each copy and has it sent.
     """
 
     def __init__(self, replica: Replica, home: Tensor, way: Outlet) -> None:
@@ -221,7 +221,7 @@ class EarlyFromDevice(EarlyGradients):
         self._staging.follow()
 
     def distrust(self) -> None:
-        self._courier.wait()  # others write to the same memory
+        self._courier.wait()  # others write to ``home`` as well
         super().distrust()
 
     def _as_they_went(self, gone: set[int]) -> set[int]:

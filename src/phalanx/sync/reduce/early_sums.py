@@ -1,9 +1,9 @@
 """Sends a host's gradients to other hosts before the step: those of one worker, or of several.
 
-Several workers of a host show each other how far their gradients are there, from the last
-parameter on. The one that exchanges with other hosts adds up what all of them have, piece by piece
-while it computes the rest, and lets it go: the reduction inside a machine, then between machines,
-of Goyal et al., "Accurate, large minibatch SGD" (2017), section 4, bucket by bucket.
+Several workers of a host show each other how many of their gradients are ready, from the last
+parameter on. The leader, which exchanges with other hosts, sums the pieces that all have ready and
+sends them while it computes the rest: the reduction inside a machine, then between machines, of
+Goyal et al., "Accurate, large minibatch SGD" (2017), section 4, bucket by bucket.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from phalanx.sync.collective.algorithms.ahead import EarlySum
 
 PAUSE, LOOKS = 0.001, 10_000
-"""Seconds between two looks at how far the others are, and how many looks."""
+"""Seconds between two looks at how much the others have ready, and the most looks."""
 
 
 class Alone(Outlet):
@@ -44,14 +44,14 @@ class Alone(Outlet):
 
 
 class Follower(Outlet):
-    """A worker that shows the others of its host how far its gradients are ready."""
+    """A worker that shows the leader of its host which of its gradients are ready."""
 
     def __init__(self, cells: Any, slot: int, lock: AbstractContextManager[Any], size: int) -> None:
         self._cells, self._slot, self._lock, self._size = cells, slot, lock, size
 
     def ready(self, low: int) -> None:
         if low < self._cells[self._slot]:
-            with self._lock:  # so that whoever takes the lock next sees what was written before
+            with self._lock:  # so that its next holder sees what was written before
                 self._cells[self._slot] = low
 
     def renew(self) -> None:
@@ -59,10 +59,10 @@ class Follower(Outlet):
 
 
 class Leader(Outlet):
-    """The worker that adds up what all of its host have in ``sums``, and lets that go.
+    """The worker that adds up the gradients of its host's workers in ``sums``, and sends them.
 
-    ``own`` are its own gradients, ``rows`` those of the others, in the order in which they are
-    added in a step too; ``slots`` are where the others say how far they are.
+    ``own`` are its own gradients, ``rows`` those of the others, in the order in which a step adds
+    them too; ``cells[slots]`` say from where on the others' gradients are ready.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Leader(Outlet):
                 self._thread.submit(self._wait)
 
     def _wait(self) -> None:
-        """Look for news from the others for a while; what is late is sent with the step."""
+        """Look for progress of the others for a while; later pieces are sent with the step."""
         for _ in range(LOOKS):
             time.sleep(PAUSE)
             with self._turn:
@@ -102,7 +102,7 @@ class Leader(Outlet):
             self._waits = False
 
     def _advance(self) -> bool:
-        """Send what all have ready; return whether more of this worker's own is waiting."""
+        """Send what all have ready; return whether more of this worker's own waits for others."""
         if self._low >= self._begun:
             return False
         with self._lock:
@@ -124,7 +124,7 @@ class Leader(Outlet):
             return self._begun
 
     def restore(self) -> None:
-        """Make the sums this worker's own gradients again: what was sent does not count."""
+        """Overwrite the sums that were sent in vain with this worker's own gradients."""
         self._sums[self._begun :].copy_(self._own[self._begun :])
 
     def renew(self) -> None:
@@ -134,7 +134,7 @@ class Leader(Outlet):
 
 
 BEGUN, LED = -2, -1
-"""Places of the leader's news in ``SharedState.early``."""
+"""Places in ``SharedState.early``: where the sent sums begin, and whether the leader sends any."""
 
 
 def make_early_sums(
@@ -146,17 +146,17 @@ def make_early_sums(
     *,
     leads: bool,
 ) -> EarlySums | None:
-    """Make this member's part of early sums; ``None`` if gradients cannot be sent early unchanged.
+    """Make this member's part of early sums; ``None`` if gradients cannot be sent early.
 
-    Collective among ``members``, those of this host; ``ahead`` is known to the one that ``leads``
-    them.
+    Collective among ``members``, those of this host. ``ahead`` is ``None`` except for the member
+    that ``leads`` them.
     """
     cells, host = shared.early, shared.arena.host
     if leads:
         cells[:] = shared.gradients[0][0].numel()
         cells[LED] = ahead is not None and ahead.can_begin_early
     barrier()
-    if not replica.staging.copies_aside:  # then none of them goes early
+    if not replica.staging.copies_aside:  # then no member sends early
         cells[LED] = False
     barrier()
     if not cells[LED]:
@@ -184,7 +184,7 @@ def make_early_sums(
 
 
 class EarlySums:
-    """One member's part in early sums. ``barrier``: of the members, if there are several."""
+    """One member's part in early sums; ``barrier`` is that of the members, if there are several."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class EarlySums:
             self._leader.stop()
 
     def settle(self) -> tuple[Collection[int], bool]:
-        """Return whose gradients need not be copied again, and whether any were sent in vain."""
+        """Return which gradients need not be copied again, and whether any were sent in vain."""
         gone, stale = self._gradients.settle()
         if self._leader is None:
             return gone, stale

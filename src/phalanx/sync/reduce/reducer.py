@@ -3,8 +3,8 @@
 It is the first half of the all-reduce of Rabenseifner, "Optimization of collective reduction
 operations" (2004). In shared memory a member shows its gradient in a row of its own, and the
 owner of a slice adds up that slice of all rows, in the order of the members. A team that spans
-several hosts does so on each of them; then one member per host exchanges the sums with the other
-hosts, in the row that was its own.
+several hosts does so on each of them, into the row of the host's first member, which then exchanges
+the sums with the other hosts.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ Add = Callable[[float, int], None]
 
 
 class Reducer:
-    """``offer`` before the team meets, ``reduce`` after it; rows are free again once all have.
-
-    ``across`` hosts, unless somebody else sums what the hosts have. ``starts``: what is offered is
-    for a step, whatever the others say, so it may be on its way while this worker waits for them.
+    """Each member calls ``offer`` before the team meets and ``reduce`` after it; when all have
+    reduced, rows may be written again. ``across``: also sum between hosts, if no server does.
+    ``starts``: each offer is for a step, so it may be sent while this worker waits for the others.
     """
 
     def __init__(
@@ -54,18 +53,18 @@ class Reducer:
         self._team, host, hosts = context.team, context.arena.host, context.arena.hosts
         members, self._rank = context.team.members, context.arena.rank
         self._local = list(members) if hosts is None else hosts.local(members)
-        """The members on this host, by rank."""
+        """The members on this host, by their ranks in its arena."""
         self._row, self._barrier = host.rank, subset_barrier_of(host, self._local)
         layouts, shards, index = self._replica.layouts, host.workers, self._local.index(host.rank)
         self.shards = tuple(range(index, shards, len(self._local)))
         """The slices that this member sums."""
         self.leads = index == 0
         self.apart = hosts is not None
-        """Whether sums lie in the row of this host's first member, for others to see."""
+        """Whether sums lie in the row of the host's first member, as there are several hosts."""
         self._bounds = [[n.bounds(s) for s in range(shards)] for n in layouts]
         self.sums = [gradients[self._local[0]] for gradients in self._shared.gradients]
         self.reduced = [self._own_slices(i) for i in range(len(layouts))]
-        """What the team agreed on, per layout, and per shard of this member."""
+        """This member's slices of the team's sum, per layout and shard."""
         self._targets = [self._targets_of(i) for i in range(len(layouts))]
         self._offered = [target for own in self._targets for target in own]
         self._collectors = self._replica.collector(self._targets)
@@ -85,7 +84,7 @@ class Reducer:
             self._summing.sender if self._summing else context.encoding.sender(self._sent())
         )
         self.bytes_sent = 0
-        """Bytes of the last offer, or bytes that went to other hosts."""
+        """Bytes that the last offer sent, or that the last sum sent to other hosts."""
         self._coded = context.encoding.codec is not None
         self._looks_first = self._coded or not across
         """Whether gradients are checked before they are coded or summed by others."""
@@ -107,7 +106,7 @@ class Reducer:
         return [member for member in self._local if member != kept]
 
     def _sent(self) -> list[tuple[str, Layout, int, Tensor]]:
-        """Return the sums for other members of this host; other hosts' are counted elsewhere."""
+        """Return the slices that other members sum, as streams; with several hosts, none."""
         if self.apart or self._team.size == 1:
             return []
         return [
@@ -125,7 +124,7 @@ class Reducer:
         return [host_buffer(high - low, dtype) for low, high in bounds]
 
     def _targets_of(self, layout: int) -> list[Tensor]:
-        """Return where this worker's gradient goes: its own slices stay, the rest is shown."""
+        """Return each gradient slice's memory: on one host ``reduced`` for own ones, or the row."""
         mine = self._shared.gradients[layout][self._row]
         targets = [mine[low:high] for low, high in self._bounds[layout]]
         if not self.apart:
@@ -137,7 +136,7 @@ class Reducer:
         self.sender.begin(self._shared)
 
     def go_ahead(self) -> None:
-        """Let gradients go to other hosts before the worker offers them, from now on. Collective
+        """From now on, send gradients to other hosts before the worker offers them. Collective
         among the members of a host."""
         if self._early is None and self._summing:
             from phalanx.sync.reduce.early_sums import make_early_sums
@@ -155,7 +154,7 @@ class Reducer:
             self._early.distrust()
 
     def offer(self, weight: float, clip: float | None = None) -> None:
-        """Show this worker's gradients."""
+        """Show this worker's gradients to the team."""
         gone, stale = self._early.settle() if self._early else (NOBODY, False)
         masks: Masks = []
         doubtful, self._flats = False, None
@@ -176,7 +175,7 @@ class Reducer:
         return self._looks_first and not are_sound(self._offered)
 
     def keep_own(self) -> Masks:
-        """Take this member's part of its own gradients as the sum, as all have the same."""
+        """Take this member's own gradients as the sum, because all members have the same."""
         masks = [collector.collect() for collector in self._collectors]
         if self.apart and not self.leads:
             for own, targets in zip(self.reduced, self._targets, strict=True):
@@ -193,20 +192,20 @@ class Reducer:
         self._flats, self.bytes_sent = flats, 0
 
     def encode(self) -> None:
-        """Turn what was offered as flats into what others see of it."""
+        """Turn the flats that were offered into what others decode."""
         if not self._summing and not self._is_spoilt():
             self.bytes_sent = self.sender.send()
 
     def reduce(self, *, coded: bool = True, checked: bool = True) -> Masks:
-        """Sum this member's slices; returns which parameters anybody used.
+        """Sum this member's slices; return which parameters any member used.
 
-        Unless it is not to be ``checked``, ``refused`` says whether the sum is finite.
+        If ``checked``, a sum that is not finite sets ``refused``.
         """
         shared = self._shared
         # Read before anything else: other hosts may declare the next step already.
         declared = shared.declared_by(self._rows)
         clip, factor = declared.clip, 1.0 / declared.weight if declared.weight else 1.0
-        # A codec may have changed it, and a small weight makes it larger.
+        # A codec, or division by a small weight, may have made the sum infinite.
         doubtful = self._coded or factor > 1.0 or declared.doubtful
         early = self._early if self._flats is None else None
         stop = early.still_to_add(declared.stale) if early else None
@@ -223,20 +222,20 @@ class Reducer:
             if self._early is not None:
                 self._early.renew()
             self._barrier()
-            if clip > 0.0:  # of the whole sums, so that all hosts find the same norm
+            if clip > 0.0:  # the norm is of whole sums, the same on all hosts
                 found = float(shared.norms[self._local[0]]) * factor**2
                 self.norm = math.sqrt(found)
                 factor *= clip_factor(found, clip)
                 torch._foreach_mul_([out for own in self.reduced for out in own], factor)
-        # Everyone decides alike, also a worker that had nothing to give: it costs a barrier, so
-        # what cannot have become infinite is not looked at.
+        # All members decide alike, also one without gradients, because a check has a barrier. So
+        # a sum that cannot have become infinite is not checked.
         self.refused = None
         if (checked and doubtful) or (clip > 0.0 and not self._summing):
             self.check(0.0 if self._summing else clip)
         return declared.masks
 
     def check(self, clip: float = 0.0) -> None:
-        """Check that all of what the members have reduced is finite, and limit its norm."""
+        """Check that the slices of all members are finite, and limit their norm to ``clip``."""
         slices, self.refused = [out for own in self.reduced for out in own], None
         found = squared_norm(slices) if clip > 0.0 else squares(slices)
         self._shared.totals[self._row] = found
@@ -250,8 +249,8 @@ class Reducer:
                 torch._foreach_mul_(slices, factor)
 
     def _is_bad(self, slices: list[Tensor]) -> bool:
-        """Look closer, with the members on this host: each square may be finite, and only their sum
-        not. Other hosts may have summed otherwise, so they are not waited for."""
+        """Whether a slice on this host is not finite; perhaps only the sum of squares is not. Other
+        hosts add other squares and may not call this, so they are not waited for."""
         self._shared.norms[self._row] = not are_sound(slices)
         self._barrier()
         return bool(self._shared.norms[self._local].any())
@@ -267,21 +266,21 @@ class Reducer:
         return tuple(member for member in self._team.members if self._shared.spoilt[member])
 
     def take_time(self, topology: str | None = None) -> None:
-        """Let virtual time pass as between hosts, each of which has one member of the team."""
+        """Let the virtual time of an all-reduce pass, as if each member were on its own host."""
         size, count = self._team.size, float(self._bytes)
         if coded := self._coded and size > 1:  # bytes of all slices but this member's own
             count = self.bytes_sent * size / (size - 1)
         self._toll.all_reduce(self._team.members, count, topology, coded=coded)
 
     def show_reduced(self) -> None:
-        """Write this member's slices where all can see the whole sum."""
+        """Write this member's slices to ``sums``, where all members can see the whole sum."""
         for flat, bounds, own in zip(self.sums, self._bounds, self.reduced, strict=True):
             for shard, part in zip(self.shards, own, strict=True):
                 flat[slice(*bounds[shard])] = part
 
     def add_here(self, factor: float = 1.0, stop: int | None = None) -> None:
-        """Sum what the members on this host have, up to the number ``stop``, times ``factor``; if
-        hosts are apart, into ``sums``."""
+        """Sum the members' slices on this host, only the first ``stop`` numbers of the buffer if
+        given, times ``factor``; with several hosts, into ``sums``."""
         for add, low, high in self._adding:
             add(factor, high - low if stop is None else min(max(0, stop - low), high - low))
         if self.apart:
@@ -295,7 +294,7 @@ class Reducer:
 def adding(out: Tensor, others: Sequence[Tensor]) -> Add:
     """Return a function that sums the first numbers of ``out`` and ``others``, times a factor.
 
-    It goes piece by piece, so that what was added is still in the processor's cache when it is
+    It works piece by piece, so that a piece's sum is still in the processor's cache when it is
     multiplied. NumPy's calls cost a third of torch's on pieces that small.
     """
     if out.dtype not in (torch.float32, torch.float64):

@@ -1,8 +1,8 @@
 """Sums and gathers tensors of any kind among all workers, in the order of the program.
 
-On one host they go through a window of shared memory that has two sides: what is written for one
-exchange is read until everybody has begun the next one, so that a gather needs one barrier. Between
-hosts the first worker of each one sends for all of them.
+On one host they go through a window of shared memory with two sides, used in turn: one side can be
+read until all workers have begun the next exchange, so that a gather needs one barrier only.
+Between hosts the first worker of each host sends for all its workers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from phalanx.sync.arena.arena import Arena
 from phalanx.sync.arena.clock import Clock
 
 FEW = 1 << 13
-"""Numbers that every worker sums by itself, which is cheaper than one more barrier."""
+"""Up to so many numbers each worker sums all: that is cheaper than one more barrier."""
 FEW_WORKERS = 3
-"""Up to so many workers each sum everything: sharing the work would move as many bytes."""
+"""Up to so many workers each sum all numbers: sharing the work would move as many bytes."""
 _ROOM = 1 << 16
 HOST = torch.device("cpu")
 
@@ -38,7 +38,8 @@ class Spent:
 
 
 class WorkerCollective:
-    """Everybody calls the same methods in the same order, with tensors of the same kinds."""
+    """Sums and gathers for one worker: all workers call the same methods in the same order, with
+    tensors of the same kinds."""
 
     def __init__(self, arena: Arena, clock: Clock, gone: Callable[[], bool]) -> None:
         self.rank, self.workers = arena.rank, arena.workers
@@ -47,7 +48,7 @@ class WorkerCollective:
         self._windows: dict[torch.dtype, Tensor] = {}
         self._count = 0
         self.is_left = False
-        """Set in a forked child: the graph of an earlier call may still lead here."""
+        """Whether this is a forked child: an exchange, by a graph from before the fork, ends it."""
         told = self._host.region("whole.calls", 2 * self._host.workers * 2, torch.int64)
         self._told = told.view(2, self._host.workers, 2).numpy()
         self._between, self._teams = None, [list(range(self.workers))]
@@ -65,7 +66,7 @@ class WorkerCollective:
     # -- what workers do together ------------------------------------------------------------
 
     def sum(self, flat: Tensor, meaning: int = 0) -> Tensor:
-        """Return the sum of everybody's ``flat``, with the same bits on every worker."""
+        """Return the sum of all workers' ``flat``, with the same bits on every worker."""
         total = self.sum_written(
             flat.dtype, flat.numel(), lambda row: row.copy_(flat.view(-1)), meaning
         )
@@ -74,7 +75,7 @@ class WorkerCollective:
     def sum_written(
         self, dtype: torch.dtype, count: int, write: Callable[[Tensor], object], meaning: int = 0
     ) -> Tensor:
-        """Sum ``count`` numbers that each worker writes straight into the window."""
+        """Return the sum of ``count`` numbers that each worker writes straight into the window."""
         side, turn = self._side(dtype, count * self._host.workers)
         rows = side[: count * self._host.workers].view(self._host.workers, count)
         write(rows[self._host.rank])
@@ -96,7 +97,7 @@ class WorkerCollective:
         return rows[0].clone()
 
     def gather(self, part: Tensor, sizes: Sequence[int], meaning: int = 0) -> Tensor:
-        """Return everybody's rows, ``sizes`` of them, one after another."""
+        """Return the rows of all workers, one after another; ``sizes`` are their counts by rank."""
         row = part[:0].shape[1:].numel()
         ends = [0, *itertools.accumulate(sizes)]
         side, turn = self._side(part.dtype, ends[-1] * row)
@@ -126,7 +127,7 @@ class WorkerCollective:
     # -- the window --------------------------------------------------------------------------
 
     def _side(self, dtype: torch.dtype, count: int) -> tuple[Tensor, int]:
-        """Return room for an exchange, and which of the two sides it is on."""
+        """Return memory for an exchange, and which of the two sides it is on."""
         if self.is_left:
             os._exit(1)
         self._count += 1
@@ -140,7 +141,7 @@ class WorkerCollective:
         return window[turn], turn
 
     def _meet(self, turn: int, count: int, meaning: int) -> None:
-        """Wait until all workers of this host have written; an error if their calls differ."""
+        """Wait until all workers of this host have written; refuse calls that differ."""
         self._told[turn, self._host.rank] = (count, meaning)
         self._barrier()
         told = self._told[turn]

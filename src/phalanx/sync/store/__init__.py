@@ -1,4 +1,4 @@
 """The parameter store of one host: versions and pushes.
 
-Uses ``arena``, ``state``, ``codec`` and ``reduce``. Its form over the network is in ``remote``.
+Uses ``arena``, ``state``, ``codec`` and ``reduce``. The store over the network is in ``remote``.
 """

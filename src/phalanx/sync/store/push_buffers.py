@@ -38,22 +38,22 @@ class PushBuffers:
         """Samples that this worker had been given when these gradients were collected."""
 
     def collect(self) -> Masks:
-        """Take the gradients from the parameters; returns which had one."""
+        """Copy the parameters' gradients into the buffers; return which parameters had one."""
         return [collector.collect() for collector in self._collectors]
 
     def is_finite(self) -> bool:
-        """Whether what was collected is finite."""
+        """Whether the collected gradients are finite."""
         return all(c.is_finite() for c in self._collectors) or are_sound(self.flats)
 
     def is_encoded_finite(self) -> bool:
-        """Whether what a codec has made of it is finite."""
+        """Whether the gradients are finite after a codec has changed them."""
         return self.sender.is_plain or are_sound(self.flats)
 
     def normalise(self, weight: float, clip: float | None, emphasis: float = 1.0) -> None:
         """Turn a sum of weighted means into a mean, with a norm that ``clip`` limits.
 
-        ``emphasis`` weighs the push against those of other workers: the gradient and not the rate,
-        because momentum gathers gradients.
+        ``emphasis`` weighs the push against those of other workers. It scales the gradient, not the
+        learning rate, because momentum accumulates gradients.
         """
         if weight == 1.0 and clip is None and emphasis == 1.0:
             return

@@ -1,4 +1,4 @@
-"""A step through a store in shared memory, which is taken when all have given their gradient."""
+"""Steps through a store in shared memory, each taken when all have given their gradients."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class SharedRound:
         return timing
 
     def _complete(self, shard: int, timing: Timing) -> None:
-        """Sum and update ``shard``, at which this worker was the last; leave that for the last
-        shard of all if the norm of the whole gradient is needed."""
+        """Sum and update ``shard``, to which this worker was the last to push; if the norm of the
+        whole gradient is needed, update all shards when the last one is summed."""
         began = self._clock.now()
         total = float(self._shared.weights.sum())
         for rows in self._rows:

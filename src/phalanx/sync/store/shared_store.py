@@ -33,8 +33,8 @@ ByShard = Sequence[Tensor] | Mapping[int, Tensor]
 
 
 class SharedStore:
-    """One worker's access to the shards in shared memory, as ``RemoteStore`` is between machines.
-    ``gradients[layout][shard]`` is what a worker pushes."""
+    """One worker's access to the shards in shared memory; ``RemoteStore`` is that between machines.
+    A worker pushes ``gradients[layout][shard]``."""
 
     def __init__(self, context: StrategyContext) -> None:
         self._arena, self._shared, self._clock = context.arena, context.shared, context.clock
@@ -50,7 +50,7 @@ class SharedStore:
         self._locks = [self._arena.lock(shard_lock(shard)) for shard in range(self._shards)]
         first = self._arena.rank
         self.order = [(first + i) % self._shards for i in range(self._shards)]
-        """The order of the shards: workers begin with different ones, so that they seldom meet."""
+        """The order of visiting shards: workers begin with different ones, so they seldom meet."""
         self._seen = [0] * self._shards
         self.part = sum(n.size * n.dtype.itemsize for n in layouts) / self._shards
         """The mean bytes of a shard."""
@@ -61,8 +61,8 @@ class SharedStore:
         return PushBuffers(self._replica, self._replica.layouts, self._encoding)
 
     def encode(self, buffers: PushBuffers) -> int:
-        """Turn the next push into what the store sees; return its bytes, or 0 if they are counted
-        when they are sent."""
+        """Encode and decode the next push, as the store receives it; return its bytes. Between
+        machines they are counted when they are sent, and 0 is returned."""
         sent = buffers.sender.send()
         self._coded = sent / (self.part * self._shards)
         return sent
@@ -96,17 +96,17 @@ class SharedStore:
         self.push(buffers.gradients, used, rate_factor, timing, pull=pull or ())
 
     def fence(self, rank: int) -> Applied | None:
-        """Return how far the pushes of a lost worker have come; no more are applied. On one host no
-        worker goes on without another."""
+        """Stop a lost worker's pushes, and return how far they have come; ``None`` here, because on
+        one host no worker goes on without another."""
         return None
 
     def push_for(self, reducer: Reducer) -> None:
-        """Prepare to push a team's sums; here they are where the store is."""
+        """Prepare to push a team's sums; in shared memory there is nothing to prepare."""
 
     def push_reduced(
         self, reducer: Reducer, used: Masks, rate_factor: float, timing: Timing
     ) -> None:
-        """Push what a team has summed: each member its slices. Every member calls it."""
+        """Push a team's sum, of which each member pushes its slices. Every member calls it."""
         gradients = [
             dict(zip(reducer.shards, own, strict=True)) for own in reducer.reduced
         ]  # by shard; a member only ever uses its own
@@ -121,7 +121,7 @@ class SharedStore:
         shards: Sequence[int] | None = None,
         pull: Sequence[Tensor] = (),
     ) -> None:
-        """Update ``shards`` (all), taking any that is free; copy each into ``pull`` at once."""
+        """Update ``shards`` (default: all), free ones first; copy each into ``pull`` at once."""
         waiting = list(self.order if shards is None else shards)
         while waiting:
             asked, coded = self._clock.now(), self._coded if shards is None else 1.0
@@ -146,7 +146,7 @@ class SharedStore:
             timing.reduce += self._clock.now() - given - updates
 
     def _enter_one(self, waiting: list[int]) -> int:
-        """Lock a shard that is free; only when none is, wait for one."""
+        """Lock a shard that is free, or, if none is, wait for the first; return it."""
         for shard in waiting:
             if self._locks[shard].acquire(blocking=False):
                 return shard
@@ -183,7 +183,7 @@ class SharedStore:
         self.pull(into)
 
     def export_private(self) -> State:
-        """Return what only this worker knows of its pushes."""
+        """Return the state of this worker's pushes that no other worker has."""
         return {}
 
     def import_private(self, state: State) -> None:
@@ -226,7 +226,7 @@ def make_store(context: StrategyContext, servers: int | None = None) -> SharedSt
 
 
 def refuse_whole(context: StrategyContext) -> None:
-    """Refuse an optimizer that is not element-wise, and cannot run on one shard at a time."""
+    """Refuse an optimizer that is not element-wise: it cannot run on one shard at a time."""
     if not context.shared.elementwise:
         kinds = ", ".join(kind.__name__ for kind in ELEMENTWISE)
         takes_any = [n for n, t in known_strategies().items() if t.any_optimizer and n != "single"]

@@ -1,1 +1,1 @@
-"""Adoption: a script that does not know Phalanx trains with the other workers as it is."""
+"""Adoption: a script that never calls Phalanx trains with other workers, unchanged."""

@@ -1,4 +1,4 @@
-"""Trains an adopted script that has joined: the passes over its data, and the end."""
+"""Training with an adopted script that has joined: the passes over its data, and the end."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class AdoptedTraining:
             )
 
     def rewind(self) -> None:
-        """Draw the order of a resumed pass as it was drawn at first."""
+        """Set torch's random numbers so that a resumed pass draws the same order again."""
         alone = self.parts.trained.engine.workers == 1
         if alone and self._loop.resumes_inside() and (saved := self._saved_order()):
             torch.set_rng_state(saved["drawn_from"])
@@ -95,7 +95,7 @@ class AdoptedTraining:
 
     @property
     def can_fork(self) -> bool:
-        """Whether a child can be forked; it could not use a GPU."""
+        """Whether a child process can be forked: a forked process cannot use a GPU."""
         environment = self.parts.environment
         cpu = environment.device.type == "cpu" and not torch.cuda.is_initialized()
         return cpu and not environment.thread
@@ -110,7 +110,7 @@ class AdoptedTraining:
         return self._checks.begin(self.parts, self)
 
     def go_alone(self) -> None:
-        """Go on alone, in a child: for the team, the present pass never ends."""
+        """Go on alone, in a child process. Holding the present pass keeps it from being closed."""
         self._kept = self._pass and self._pass()
 
     def alone(self, loader: DataLoader[Any], drawn: Drawn, given: int) -> Iterator[Any]:
@@ -154,7 +154,7 @@ class AdoptedTraining:
         self._passes += 1
         if isinstance(drawn, LoaderPass):
             self._orders.compare(self._passes, drawn)
-            if self._passes in self.order.left:  # it was before the checkpoint: no batches
+            if self._passes in self.order.left:  # left before the checkpoint: no batches now
                 drawn.own.leave(self.order.left[self._passes])
         engine = self.parts.trained.engine
         counted = engine.workers > 1 and needs_equal_batches(sys._getframe())
@@ -169,29 +169,29 @@ class AdoptedTraining:
         return CheckedPass(begun, self._checks, partial(self.alone, loader, drawn))
 
     def is_within_another(self, loader: DataLoader[Any]) -> bool:
-        """Whether the script goes through ``loader`` inside the loop over another one."""
+        """Whether the script reads ``loader`` inside its loop over another loader."""
         known = self._loader() if self._loader is not None else None
         return self.is_whole and self.under_way and known is not loader
 
     def leave_pass(self) -> None:
-        """Leave the pass before, if the script begins another one in the middle of it."""
+        """Leave the previous pass, if the script begins another one in the middle of it."""
         if self._pass is not None and (begun := self._pass()) is not None:
             begun.close()
         if self.own is not None:
             self.own.leave()
 
     def follow(self, drawn: Drawn, *, left: bool = False) -> None:
-        """Set the script's own generators to where they would be alone after the present batch."""
+        """Give the script's own generators the states that one process has after this batch."""
         given = -(-self._loop.reached // drawn.batch)
-        if left:  # a resumed run draws the whole order first
+        if left:  # for a resumed run, which draws the whole order first
             self.order.left[self._passes] = given
         if isinstance(drawn, LoaderPass):
             drawn.own.give(given)
 
     def left_early(self, *, meant: bool) -> None:
-        """Leave a pass early. Free-running workers meet before the script uses a model again: at
-        once, with a checkpoint, only if this was ``meant``. A script that fails leaves its loop
-        too, but must not wait for the others, and its epoch has not ended."""
+        """Leave a pass early. Free-running workers meet before the script uses a model again, or at
+        once if leaving was ``meant``, which also takes a checkpoint. A script that fails leaves its
+        loop too, but must not wait for the others, and its epoch has not ended."""
         engine, current = self.parts.trained.engine, self._loop.current
         if not engine.lockstep:
             engine.rest()
@@ -202,7 +202,7 @@ class AdoptedTraining:
             )
         if meant and current is not None and self.parts.steps.refused is None:
             self._meet_those_who_left()
-            self.parts.schedule.position = current.samples  # when resumed, it gets no more of them
+            self.parts.schedule.position = current.samples  # a resumed run takes no more of them
             self.parts.checkpointer.after_pass(current)
 
     def _meet_those_who_left(self) -> None:
@@ -220,7 +220,7 @@ class AdoptedTraining:
 
     @property
     def awaits_step(self) -> bool:
-        """Whether a step may come: inside a pass, or while batches wait for their step."""
+        """Whether a step is expected: inside a pass, or while gradients wait for their step."""
         if self.own is not None and self.own.under_way:
             return False
         pending = self.parts.trained.weight.pending
@@ -228,7 +228,7 @@ class AdoptedTraining:
 
     def end_if_done(self, *, waits: bool = True) -> None:
         """End the training after the last pass: give the models their final weights, for evaluation
-        and saving. ``waits``: not before accumulated gradients were used in a step."""
+        and saving. With ``waits``, this is put off while accumulated gradients wait for a step."""
         waits = waits and self.parts.trained.weight.pending > 0
         if self._left == 0 and not self.under_way and not waits:
             self.end()
@@ -247,7 +247,7 @@ class AdoptedTraining:
             return
         try:
             self.leave_pass()
-            with suppress(PeerLost):  # those it would inform may be gone already
+            with suppress(PeerLost):  # other workers may be gone already
                 self._meet_those_who_left()
                 self.parts.steps.agree_on_pending()
                 self._checks.end(broken=False)
@@ -317,14 +317,14 @@ class AdoptedPass(Iterator[Any]):
 
     @property
     def untrained(self) -> bool:
-        """Whether several workers share the batch and no loss has been seen yet."""
+        """Whether several workers share each batch and no loss was seen in this pass yet."""
         parts = self._training.parts
         return parts.trained.engine.workers > 1 and parts.steps.losses == self._losses
 
     def close(self, *, meant: bool = False, failed: bool = False) -> None:
-        """End the pass, because the script left its loop; if it took more batches of it, it would
-        go through two at once. ``meant``: by ``break`` or ``return``; ``failed``: perhaps by an
-        exception, of which the others know nothing yet."""
+        """End the pass, because the script left its loop; taking more batches of it later is an
+        error. ``meant``: left by ``break`` or ``return``; ``failed``: perhaps left by an exception,
+        which the other workers do not know of yet."""
         if isinstance(self._drawn, PlainPass):
             self._drawn.left = True
         if not self._over:
@@ -367,7 +367,7 @@ def _untrained() -> InputError:
 
 
 class CheckedPass(Iterator[Any]):
-    """Yields a pass to the script's loop; at any batch a child may begin to go on alone."""
+    """Yields a pass to the script's loop; at any batch a forked child may go on alone."""
 
     def __init__(
         self, batches: Iterator[Any], checks: Checks, alone: Callable[[int], Iterator[Any]]

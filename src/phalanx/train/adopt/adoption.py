@@ -1,4 +1,4 @@
-"""``Adoption``: one worker's side of a training whose script does not know of it.
+"""``Adoption``: one worker's training with others, by a script that never calls Phalanx.
 
 Optimizers are remembered as they are made. When the script begins to go through a ``DataLoader``
 while its models train, the worker joins with the models that own the optimizers' parameters; the
@@ -47,7 +47,7 @@ from phalanx.train.whole.whole_engine import WholeEngine
 from phalanx.train.worker.build_worker import build_worker
 
 _DECLARED = {None: "auto", "mean": "part", "sum": "sum"}
-"""``--loss mean``: a mean, or another function, of each worker's part of the batch."""
+"""The loss kind for each ``--loss``; ``mean``: any function of a worker's part of the batch."""
 
 
 class Adoption:
@@ -105,7 +105,7 @@ class Adoption:
     # -- steps -------------------------------------------------------------------------------
 
     def passes_on(self, _optimizer: torch.optim.Optimizer) -> bool:
-        """Whether a step goes straight to the optimizer: Phalanx takes it, or is joining."""
+        """Whether a step is passed on unchanged: Phalanx itself makes it, or is joining."""
         training = self._training
         return self._joining or (training is not None and bool(training.parts.steps.ours))
 
@@ -121,13 +121,13 @@ class Adoption:
             return self._child.step(plain, optimizer, closure, **kwargs)
         given = () if closure is None else (closure,)
         known = training is not None and training.knows(optimizer) and training.awaits_step
-        if self._counts_steps and (given or kwargs or not known):  # its gradients are everybody's
+        if self._counts_steps and (given or kwargs or not known):  # gradients are of whole batches
             return self._step_alone(optimizer, plain, *given, **kwargs)
         if training is None or not known:
             idle = closure is None and all(get_grad(p) is None for p in parameters_of([optimizer]))
             if idle and training is not None:
                 return None  # without gradients there is nothing to do
-            # A profile is of what several workers are to do, and such a loop may have no end.
+            # A profile is for several workers, so it refuses this too; such a loop may never end.
             shared = self._workers > 1 or (self.profiles and training is None)
             if shared and not idle:
                 raise stray_step(optimizer, inside=training is not None and training.awaits_step)
@@ -156,9 +156,9 @@ class Adoption:
     def _step_alone(
         self, optimizer: torch.optim.Optimizer, plain: Callable[..., Any], *given: Any, **kw: Any
     ) -> Any:
-        """Let an optimizer step outside of a pass, or for a closure, or if it is a later one."""
+        """Make a step outside of a pass, with a closure, or of an optimizer that was made later."""
         training = self._training or self._train_own_batches()
-        if self._child is not None:  # it is a child by now
+        if self._child is not None:  # forked just now
             return self.step(optimizer, plain, *given, **kw)
         if training is None or training.own is None or training.parts.lifecycle.over:
             return plain(optimizer, *given, **kw)
@@ -182,9 +182,9 @@ class Adoption:
             return None
         if self._chosen.resume is not None:
             raise InputError(
-                "the script makes its batches itself, so where its loop was cannot be found again",
-                "Start a new run; a script that loads a checkpoint itself can go on from that of "
-                "the run's folder.",
+                "the script makes its batches itself, so its place in the loop cannot be restored",
+                "Start a new run; a script that loads checkpoints itself can continue from the "
+                "one in the run's folder.",
             )
         self._training = self._join(
             "batches of its own making", self._models(optimizers), optimizers, None, None
@@ -241,8 +241,8 @@ class Adoption:
         return training.alone_again(loader, self._draws.order_of(loader))
 
     def trains_on(self, loader: DataLoader[Any]) -> bool:
-        """Whether the script seems about to train on what it reads. If it does not, that is refused
-        at the end of the pass; a step outside of a pass is refused at once."""
+        """Whether the script seems about to train on the batches of ``loader``. Wrong guesses are
+        refused: a pass without training at its end, a step outside of a pass at once."""
         optimizers, frame = self._optimizers(), script_frame()
         if not optimizers or not torch.is_grad_enabled() or is_peek(frame):
             return False
@@ -253,7 +253,7 @@ class Adoption:
             return False
         if any(model.training for model in self._models(optimizers)):
             return True
-        # In eval mode a script may train too: on data that it shuffles, and if it does so again.
+        # A script may train in eval mode too: on data that it shuffles, or trained on so before.
         if self._training is not None:
             return any(known is loader for known in self._training.in_eval_mode)
         return not isinstance(loader.sampler, SequentialSampler)
@@ -266,7 +266,7 @@ class Adoption:
 
     @property
     def in_last_batch(self) -> bool:
-        """Whether the batch in hand is the last one of its pass, on this worker."""
+        """Whether this worker's present batch is the last one of its pass."""
         return self._training is not None and self._training.in_last_batch
 
     def _whole(self, plain: Callable[[], Iterator[Any]], loader: DataLoader[Any]) -> Iterator[Any]:

@@ -1,7 +1,7 @@
 """``phalanx run --explain``: adoption that writes down what it finds, and ends at the first steps.
 
-One worker runs the script as it would be adopted, until each of its optimizers has taken a step.
-What is refused is what several workers would refuse.
+One worker runs the script until each of its optimizers has taken a step, and refuses what several
+workers would refuse.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SEVERAL = 2
 _MOST_BATCHES = 100
 """Batches after which an optimizer without a step counts as one that takes none."""
 _PASS_ON = {"torch", "tqdm", "rich", "alive_progress", "fastprogress", "contextlib", "phalanx"}
-"""Libraries whose frames may stand between a call of the script and what it leads to."""
+"""Libraries that only pass a script's call on: none of them is reported as its library."""
 
 
 class Explaining(Adoption):
@@ -162,7 +162,7 @@ class Explaining(Adoption):
         raise SystemExit(0)  # everything was seen: the script ends here without failing
 
 
-# -- where in the script it is ---------------------------------------------------------------
+# -- places in the script --------------------------------------------------------------------
 
 
 def _own_frames(frame: FrameType) -> list[FrameType]:
@@ -197,7 +197,7 @@ def _name_in(frame: FrameType, wanted: Any) -> str | None:
     return next((n for n, v in spaces.items() if v is wanted and not n.startswith("_")), None)
 
 
-# -- what it is ------------------------------------------------------------------------------
+# -- what was found --------------------------------------------------------------------------
 
 
 def _model(model: nn.Module, own: Sequence[FrameType]) -> FoundModel:
@@ -244,7 +244,7 @@ def _data(loader: DataLoader[Any], frame: FrameType, own: Sequence[FrameType]) -
 
 
 def _differences(models: Sequence[nn.Module], loader: DataLoader[Any]) -> list[str]:
-    """Return what several workers do not do exactly as one."""
+    """Describe what several workers compute differently from one process."""
     modules = [module for model in models for module in model.modules()]
     found = []
     if any(isinstance(module, _BatchNorm) for module in modules):

@@ -1,8 +1,8 @@
-"""What an adopted script trains: the models that own what its optimizers were given; and what it
-has made beside them (schedulers, scalers, averaged copies), which is saved and resumed with them.
+"""Finds what an adopted script trains: the models that own its optimizers' parameters; and the
+schedulers, scalers and averaged copies that are saved and resumed with them.
 
-A resumed script runs from its start, and goes through the epochs before the checkpoint without a
-batch. Its schedulers advance meanwhile; what they are then is replaced by what they were.
+A resumed script runs from its start, and gets no batches in the epochs before the checkpoint. Its
+schedulers advance meanwhile, so their state is then replaced by the saved one.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def describe(
 
 
 def stray_step(optimizer: torch.optim.Optimizer, *, inside: bool) -> InputError:
-    """Make the error for a step that cannot be shared out; ``inside``: a loader's loop."""
+    """Make the error for a step that cannot be shared out; ``inside``: in a loader's loop."""
     if inside:
         return InputError(
             f"the script made an optimizer ({type(optimizer).__name__}) inside the loop over its "
@@ -139,28 +139,28 @@ _made = threading.local()
 
 
 def note_what_is_made() -> None:
-    """Note what the script makes from now on; two of a kind differ by the order of their making."""
+    """Note all objects of ``_KINDS`` made from now on; those of one kind differ by their order."""
     _made.things = []
     for kind in _KINDS:
         setattr(kind, "__new__", staticmethod(_new))  # noqa: B010
 
 
 def _new(kind: type, *_args: Any, **_kwargs: Any) -> Any:
-    """Make an object and note it; copies and subclasses may pass ``__init__`` over."""
+    """Make an object and note it; copies and subclasses may skip ``__init__``."""
     made: Any = object.__new__(kind)
     _made.__dict__.setdefault("things", []).append((weakref.ref(made), kind.__name__))
     return made
 
 
 class OrderState:
-    """Torch's random numbers at the moment when the order of the present pass was drawn, the passes
-    that the script left early, and which view of a batch it has."""
+    """The state of torch's generator when the order of the present pass was drawn, the passes that
+    the script left early, and its view of a batch."""
 
     def __init__(self, *, whole: bool) -> None:
         self._whole = whole
         self.drawn_from = torch.get_rng_state()
         self.left: dict[int, int] = {}
-        """After how many batches a pass was left, by its number."""
+        """The number of batches after which a pass was left, by the pass's number."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"drawn_from": self.drawn_from, "left": self.left, WHOLE: self._whole}
@@ -170,14 +170,14 @@ class OrderState:
 
 
 def advice_on_skipped(error: BaseException) -> str:
-    """Advise on an error of a resumed script that has not had a batch yet."""
+    """Advise on an error of a resumed script that has had no batch yet."""
     if not isinstance(error, NameError):
         return ""
     return (
         "\nThe resumed script skips the epochs before its checkpoint: its loop over the data has "
         "no batch there, and sets none of its variables.\n"
         "hint: Give the variable a value before the loop, such as loss = None, and use it only if "
-        "it has another one.\n"
+        "it has another value.\n"
     )
 
 

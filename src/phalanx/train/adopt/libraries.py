@@ -1,7 +1,7 @@
 """Adapts to libraries' training loops: how they change a loader, and where they evaluate.
 
-Accelerate reads one batch ahead of the one that is trained on, to know which is the last. The batch
-in hand would be the wrong one, so its loaders go through an adopted pass batch by batch.
+Accelerate reads one batch ahead, to know which batch is the last. Phalanx would take the wrong
+batch for the present one, so Accelerate's loaders read an adopted pass batch by batch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _batch_by_batch(shard: Any, batches: Iterator[Any], adoption: Any) -> Iterat
 
 
 def library_trains(frame: FrameType | None) -> bool | None:
-    """Whether the library around ``frame`` trains on what it reads; ``None`` if there is none."""
+    """Whether the library around ``frame`` trains on its data; ``None`` for unknown libraries."""
     while frame is not None:
         name = frame.f_code.co_name
         if frame.f_globals.get("__name__", "").startswith("transformers.trainer"):

@@ -1,7 +1,7 @@
 """Shares out one pass over the script's own ``DataLoader``: its samples in its own order.
 
-Generators of the script's own stand inside a pass where they would stand alone, also where the
-script draws from them as well (evaluates on the same loader).
+Inside a pass, the script's own generators have the states that they would have in one process, even
+if the script draws from them as well (evaluates on the same loader).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from phalanx.train.proof.checks import Checks
 from phalanx.train.start.seed import Streams
 
 _PASSES_APART = 4
-"""Most passes between free-running workers for which their orders can be compared."""
+"""The most passes by which free-running workers may differ for their orders to be compared."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ def is_ours(loader: DataLoader[Any]) -> bool:
 
 
 def order_of(loader: DataLoader[Any], *, again: bool = False) -> LoaderPass:
-    """Draw as ``iter(loader)`` does alone: a sampler that draws when it begins, then a seed for
-    loader processes, then a sampler that draws as it goes. ``again``: its processes exist already
-    and need no seed."""
+    """Draw the order of a pass as ``iter(loader)`` does in one process: what the sampler draws at
+    its start, a seed for loader processes, then what it draws for each batch. ``again``: the
+    processes exist already and need no seed."""
     sampler = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset):
         raise InputError(
@@ -68,7 +68,7 @@ def order_of(loader: DataLoader[Any], *, again: bool = False) -> LoaderPass:
     with suppress(Exception):  # some have no length
         samples = 10 * len(loader.dataset)  # type: ignore[arg-type]
         promised = len(loader)
-    # The length may be wrong, so look beyond it; and it may stand for no end, as 10**10 does.
+    # The length may be too small, so read beyond it; or it means "endless", as 10**10 does.
     most = 100_000 + samples, max(1 << 28, samples)
     numbers, ends = array("q"), [0]
     for batch in own.draw():
@@ -103,8 +103,8 @@ def _begun(loader: DataLoader[Any], sampler: Any, again: bool) -> Iterator[Any]:
 
 
 class LoaderDraws:
-    """Draws what loaders draw at the beginning of a pass: with ``persistent_workers``, a seed for
-    their processes in the first pass only."""
+    """Draws the random numbers that loaders draw to begin a pass: with ``persistent_workers``, a
+    seed for their processes in the first pass only."""
 
     def __init__(self) -> None:
         self._begun = weakref.WeakSet[DataLoader[Any]]()
@@ -122,7 +122,7 @@ class LoaderDraws:
 
         def begin() -> Iterator[Any]:
             own = loader.generator
-            loader.generator = torch.Generator()  # from which it draws their seed
+            loader.generator = torch.Generator()  # for the processes' seed
             try:
                 return plain()
             finally:
@@ -163,8 +163,8 @@ def read_by_number(loader: DataLoader[Any], seed: int, *, alone: bool = False) -
 def alone_pass(
     reader: Reader, drawn: LoaderPass, epoch: int, given: int, checks: Checks, streams: Streams
 ) -> Iterator[Any]:
-    """Yield what a child reads that goes on alone: whole batches, in the order that all workers
-    have, after those that were ``given`` to the worker."""
+    """Yield the batches of a child that goes on alone: whole ones, in the order of all workers,
+    after those that were ``given`` to the worker."""
     orders = enumerate(drawn.order[given * drawn.batch :].split(drawn.batch))
     streams.enter_pass()
     try:
@@ -178,8 +178,9 @@ def alone_pass(
 
 
 class OwnGenerators:
-    """Follows the script's own generators, except torch's common one, which has streams of its own.
-    ``begin``: what the loader draws when asked for an iterator; returns the batches' numbers."""
+    """Keeps the script's own generators as in one process, except torch's default one, which has
+    ``Streams``. ``begin`` draws as ``iter(loader)`` does, and returns the batches' sample
+    numbers."""
 
     def __init__(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> None:
         sampler: Any = loader.batch_sampler
@@ -193,7 +194,7 @@ class OwnGenerators:
         """Batches that are asked of loader processes before the script takes the first one."""
         self._first = torch.default_generator.get_state(), self._now()
         self._states = list[tuple[int, list[Tensor]]]()
-        """The states of the generators after so many batches, each time that they changed."""
+        """For each change of the generators' states: after how many batches, and the states."""
         self._at = self.checksum = 0
         self._followed = True
 
@@ -237,8 +238,8 @@ class OwnGenerators:
             self._states.append((given, now))
 
     def _draw_rest_again(self) -> None:
-        """Let the rest of the pass draw again, because the script has drawn as well. This must not
-        change the batches, which the workers share out already."""
+        """Draw the rest of the pass again, because the script has drawn from the same generators.
+        The batches must stay as they are: the workers share them out already."""
         now, common = self._now(), torch.default_generator.get_state()
         given = self._states[self._at][0]
         torch.default_generator.set_state(self._first[0])

@@ -44,8 +44,8 @@ class UnknownError(Exception):
 
 
 def passes_of(frame: FrameType | None) -> int | None:
-    """Multiply the lengths of the loops around ``frame``'s line and around its callers' lines. The
-    innermost loop is the one over the batches, if the line is its own head."""
+    """Return the product of the lengths of the loops around ``frame``'s line and its callers'
+    lines, without the loop over the batches, whose head is such a line."""
     total, found = 1, False
     while frame is not None:
         loops = list(loops_around(frame))
@@ -64,7 +64,7 @@ def passes_of(frame: FrameType | None) -> int | None:
 
 
 def _epochs_of_lightning(frame: FrameType) -> int | None:
-    """Return how many passes Lightning's loop makes, which begins the first before its rounds."""
+    """Return how many passes Lightning's loop makes; the first begins outside of its ``while``."""
     loop = frame.f_locals.get("self")
     if frame.f_code.co_name != "run" or type(loop).__name__ != "_FitLoop":
         return None
@@ -79,8 +79,8 @@ def is_head(loop: ast.For | ast.While, line: int) -> bool:
 
 
 def needs_equal_batches(frame: FrameType | None) -> bool:
-    """Whether all workers need as many batches of the present pass: its loop may leave it early, or
-    is of a library that takes as many as the loader has."""
+    """Whether all workers need equally many batches of the present pass: the script's loop may
+    leave it early, or a library's loop takes as many as the loader has."""
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith(COUNTING):
             return True
@@ -93,7 +93,7 @@ def needs_equal_batches(frame: FrameType | None) -> bool:
 
 
 def loop_may_train(frame: FrameType | None) -> bool:
-    """Whether the loop over the present pass may do more than look at its batches; true if it
+    """Whether the loop over the present pass may do more than look at its batches; true if the loop
     cannot be read."""
     stack = [f for f, _ in walk_stack(frame) if kind_of(f.f_code.co_filename) == "script"]
     heads = [loop for one in stack[:1] for loop in loops_around(one) if is_head(loop, one.f_lineno)]
@@ -117,14 +117,14 @@ def _leaves(node: ast.AST, nested: bool = False) -> bool:
 
 
 def has_left_a_loop(frame: FrameType | None) -> bool:
-    """Whether a ``break`` or ``return`` drops an iterator that is being deleted, directly or
-    through ``tqdm``. An exception drops it too, at the instruction that raised."""
+    """Whether an iterator is being deleted by a ``break`` or ``return``, directly or through
+    ``tqdm``, and not by an exception, which leaves a frame at the instruction that raised."""
     return any(one.f_code.co_code[one.f_lasti] in _DROPS for one, _ in walk_stack(frame))
 
 
 def may_have_failed(frame: FrameType | None) -> bool:
-    """Whether an exception may drop an iterator that is being deleted. Then the frame stands at the
-    call that raised; a loop that comes to its end stands elsewhere."""
+    """Whether an iterator is being deleted perhaps by an exception: the frame is then at the call
+    that raised, but at the end of a loop it is not at a call."""
     while frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR:
         frame = frame.f_back  # the frame of tqdm, for example, which is being closed
     return frame is not None and frame.f_code.co_code[frame.f_lasti] in _CALLS

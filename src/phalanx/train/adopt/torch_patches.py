@@ -1,7 +1,6 @@
-"""Patches torch before an adopted script begins; an explicit join takes the patches away.
+"""Patches torch before an adopted script begins; after an explicit join the patches do nothing.
 
-Each hook asks who the calling thread is: threads that read data, or belong to no worker, see torch
-as it is.
+Hooks depend on the thread: for one that reads data, or belongs to no worker, torch is unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _plain_zero = torch.optim.Optimizer.zero_grad
 _plain_seed = torch.manual_seed
 _plain_state = torch.set_rng_state
 _plain_group = getattr(torch.distributed, "init_process_group", None)
-"""Missing where torch was built without it."""
+"""``None`` where torch was built without ``torch.distributed``."""
 
 
 def adopt_this_worker() -> None:

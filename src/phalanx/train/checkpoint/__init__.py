@@ -1,1 +1,1 @@
-"""Checkpointer as files: written whole or not at all, checked before they are read."""
+"""Checkpoints as files: each is written whole or not at all, and checked before it is read."""

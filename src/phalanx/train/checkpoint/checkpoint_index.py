@@ -28,7 +28,7 @@ from phalanx.train.checkpoint.disk import Steps, scratch_of, unwatched, write_du
 
 
 def numbers(folder: Path) -> list[int]:
-    """Return the numbers of all finished checkpoints, oldest first; some may be damaged since."""
+    """Return the numbers of all finished checkpoints, oldest first; some may be damaged."""
     found = (number_of(name) for name in _names(folder))
     return sorted(number for number in found if number is not None)
 
@@ -58,7 +58,7 @@ def newest_valid(folder: Path) -> tuple[Path, CheckpointManifest, list[str]]:
 
 
 def verified(checkpoint: Path) -> CheckpointManifest:
-    """Return the manifest of this very checkpoint, all of whose files are whole."""
+    """Return the manifest of ``checkpoint``; refuse the checkpoint if a file of it is damaged."""
     try:
         return check(checkpoint)
     except Damaged as damage:
@@ -99,8 +99,7 @@ def write_best(folder: Path, best: BestRecord, steps: Steps = unwatched) -> None
 
 
 def prune(folder: Path, keep: int, upto: int, steps: Steps = unwatched) -> None:
-    """Remove all but the newest ``keep``, the best, and the newest whose weights are finite; see
-    ``sweep`` for ``upto``."""
+    """Remove all but the newest ``keep``, the best, and the newest finite one; see ``sweep``."""
     steps("prune")
     sweep(folder, upto, steps)
     there = numbers(folder)
@@ -120,8 +119,8 @@ def _is_finite(checkpoint: Path) -> bool:
 
 
 def sweep(folder: Path, upto: int | None = None, steps: Steps = unwatched) -> None:
-    """Remove what is half deleted, and what is half written with a number of at most ``upto``.
-    Another worker may already be writing its part of the next one."""
+    """Remove half-deleted checkpoints, and half-written ones with a number of at most ``upto``:
+    another worker may already be writing its part of the next one."""
     scratch_of(folder / BEST).unlink(missing_ok=True)
     found = [(name, n) for name in _names(folder) if (n := leftover_number(name)) is not None]
     # Begin with half-deleted ones, which would block the deletion of the others.

@@ -19,7 +19,7 @@ SHARED = "shared.safetensors"
 MANIFEST = "manifest.json"
 BEST = "best.json"
 LARGEST_MANIFEST = 64 << 20  # bytes; enough for one record per parameter
-LARGEST_NOTE = 1 << 16  # bytes of the small files beside it
+LARGEST_NOTE = 1 << 16  # bytes of the small files beside the manifest
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _NUMBER = re.compile(r"[0-9]{6,15}")
@@ -34,7 +34,7 @@ class FileRecord(msgspec.Struct, frozen=True):
 
 
 class PlaceRecord(msgspec.Struct, frozen=True):
-    """Where one parameter lies in its flat buffer; it has several names when it is tied."""
+    """Where one parameter lies in its flat buffer; a tied parameter has several names."""
 
     names: list[str]
     start: Count
@@ -78,7 +78,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The number of samples of the pass that have been used."""
     phase: Count
     finite: bool = True
-    """Whether all parameters are finite; otherwise nothing is resumed from it."""
+    """Whether all parameters are finite; otherwise ``newest_valid`` skips this checkpoint."""
     files: dict[str, FileRecord] = {}
     optimizers: list[OptimizerLayout]
     other: dict[str, Any] = {}
@@ -104,13 +104,13 @@ folder_name = "{:06d}".format
 partial_name = ".{:06d}.partial".format
 """The name of a folder in which a checkpoint is being written."""
 removed_name = ".{:06d}.removed".format
-"""The name of a folder in deletion, so that half of one is never seen under a name that counts."""
+"""The name of a folder while it is deleted: half a checkpoint never has a finished one's name."""
 rank_file = "rank-{}.safetensors".format
 RANK_FILE = re.compile(r"rank-[0-9]{1,9}\.safetensors")
 delivery_note = "rank-{}.json".format
-"""Tells the first worker, while a checkpoint is written, that this worker's file is there."""
+"""The note that tells the first worker that this worker's file is written."""
 failure_note = "rank-{}.failed".format
-"""Tells the first worker that this worker's file will never be there."""
+"""The note that tells the first worker that this worker's file will not be written."""
 
 
 def number_of(name: str) -> int | None:
@@ -127,7 +127,7 @@ def leftover_number(name: str) -> int | None:
 
 
 def read_manifest(checkpoint: Path) -> CheckpointManifest:
-    """Return the manifest of ``checkpoint``, checked for sense; raise ``Damaged`` otherwise."""
+    """Return the manifest of ``checkpoint``; raise ``Damaged`` if it is not a consistent one."""
     data = _bounded(checkpoint / MANIFEST)
     try:
         version = msgspec.json.decode(data, type=_Version).format
@@ -136,10 +136,10 @@ def read_manifest(checkpoint: Path) -> CheckpointManifest:
         manifest = msgspec.json.decode(data, type=CheckpointManifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{MANIFEST} is damaged ({_one_line(error)})") from error
-    # Only the files that belong to so many workers are allowed, so no name leads elsewhere.
+    # Only the file names of that many workers are allowed, so none leads out of the folder.
     if folder_name(manifest.number) != checkpoint.name:
         raise Damaged(f"{MANIFEST} is that of checkpoint {manifest.number}")
-    # Compare the number of workers first: it may be huge, and must not be counted up to.
+    # Compare the number of workers first: the names of a huge number of them must not be made.
     if len(manifest.files) != manifest.workers + 1 or manifest.files.keys() != {
         SHARED,
         *map(rank_file, range(manifest.workers)),

@@ -85,7 +85,7 @@ class Trained:
 
 
 class Checkpointer:
-    """Takes checkpoints; does nothing in a run without a folder, or if none were asked for."""
+    """Takes checkpoints; does nothing in a run without a folder, or without checkpoints."""
 
     def __init__(
         self,
@@ -133,13 +133,13 @@ class Checkpointer:
         self._after_epoch = self._stopwatch.epoch
 
     def _may_wait(self, current: Pass) -> bool:
-        """Whether this checkpoint may wait: not the first or last, or one that may be the best."""
+        """Whether to skip this checkpoint: never the first, the last, or a possible best."""
         last, watched = self._schedule.epochs, self._trained.best.name
         young = self._saved and self._timer.age < self._settings.checkpoint_gap
         return young and watched is None and last is not None and current.epoch + 1 < last
 
     def save_skipped(self, collective: bool) -> None:
-        """Save the last epoch, if it was left without a checkpoint, at the end of the training."""
+        """Save the last epoch at the end of the training, if its checkpoint was skipped."""
         if self._skipped is not None and collective:
             skipped, self._skipped = self._skipped, None
             self.save(skipped)
@@ -150,8 +150,8 @@ class Checkpointer:
             return
         self._hand_over(current, self._writer)
         if not self._trained.engine.background:
-            # Workers that take turns: a later wait for the file would keep the turn from those
-            # whose part it waits for.
+            # These workers take turns: a worker that waited for the file later would keep the turn
+            # from the workers whose parts are missing.
             self._trained.engine.barrier()
 
     def _hand_over(self, current: Pass, writer: Writer) -> None:
@@ -210,7 +210,7 @@ class Checkpointer:
         )
 
     def mark_best(self, name: str, value: float) -> None:
-        """Note that the model is the best so far, and so its checkpoint, if this epoch has one."""
+        """Mark this epoch's checkpoint, if it has one, as that of the best model so far."""
         if self._writer is not None and self._after_epoch == self._stopwatch.epoch:
             self._writer.mark_best(self._last, name, value)
 
@@ -221,8 +221,7 @@ class Checkpointer:
             self._writer.close()
 
     def _tell(self) -> None:
-        """Report a checkpoint that could not be written, without ending the training. Reported ever
-        more rarely: the 1st, the 2nd, the 4th, the 8th."""
+        """Print why a checkpoint was not written; only for the 1st, 2nd, 4th, 8th … problem."""
         assert self._writer is not None
         problem = self._writer.problem
         if problem is None or problem == self._told:

@@ -1,7 +1,7 @@
 """Turns what a script asks to be saved with its run, and random generators, into plain values.
 
-``state_dict()`` of a scheduler is numbers, texts, lists and dictionaries, sometimes tensors. The
-tensors go where tensors go, the rest into the manifest; anything else is refused by name.
+A scheduler's ``state_dict()`` holds numbers, texts, lists and dictionaries, sometimes tensors.
+Tensors are stored with the model's, the rest in the manifest; another type is refused by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phalanx.core.errors import InputError
 
 TENSOR, PAIRS = "__tensor__", "__pairs__"
 ORDER, WHOLE = "order", "whole"
-"""Keys of an unchanged script's loop, and in it of whether workers saw whole batches."""
+"""The key of an ``OrderState``; in it, the key for whether workers saw whole batches."""
 
 
 class Keeper(Protocol):

@@ -1,8 +1,8 @@
 """Sends each worker's part of a checkpoint to the first worker, which stores the whole checkpoint.
-That one may send the whole to a second machine, so that it is not lost with the first.
+That worker may send it on to a second machine, so that it survives the loss of the first one.
 
-A parcel is one message: which checkpoint it belongs to and its checksum, then the bytes of the
-file. A worker that cannot make its part sends one without a checksum.
+A parcel is one message: the checkpoint's number and the file's checksum, then the file's bytes. A
+worker that cannot make its part sends a parcel without a checksum.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _write(channel: Channel, label: Label, size: int, path: Path, steps: Steps) 
     except PeerLost as lost:
         raise _unreachable(lost) from None
     except OSError:
-        channel.skip(left)  # although our disk failed: the next message begins after this one
+        channel.skip(left)  # our disk failed, but the next message begins after these bytes
         raise
     if digest.hexdigest() != label.sha256:
         raise NoParcel("sent a damaged part")

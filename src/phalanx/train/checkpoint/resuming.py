@@ -41,7 +41,7 @@ class Resumed:
 
     @property
     def training(self) -> int:
-        """The number of the script's training that it was taken in; earlier ones are done again."""
+        """The number of the checkpoint's training in the script; earlier ones are done again."""
         return _count(self.manifest.other.get("training"), 0)
 
     @property
@@ -55,19 +55,19 @@ class Resumed:
 
     @property
     def best(self) -> BestSoFar | None:
-        """The best so far; ``None`` if it cannot be compared with, such as an infinite loss."""
+        """The best value so far; ``None`` for one that allows no comparison: an infinite loss."""
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(self.manifest.other.get("best"), BestSoFar)
         return None
 
     @property
     def best_weights(self) -> Path | None:
-        """The best weights of the run before, unless they were found only after this checkpoint."""
+        """The file of the resumed run's best weights, unless it is newer than this checkpoint."""
         path = RunPaths(self._path.absolute().parent.parent).best
         if path.is_symlink() or not path.is_file():
             return None
         if not RunPaths(path.parent).events.is_dir():
-            return path  # a copy for this machine, which holds what belongs together
+            return path  # a copy made for this machine, whose files belong together
         return path if path.stat().st_mtime <= self.manifest.wall else None
 
     @property
@@ -77,7 +77,7 @@ class Resumed:
         return []
 
     def unfreeze(self, models: Sequence[nn.Module]) -> None:
-        """Unfreeze what the script had unfrozen before the checkpoint: it will not do so again."""
+        """Unfreeze what the script had unfrozen before the checkpoint, in epochs now skipped."""
         flats = (flat for optimizer in self.manifest.optimizers for flat in optimizer.layouts)
         saved = {name for flat in flats for place in flat.places for name in place.names}
         names = names_of(models)
@@ -107,7 +107,7 @@ class Resumed:
         trained.engine.note_weights()
 
     def restore_kept(self, trained: Trained) -> None:
-        """Restore learning rates, and what the script gave to be kept."""
+        """Restore learning rates, and the state of the objects that the script asked to keep."""
         with self._whole():
             other = self.manifest.other
             for optimizer, saved in zip(trained.optimizers, other.get("groups", []), strict=False):
@@ -123,7 +123,7 @@ class Resumed:
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """Report errors inside as a damaged checkpoint: checksums do not show intent."""
+        """Report errors of the ``with`` block as damage, which checksums need not show."""
         try:
             yield
         except (LookupError, ValueError, TypeError, RuntimeError) as error:

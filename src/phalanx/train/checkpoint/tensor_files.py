@@ -36,7 +36,7 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], steps: Steps = unwatched
 ) -> FileRecord:
     """Write ``tensors`` in the safetensors format, without a second copy of them in memory.
-    safetensors' own writer gives no checksum: it would have to be read again for that."""
+    The safetensors library gives no checksum: the file would have to be read again for one."""
     digest, size = hashlib.sha256(), 0
     with durable(path, steps) as file:
         for part in file_parts(tensors):
@@ -49,7 +49,7 @@ def write_tensors(
 
 
 def file_parts(tensors: Mapping[str, Tensor]) -> list[memoryview]:
-    """Return the parts of such a file, without copying the tensors."""
+    """Return the parts of a safetensors file, without copying the tensors."""
     tensors = as_pairs(tensors)
     # Widest first, so that every tensor begins at a multiple of its element's size.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
@@ -77,8 +77,8 @@ def _raw(tensor: Tensor) -> memoryview:
 
 
 def load(checkpoint: Path, manifest: CheckpointManifest, rank: int | None) -> dict[str, Tensor]:
-    """Load what all workers have in common (``rank`` ``None``), or what is only that rank's. A
-    worker that was not there when the checkpoint was written has nothing of its own."""
+    """Load the tensors that all workers have in common (``rank`` is ``None``), or those of one
+    rank: none, if that rank did not exist when the checkpoint was written."""
     name = SHARED if rank is None else rank_file(rank)
     if name not in manifest.files:
         return {}
@@ -94,11 +94,11 @@ def load(checkpoint: Path, manifest: CheckpointManifest, rank: int | None) -> di
 REMEDY = "Use another checkpoint."
 MOST_UNTIED = 1 << 30
 MOST_TIMES = 64
-"""Most bytes that tied tensors may take, each with its own memory, or times the bytes held."""
+"""The most memory for tensors under all their names: bytes, or times the bytes of the file."""
 
 
 def describe(layout: Layout, names: Sequence[Sequence[str]]) -> FlatLayout:
-    """Describe ``layout`` for a manifest; ``names`` has those of each parameter, in order."""
+    """Describe ``layout`` for a manifest; ``names`` holds each parameter's names, in order."""
     places = [
         PlaceRecord(list(own), p.start, p.end, p.group, list(p.shape), list(p.stride))
         for own, p in zip(names, layout.places, strict=True)
@@ -154,7 +154,7 @@ def _flat(layout: FlatLayout, key: str, shared: Mapping[str, Tensor]) -> Tensor:
 
 
 def _view(record: PlaceRecord, flat: Tensor) -> Tensor:
-    """Return a view of a place; refuse one that leads out of its part, or claims more."""
+    """Return the view of one parameter; refuse a place that reaches beyond its part of ``flat``."""
     length = record.end - record.start
     reach = sum((n - 1) * step for n, step in zip(record.shape, record.stride, strict=False)) + 1
     if (

@@ -1,7 +1,7 @@
-"""Writes checkpoints while training goes on: every worker its part, the first one the whole.
+"""Writes checkpoints while training goes on: each worker writes a part, the first one the rest.
 
 A checkpoint grows in a hidden folder. It gets its name when all parts and the manifest are on the
-disk, so whatever ends a worker, at whatever moment, the newest one with a name is whole.
+disk, so the newest named checkpoint is whole, whenever a worker may end.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class _Job:
 
 
 class Writer:
-    """Writes checkpoints, one writer per worker. All are made before any writes, as the first one
-    tidies up. ``problem`` is the last failure, in words; none reaches the training thread."""
+    """Writes checkpoints, one writer per worker. All writers are made before any writes, because
+    the first worker's removes leftovers. ``problem`` is the last failure: none is raised."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Writer:
     ) -> None:
         self.problem: str | None = None
         self._lost = lost
-        """Workers that were lost, and without whom the others go on."""
+        """Returns the lost workers, without which the others go on."""
         self._far = far or {}
         """Channels to workers without access to this folder; on such a worker, to the first one."""
         self._second = second
@@ -96,7 +96,7 @@ class Writer:
             self._tidy(lambda: shelf.sweep(folder))
 
     def begin(self, number: int) -> bool:
-        """Wait for the last write, whose tensors can then be used again; ``False``: too long."""
+        """Wait until the last write is done with its tensors; ``False`` if it takes too long."""
         if number <= self._last:
             raise ValueError(f"checkpoint {number} cannot come after {self._last}")
         if self.finish(2 * self._patience):
@@ -127,9 +127,9 @@ class Writer:
         return not futures.wait(self._under_way, timeout).not_done
 
     def mark_best(self, number: int, name: str, value: float) -> None:
-        """Keep checkpoint ``number``, finished or not, until another one is marked. If it never
-        gets finished, the one marked before it stays. Call this before the next one is written,
-        which may be the end of this one."""
+        """Keep checkpoint ``number``, finished or not, until another one is marked. If it is never
+        finished, the one marked before is kept. Call this before the next checkpoint is written,
+        which may remove this one."""
         best = BestRecord(number, name, value)
         self._under_way = [self._thread.submit(self._mark, best)]
 
@@ -177,7 +177,7 @@ class Writer:
         self._tidy(lambda: shelf.prune(self._folder, self._keep, number, self._steps))
 
     def _send_copy(self, number: int) -> bool:
-        """Send the checkpoint to the second machine; return whether it is there, if it can be."""
+        """Send the checkpoint to the second machine; return whether it arrived, or never can."""
         if self._second is None:
             return True
         try:
@@ -219,7 +219,7 @@ class Writer:
         return write_tensors(partial / rank_file(self._rank), job.private, self._steps)
 
     def _delivered(self, partial: Path, rank: int, end: float) -> FileRecord:
-        """Wait for the part of ``rank``; remove its note, which is not of the checkpoint."""
+        """Wait for the part of ``rank``; remove its note, which is no part of the checkpoint."""
         note, failure = partial / delivery_note(rank), partial / failure_note(rank)
         while not note.exists():
             if failure.exists():
@@ -250,8 +250,8 @@ class Writer:
     def _mark(self, best: BestRecord) -> None:
         self._best = best
         if self._rank != 0:
-            # For the first worker, which finds it when the checkpoint gets its name. Where there is
-            # no such folder any more, the checkpoint has its name, or came to nothing.
+            # The first worker finds the note when it names the checkpoint. If the folder is gone,
+            # the checkpoint has its name already, or was given up.
             with contextlib.suppress(OSError):
                 note = self._folder / partial_name(best.number) / BEST
                 write_whole(note, msgspec.json.encode(best))
@@ -277,7 +277,7 @@ class Writer:
             self.problem = f"old checkpoints could not be removed: {_why(error)}"
 
     def _give_up(self, number: int) -> None:
-        """Give up a checkpoint: the first worker removes it, another tells it not to wait."""
+        """Give up a checkpoint: the first worker removes it, others tell the first not to wait."""
         with contextlib.suppress(Exception):
             if self._is_far:
                 parcels.send_failure(self._far[0], number)
@@ -298,7 +298,7 @@ def _why(error: Exception) -> str:
 
 
 def mark(tensors: Iterable[Tensor]) -> torch.cuda.Event | None:
-    """Record an event after what this thread has asked of the tensors' GPU, if any."""
+    """Record an event after the work that this thread gave to the tensors' GPU, if any."""
     device = next((t.device for t in tensors if t.is_cuda), None)
     if device is None:
         return None
@@ -317,7 +317,7 @@ class HostCopies:
     def bring(
         self, behind: torch.cuda.Event | None, *states: Mapping[str, Tensor]
     ) -> list[dict[str, Tensor]]:
-        """Return ``states`` in memory of the host, as they were at the event; wait for it."""
+        """Return ``states`` in memory of the host, as they were at the event ``behind``."""
         found = [{name: t if t.is_cuda else t.cpu() for name, t in s.items()} for s in states]
         if behind is None:
             return found

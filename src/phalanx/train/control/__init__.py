@@ -1,1 +1,1 @@
-"""What all workers have to decide alike: rendezvous, commands, shares."""
+"""Decisions that all workers must make alike: rendezvous, commands, shares."""

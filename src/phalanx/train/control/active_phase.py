@@ -1,4 +1,4 @@
-"""A phase of the strategy in use: who steps with whom, and a strategy per optimizer."""
+"""A phase of the strategy in use: which workers step together, and a strategy per optimizer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ActivePhase:
 
     @cached_property
     def every(self) -> int:
-        """Batches that workers train apart between rounds; 0: they do not."""
+        """Batches that each worker trains alone between rounds; 0 if no worker does."""
         return self.strategies[0].every if self.phase.traits.local else 0
 
 
@@ -88,7 +88,7 @@ class PhaseSet:
         ]
 
     def of(self, phase: Phase, speeds: Sequence[float], *, regroup: bool) -> ActivePhase:
-        """Return ``phase``, which is made when it is first needed. Collective then."""
+        """Return the ``ActivePhase`` of ``phase``. Collective at its first use, which makes it."""
         by_speed = tuple(speeds) if phase.options.get("by") == "speed" else ()
         key = (phase.label, by_speed if regroup else ())
         if key not in self._known:

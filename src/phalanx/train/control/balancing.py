@@ -1,4 +1,4 @@
-"""Adapts batch shares to measured speeds, and asks the policies that watch them."""
+"""Adapts batch shares to measured speeds, and asks the policy against stragglers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WINDOW = 20  # steps whose median is a worker's speed
 TICK_SECONDS = 0.02
 """Shorter steps are observed together, because noise in them is no reason to change a share."""
 FREE_SETTLING = 3
-"""Ticks until new shares have an effect, when workers may be some steps apart."""
+"""Ticks until new shares have an effect on free-running workers, which may be steps apart."""
 
 
 class SpeedWatch:
@@ -42,12 +42,12 @@ class SpeedWatch:
         self._spec = ""
         self._since: Any = None
         self.next_tick = -math.inf
-        """The value of the first worker's ``WHOLE`` at which shares are next looked at. It is no
-        clock's time, so all workers agree on it."""
+        """The value of the first worker's ``WHOLE`` at which shares are next looked at. All workers
+        agree on it, as it is not read from a clock."""
         self._steps, self._next_look, self._looked, self._every = 0, LOOK_EVERY, 0.0, 1
 
     def enter(self, phase: Phase, spec: Spec, grouped_by_speed: bool, every: int = 1) -> None:
-        """Begin a phase in which all meet after every so many steps."""
+        """Begin a phase in which all workers meet after ``every`` steps."""
         self._every = max(1, every)
         self._mind_stragglers(phase, spec)
         self._share_anew(phase)
@@ -71,7 +71,7 @@ class SpeedWatch:
             self.policy.away = phase.label != spec.phases[0].label
 
     def _share_anew(self, phase: Phase) -> None:
-        """Decide the shares anew: a straggler that a policy avoids is not also balanced away."""
+        """Decide the shares anew: shares stay equal if a policy deals with stragglers."""
         self.balances = self._wanted and phase.traits.balanced and self.policy is None
         if not self.balances:
             self.shares = [1.0 / self._workers] * self._workers
@@ -107,7 +107,7 @@ class SpeedWatch:
         self._since, self.next_tick = now, float(now[0, WHOLE]) + TICK_SECONDS
 
     def verdict(self, speeds: Iterable[float], now: float) -> Directive | None:
-        """Return what the policies want; to be called once in every step."""
+        """Return the directive that is due, if any; to be called once in every step."""
         self._steps += 1
         if self._steps < self._next_look or now - self._looked < LOOK_SECONDS:
             return None

@@ -1,8 +1,8 @@
 """Keeps the figures, shares and directives on which all workers of a training have to agree.
 
-In lockstep all see the same at each rendezvous and draw the same conclusions. Where workers run
-freely the first one decides for all: it writes shares into the cells, and cuts the counter of
-samples so that all come to the directive that it has posted.
+In lockstep all workers see the same at each rendezvous and decide the same. Where workers run
+freely the first one decides for all: it writes shares into shared cells, and cuts the counter of
+samples so that every worker takes the directive that it has posted.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class Control(DirectiveTaker):
         self.rendezvous.meet(intent)
 
     def announce(self, intent: int, active: ActivePhase, batch_end: int) -> None:
-        """Announce ``intent`` to those who step together. In lockstep their optimizers need equal
-        settings, and their parts are of the batch that ends at ``batch_end`` of the pass."""
+        """Announce ``intent`` to the workers that step together. In lockstep this also compares
+        their optimizers' settings and ``batch_end``, where their batch ends in the pass."""
         if active.lockstep:
-            # Settings are a whole number of 32 bits, to which a fraction of 16 bits can be added.
+            # The settings' digest is a whole number of 32 bits: a fraction of 16 bits fits in.
             batch = batch_end * 40_503 % 65_536 / 65_536
             active.rendezvous.options = self._digest.digest() + batch
         active.rendezvous.announce(intent)
@@ -107,7 +107,7 @@ class Control(DirectiveTaker):
         self._share_out()
 
     def follow(self, active: ActivePhase, spec: Spec) -> None:
-        """Continue the phase under another spec, by which it may be watched differently."""
+        """Continue the phase under another spec, which may ask for another policy."""
         self.watch.follow(active.phase, spec)
         self._share_out()
 
@@ -162,7 +162,7 @@ class Control(DirectiveTaker):
             self._post(self.watch.verdict(figures[:, SPEED], self._arena.pace.now()))
 
     def look(self) -> None:
-        """Look for directives on the first worker, which also looks after those who do not meet."""
+        """Look for commands; the first worker posts them, and decides for free-running workers."""
         if self._first and self._cells.cells[0] > self._taken:
             if not self._lockstep:
                 self._claims.cut()  # cut again, because there was nothing left to cut the last time

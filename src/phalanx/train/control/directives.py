@@ -1,8 +1,8 @@
 """Defines directives, which all workers carry out at the same place in the data.
 
-A directive changes how all workers train (another strategy, a checkpoint), so all have to take it
-at the same place in the data. The first worker posts it; in lockstep the others see its number at
-their next rendezvous, free-running ones find that there are no more samples to claim.
+A directive changes how all workers train (another strategy, a checkpoint). The first worker posts
+it; in lockstep the others see its number at their next rendezvous, free-running ones when no
+samples are left.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Kind(IntEnum):
     SAVE = 0  # write a checkpoint
     SWITCH = 1  # go on under another strategy
     LEAVE = 2  # a worker is transiently slow: train in the second phase of the spec
-    RETURN = 3  # it is as fast as before: train in the first phase again
-    REGROUP = 4  # speeds are known by now: make groups by them
+    RETURN = 3  # the slow worker recovered: train in the first phase again
+    REGROUP = 4  # speeds are known now: form groups by speed
     STOP = 5  # a worker was asked to stop: save, and end together
 
 
@@ -92,7 +92,7 @@ class CommandPoller:
         return self._lifecycle.stopped
 
     def look(self) -> Directive | None:
-        """Return the next directive, in every step; other workers than the first can only stop."""
+        """Return the next directive, if any; on workers other than the first, only to stop."""
         if self._lifecycle.stopped:
             return Directive(Kind.STOP)
         if self._rank:
@@ -138,7 +138,7 @@ def say_refused(error: InputError) -> None:
 
 
 class DirectiveTaker:
-    """Takes directives of a single worker between two batches, as soon as there are any."""
+    """Takes the directives of a single worker, between two batches."""
 
     def __init__(self, source: CommandPoller | None) -> None:
         self.source = source
@@ -152,12 +152,12 @@ class DirectiveTaker:
 
     @property
     def cut(self) -> bool:
-        """In lockstep, end the present segment with the present batch, or with its round."""
+        """Whether, in lockstep, the segment ends with the present batch, or with its round."""
         return self._directive is not None
 
     def after_segment(self, ticket: int, position: int) -> tuple[int, Directive | None]:
-        """Return how far the data have been used, which is to ``position`` in lockstep, and the
-        directive to carry out there, if any."""
+        """Return the position up to which the data have been used (in lockstep ``position``), and
+        the directive to carry out there, if any."""
         directive, self._directive = self._directive, None
         return position, directive
 
@@ -175,7 +175,7 @@ class CommandCells:
         self._text = arena.region("directive.text", TEXT, torch.uint8).numpy()
         stopping = arena.region("directive.stopping", arena.workers, torch.uint8)
         self.stopping = stopping.numpy().data
-        """Whether each worker has to stop, which the first one looks at."""
+        """Whether each worker has to stop; the first worker reads this."""
 
     def post(self, directive: Directive) -> None:
         self._text[:] = list(directive.spec.encode()[:TEXT].ljust(TEXT, b"\0"))

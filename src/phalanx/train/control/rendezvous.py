@@ -1,8 +1,8 @@
 """Lets workers meet: a barrier at which all of them have to intend the same.
 
-Without it a script that takes another path on one worker would make barriers of different kinds
-pair up, and mix gradients with evaluations or wait for ever. What all have to decide alike travels
-the same way: at a rendezvous all members see the same figures and the same newest directive.
+Otherwise, if a script took another path on one worker, barriers of different kinds would pair up,
+and gradients mix with evaluations, or workers wait for ever. A rendezvous also serves common
+decisions: all members see the same figures and the same newest directive.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from phalanx.sync.arena.arena import Arena, SubsetBarrier
 EVALUATE, EPOCH_DONE, SWITCH, FINISH, ROUND, SAVE, CUT = range(-1, -8, -1)
 UNFREEZE, LOAD, GATHER, WRITE, DECIDE, BEGIN_PASS, END_PASS = range(-8, -15, -1)
 READ = -100
-"""From here down: it reads gradients of the optimizer ``READ - intent``."""
+"""From this number down: the worker reads gradients of optimizer ``READ - intent``."""
 CLIP = -5_000
-"""From here down: it clips gradients of the optimizer ``CLIP - intent``."""
+"""From this number down: the worker clips gradients of optimizer ``CLIP - intent``."""
 LEFT = -10_000
-"""From here down: it has left its pass over the data after ``LEFT - intent`` samples."""
+"""From this number down: the worker left its pass over the data after ``LEFT - intent`` samples."""
 AGREED = 1 << 16
-"""From here up: it steps with the optimizer ``intent - AGREED``, whose gradient all have."""
+"""From this number up: a step with the agreed gradient of optimizer ``intent - AGREED``."""
 _WORDS = {
     EVALUATE: "evaluates",
     EPOCH_DONE: "ends its epoch",
@@ -46,8 +46,8 @@ _WORDS = {
 }
 
 SPEED, STEPS, SAMPLES, BUSY, WHOLE = FIGURES = range(5)
-"""Indices of a worker's figures: samples a second of its own work, then sums since it began: steps,
-their samples, the seconds of its own work, and those with the exchange and all waiting."""
+"""Indices of a worker's figures: samples per second of its own work, then sums since it began:
+steps, their samples, seconds of its own work, and seconds including exchanges and all waiting."""
 
 
 Attended = Callable[[Any, int], None]
@@ -56,7 +56,7 @@ next rendezvous but one), and the number of their newest directive."""
 
 
 class Rendezvous:
-    """The meeting of one team in a training; it has new memory each time."""
+    """The meeting point of one team in one training; each training has new memory for it."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class Rendezvous:
         self.directive = 0
         """The number of the newest directive that this worker knows."""
         self.options = 0.0
-        """A digest of the settings of this worker's optimizers (learning rates and others), with
-        the batch that it has a part of as a fraction."""
+        """A digest of the settings of this worker's optimizers (learning rates and others), whose
+        fraction stands for the batch that the worker has a part of."""
 
     def announce(self, intent: int) -> None:
         self._count += 1
@@ -89,7 +89,7 @@ class Rendezvous:
         self._told[self._count % 2, self._arena.rank] = row
 
     def wait(self) -> int:
-        """Wait for all, with what was announced; return what the others intend."""
+        """Wait for all members to announce; return the intent, which must be the same for all."""
         self._barrier(self.someone_left)
         row, lost = self._told[self._count % 2], self._arena.lost
         present = [m for m in self._members if m not in lost] if lost else self._members
@@ -104,9 +104,9 @@ class Rendezvous:
             if all(int(option) == int(options[0]) for option in options):
                 raise InputError(
                     f"worker {present[0]} and worker {other} step with parts of different batches: "
-                    "one of them has passed over a batch",
-                    "Leave out a batch on all workers or on none: a condition on its data or its "
-                    "loss is of each worker's part.",
+                    "one of them has left out a batch",
+                    "Leave out a batch on all workers or on none: a condition on data or loss "
+                    "depends on each worker's part of the batch.",
                 )
             raise InputError(
                 f"the learning rates or other settings of the optimizers differ between worker "
@@ -174,7 +174,7 @@ class OptimizerDigest:
 
 
 def _number(value: object) -> object:
-    """Return a setting as a plain number if it is a tensor on the CPU: no device is waited for."""
+    """Return a number, also of a CPU tensor; ``None`` for the rest, so as to wait for no GPU."""
     if isinstance(value, int | float | tuple):
         return value
     if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1:

@@ -1,4 +1,4 @@
-"""Keeps the best model so far, and decides when to stop. The same for all workers."""
+"""Keeps the best value so far, and decides when to stop, for all workers alike."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Best:
         self.name: str | None = None
         self.patience: int | None = None
         self.before = before
-        """The best before the run was resumed; it counts if the same figure is watched."""
+        """The best of the resumed run; it counts if the same figure is watched."""
         self._engine = engine
         # [whether there is one, its value, its epoch]
         self._cells = engine.region("best", 3, torch.float64).numpy()
 
     def improves(self, value: float, epoch: int) -> bool:
-        """Whether ``value`` is the best so far; if it is, it is kept as such."""
+        """Whether ``value`` is the best so far; if so, it is kept."""
         assert self.name is not None
         if math.isnan(value):
             return False
         with self._engine.lock(Locks.BEST):
-            # Only now, because the script may decide until here what is watched.
+            # Not earlier, because the script may choose the watched figure until now.
             before = self.before
             if before is not None and before.name == self.name and not self._cells[0]:
                 self._cells[:] = (1.0, before.value, before.epoch)
@@ -56,7 +56,7 @@ class Best:
         return BestSoFar(self.name, value, int(epoch))
 
     def is_hopeless(self, epoch: int) -> bool:
-        """Whether ``patience`` epochs have passed without a better one."""
+        """Whether ``patience`` epochs have passed without a better value."""
         if self.patience is None:
             return False
         best = int(self._cells[2]) if self._cells[0] else -1

@@ -1,8 +1,8 @@
-"""Emulates slower workers and wires without root: time passes on purpose.
+"""Emulates slower workers, without root rights, by waiting.
 
 Under real time a worker of speed 0.25 sleeps three times as long as it computed. In scripted time
-(threads) nothing real counts: a step takes as long as its samples say, with a little noise from
-the seed, so that a run repeats exactly.
+(threads) real time does not count: a step's time follows from its number of samples, with a little
+noise from the seed, so that a run repeats exactly.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SCRIPTED_NOISE = 0.1
 
 @dataclass
 class SpeedEmulation:
-    """Slows this worker down to ``speed``, a fraction of its own."""
+    """Slows this worker down to ``speed``, a fraction of its real speed."""
 
     speed: float
     arena: Arena | None
     noise: random.Random
 
     def work(self, samples: int, seconds: float, *, lockstep: bool = True) -> float:
-        """Slow down the computing that took ``seconds``; return how long it is to have taken."""
+        """Slow down the computing that took ``seconds``; return the seconds that count."""
         if self.arena is not None and self.arena.scripted:
             return self._script(samples)
         longer = seconds / self.speed - seconds

@@ -1,4 +1,4 @@
-"""The base of engines, with which a worker trains: its strategies, and what it shares."""
+"""The base of engines: what a worker trains with, and what it shares with other workers."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class Script:
 
 
 class Engine:
-    """Trains a worker alone: the user's optimizer, nothing shared, nobody to wait for.
-    ``SharedEngine`` is its form for several workers; the loop knows only this one. ``leases`` gives
-    out samples, ``exchange`` takes steps, ``directives`` says what to do between two batches,
-    ``optimizers`` watches the script's own, ``model`` reads and restores the model's state."""
+    """Trains a single worker with the user's optimizer; nothing is shared. The loop knows only this
+    class; ``SharedEngine`` is that for several workers. ``leases`` gives out samples, ``exchange``
+    takes steps, ``directives`` says what to do between two batches, ``optimizers`` watches the
+    script's optimizers, ``model`` reads and restores the model's state."""
 
     rank = 0
     workers = 1
     copies, copy = 1, 0
-    """How many workers run the script on the very same batches, and which of them this one is."""
+    """How many workers run the script on the same whole batches, and this worker's index."""
     lockstep = True
     background = True
     """Whether other threads may read ahead for this worker."""
@@ -70,7 +70,7 @@ class Engine:
     goes_ahead = False
     """Whether gradients may be sent before the step; then ``exchange.begin_batch`` is called."""
     leads = True
-    """Whether this worker speaks for those that step together."""
+    """Whether this worker reports for all workers that step together."""
     holds_optimizers = True
     """Whether this worker can give the script's optimizers their state at any time."""
     near_first = True
@@ -106,7 +106,7 @@ class Engine:
         return nullcontext()
 
     def meet(self, intent: int) -> None:
-        """Meet all workers, which have to intend the same."""
+        """Wait for all workers, which must all have this intent."""
 
     def barrier(self) -> None:
         pass
@@ -135,23 +135,23 @@ class Engine:
 
     @property
     def lost(self) -> Collection[int]:
-        """Workers that were lost, and without whom the others go on."""
+        """The lost workers, without which the others go on."""
         return ()
 
     # -- steps -------------------------------------------------------------------------------
 
     def come_to_rest(self) -> None:
-        """Wait until no worker has anything under way, so that all see the same. Collective."""
+        """Apply all updates that are under way, so that all workers see the same. Collective."""
 
     # -- the way through the data ------------------------------------------------------------
 
     def some_of(self, batches: Iterable[T], count: int) -> Iterable[T]:
-        """Return the batches of an evaluation to evaluate: all, except when profiling."""
+        """Return the batches that an evaluation reads: all, except when profiling."""
         return batches
 
     def end_pass(self, *, adopted: bool = False) -> None:
-        """End a pass over the training data, for all workers that step together. ``adopted``: what
-        the script does until ``begin_pass``, it has to do alike on all workers."""
+        """End a pass over the training data, for all workers that step together. ``adopted``: until
+        ``begin_pass``, the script has to do the same on all workers."""
 
     def leave_pass(self, reached: int) -> None:
         """End a pass of an adopted script that has left its loop after ``reached`` samples."""
@@ -160,8 +160,7 @@ class Engine:
         """Wait, in an adopted script, until all workers have come to this pass."""
 
     def enter(self, phase: Phase, spec: Spec, *, regroup: bool = False) -> float | None:
-        """Enter ``phase``; if that is a switch, return when the last worker arrived. By then its
-        last update is applied, and what it evaluated before is done."""
+        """Enter ``phase``; if that is a switch, return the time when the last worker arrived."""
         return None
 
     def capture(self) -> Captured:
@@ -193,7 +192,7 @@ class Engine:
         """End in the middle of the training, all together. Collective."""
 
     def channels_with_first(self) -> dict[int, Channel]:
-        """Channels from the first worker to those that cannot write where it does. Collective."""
+        """Channels from the first worker to those without access to its disk. Collective."""
         return {}
 
     def finish(self, collective: bool) -> None:

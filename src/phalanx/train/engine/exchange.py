@@ -56,9 +56,9 @@ class Exchange:
         self, index: int, scale: float, weight: float, clip: float | None, *,
         agreed: bool = False, clipped: bool = False, judge: bool = False,
     ) -> Timing:  # fmt: skip
-        """Take a step of optimizer ``index``; ``agreed`` if all that take part have the agreed
-        gradient, ``clipped`` if they have their slices of it, ``judge`` if it has to be known at
-        once whether the step was refused."""
+        """Take a step of optimizer ``index``; ``agreed``: all workers that take part have the
+        agreed gradient; ``clipped``: they have their slices of it; ``judge``: the caller must know
+        at once whether the step was refused."""
         alone = self._alone[index] if judge or self._on_gpu is None else self._on_gpu
         return alone.exchange(scale, clip)
 
@@ -102,6 +102,8 @@ class SharedExchange(Exchange):
         self._control, self._phases = control, phases
         self._figures = control.rendezvous.figures
         self._leases, self._buffers, self._written = leases, buffers, written
+        self._exchanged = 0.0
+        """Seconds of exchanges before the present step, which are no computing."""
 
     def received(self, lease: Lease, batch: Any) -> int:
         self._buffers.samples += lease.samples
@@ -115,10 +117,12 @@ class SharedExchange(Exchange):
         return lease.samples
 
     def worked(self, samples: int, seconds: float) -> None:
+        seconds = max(0.0, seconds - self._exchanged)
         if self._emulation is not None:
             lockstep = self._phases.current.lockstep
             seconds = self._emulation.work(samples, seconds, lockstep=lockstep)
         self._control.measured(samples, seconds)
+        self._figures[WHOLE] += self._exchanged
 
     def begin_batch(self, scales: Sequence[float]) -> None:
         for replica, scale in zip(self._phases.replicas, scales, strict=True):
@@ -141,6 +145,8 @@ class SharedExchange(Exchange):
             self._control.announce(index, active, self._leases.batch_end)
             timing = strategy.exchange(weight, clip)
         self._figures[WHOLE] += self._arena.pace.now() - began
+        timing.before, timing.wait = self._exchanged, timing.wait + self._exchanged
+        self._exchanged = 0.0
         self._leases.stepped = self._leases.had
         if not active.lockstep and self._buffers.any:
             self._buffers.publish()
@@ -162,19 +168,23 @@ class SharedExchange(Exchange):
         return timing
 
     def share_gradients(self, index: int, scale: float, weight: float) -> None:
-        active = self._phases.current
+        active, began = self._phases.current, self._clock.now()
         self._phases.replicas[index].scale.value = scale
         self._control.announce(intents.READ - index, active, self._leases.batch_end)
         active.rendezvous.wait()
         active.strategies[index].share_gradients(weight)
+        self._exchanged += self._clock.now() - began
 
     def clip_gradients(self, index: int, scale: float, weight: float, clip: float) -> float | None:
         active = self._phases.current
         if not (active.together and active.strategies[index].steps_agreed):
             return None
+        began = self._clock.now()
         self._phases.replicas[index].scale.value = scale
         self._control.announce(intents.CLIP - index, active, self._leases.batch_end)
-        return active.strategies[index].clip_gradients(weight, clip)
+        norm = active.strategies[index].clip_gradients(weight, clip)
+        self._exchanged += self._clock.now() - began
+        return norm
 
     def end_round(self) -> list[Timing]:
         found = []

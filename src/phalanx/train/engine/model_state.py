@@ -32,7 +32,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Captured:
-    """A state: what all have in common (on the first worker), and what is only this worker's."""
+    """A state: what is common to all workers (on the first one), and this worker's own part."""
 
     shared: State
     private: State
@@ -81,7 +81,7 @@ class ModelState:
         return Captured(shared | named_buffers(self._models, device), {})
 
     def restore(self, shared: State, private: State | None) -> None:
-        """Restore what was captured; ``private`` only if it is this worker's own. Collective."""
+        """Restore what was captured; ``private``: this worker's, or ``None``. Collective."""
         for i, replica in enumerate(self.replicas):
             import_alone(replica, _part_of(shared, f"o{i}."))
         load_buffers(self._models, shared)
@@ -110,7 +110,7 @@ class SharedModelState(ModelState):
             self._arena.barrier()
             self.buffers.load(*found)
             self.buffers.forget_counts()
-            self.buffers.publish()  # so that whatever is read next is what all have now
+            self.buffers.publish()  # so that the next read finds what all have now
             self._arena.barrier()
 
     def take_snapshot(self) -> Snapshot | None:

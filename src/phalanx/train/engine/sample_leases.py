@@ -1,4 +1,4 @@
-"""Decides which samples this worker reads: its part of each batch in lockstep, else its claims."""
+"""Decides which samples this worker reads: parts of batches in lockstep, else what it claims."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EngineListener:
-    """Is told about the workers that train together. This one does nothing with it."""
+    """Receives events of the workers that train together; this base class ignores them."""
 
     def shares_changed(self, change: ShareChange) -> None:
         """Note that new shares of a batch were kept or refused; called on the first worker."""
@@ -33,32 +33,32 @@ class EngineListener:
 
 
 class SampleLeases:
-    """Gives samples to train on to a worker alone."""
+    """Gives a single worker its samples to train on."""
 
     def of(
         self, ticket: int, segment: Segment, batch: int, *, fixed: bool, counted: bool
     ) -> Iterator[Lease]:
         """Yield what this worker reads of ``segment``: its shares, or what it can claim. ``fixed``:
-        always the same columns of each global batch. ``counted``: an equal part of each, also where
-        workers run freely."""
+        always the same columns of each global batch. ``counted``: an equal part of each batch, also
+        where workers run freely."""
         return lockstep(segment, batch, 0, [1.0])
 
     def use_lanes(self, lanes: PassLanes | None) -> None:
-        """Set the lanes of the next pass, whose data come in blocks; ``None`` if they do not."""
+        """Set the lanes of the next pass; ``None`` if its data do not come in blocks."""
 
     def end_lanes(self, ticket: int) -> None:
         """Publish, at the end of a segment, which rows were claimed."""
 
     def complete(self, ticket: int) -> bool:
-        """Return whether a segment is over, after all its leases: no worker has any of it in hand.
-        If not, a worker was lost meanwhile and left samples: ask for leases again."""
+        """Return whether a segment without further leases is over: no worker still holds samples of
+        it. If not, a lost worker left samples: ask for leases again."""
         return True
 
     def let_go(self) -> None:
         """Give up the present segment, which the script has left before its end."""
 
     def waits(self, rank: int) -> bool:
-        """Whether that worker waits at the end of a segment until no other has any of it."""
+        """Whether worker ``rank`` waits at a segment's end until no other holds samples of it."""
         return False
 
 
@@ -136,7 +136,7 @@ class SharedSampleLeases(SampleLeases):
                 yield _emphasised(lease, lease.whole, batch, teams)
 
     def _counted(self, ticket: int, segment: Segment, batch: int) -> Iterator[Lease]:
-        """Yield a part of each batch, so that each worker has as many batches as there are."""
+        """Yield a part of each batch, so that all workers have equally many batches."""
         active, arena, least = self._phases.current, self._arena, self._claims.least
         members = list(active.team.members) if active.grouped else [arena.rank]
         teams = active.team.teams if active.grouped else arena.workers
@@ -150,7 +150,7 @@ class SharedSampleLeases(SampleLeases):
             start = part.batch_end
             self._phases.arrive()
             whole = sum(part.ends[member + 1] - part.ends[member] for member in members)
-            if whole:  # a last batch may be too small for a part for each
+            if whole:  # a last batch may be too small for a part for each worker
                 share, full = part.samples / want, whole / want
                 mine = replace(part, share=share, whole=whole, full=full)
                 yield _emphasised(mine, want, batch, teams)
@@ -188,16 +188,16 @@ class SharedSampleLeases(SampleLeases):
 
 
 def _emphasised(lease: Lease, size: int, batch: int, teams: int) -> Lease:
-    """Weigh a chunk of another ``size`` than an equal share of ``batch`` by its samples. Where
+    """Weigh a chunk by its samples, if its ``size`` is not an equal share of ``batch``. Where
     claimed chunks end depends on speeds, on lost workers, and on where a run was resumed: if the
-    mean of a short one were a whole step, its samples would count several times."""
+    mean of a short one made a whole step, its samples would count several times."""
     if size == round(batch / teams):  # it may not divide evenly
         return lease
     return replace(lease, emphasis=lease.whole * teams / batch)
 
 
 def least_samples(models: Sequence[nn.Module]) -> int:
-    """Return 2 if there is batch normalisation, which needs a variance; else 1."""
+    """Return the least size of a part: 2 with batch normalisation, for its variance; else 1."""
     kind = nn.modules.batchnorm._BatchNorm
     normalise = any(isinstance(module, kind) for model in models for module in model.modules())
     return 2 if normalise else 1

@@ -1,4 +1,4 @@
-"""Follows the script's own optimizers and weights, which may change and whose state may be read."""
+"""Follows the script's own optimizers and weights, which the script may change or read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from phalanx.train.samples.shared_leases import SharedLeases
 _Values = list[Any]
 """A tensor or a list of numbers, per layout."""
 _Seen = tuple[Replica, int, _Values]
-"""How often torch has counted a write to the replica's parameters, and some of their values."""
+"""A replica, torch's count of the writes to its parameters, and some of their values."""
 
 
 class Inside:
-    """Says whether a block of code is being executed: ``with inside:``, also nested. It is cheaper
-    than a generator, and used in every step."""
+    """Is true while a ``with inside:`` block is executed, also a nested one. Used in every step,
+    where a context manager made from a generator would cost more."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -42,10 +42,10 @@ class Inside:
 
 
 class ScriptOptimizers:
-    """The script's optimizers on a worker alone, where they train by themselves."""
+    """The script's optimizers on a worker alone, where they step as usual."""
 
     def outgrown(self) -> bool:
-        """Whether they train parameters that they did not train before."""
+        """Whether the optimizers train parameters that they did not train before."""
         return False
 
     def follow_parameters(self) -> bool:
@@ -134,13 +134,13 @@ class SharedOptimizers(ScriptOptimizers):
 
 
 class WrittenWeights:
-    """What a script itself writes into weights between two steps: clipping, a rollback, a decay.
+    """Follows what a script writes into weights between steps: clipping, a rollback, a decay.
 
-    Alone it is written once. Workers that step together each write it into their own copy, and the
-    first worker's copy becomes the weights of all. Where they share one memory it would be written
-    several times: that is refused. Copies are compared as a whole, since a script whose source
-    writes into weights has them; shared memory by what torch counts, and by one value of each
-    parameter.
+    Workers that step together, each with a copy of the weights, write into their copies; the first
+    worker's copy becomes the weights of all. Into shared memory all of them would write the same
+    change: that is refused. To find changes, copies are compared as a whole, since workers have
+    them if the script's source writes into weights; shared memory by torch's count of writes, and
+    by one value of each parameter.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class WrittenWeights:
                 self.follow(index)
 
     def note(self, index: int) -> None:
-        """Note that the weights of optimizer ``index`` are now as they should be."""
+        """Note the present weights of optimizer ``index``: later changes are the script's."""
         active, replica = self._phases.current, self._phases.replicas[index]
         # Workers that train apart write into weights of their own until they come together.
         watches = active.every == 0 and (active.lockstep or replica.private)

@@ -126,7 +126,7 @@ class SharedEngine(ArenaEngine):
         return self._arena.lost
 
     def _survives(self, lost: LostWorker) -> bool:
-        """Whether this worker goes on: not in lockstep, nor if it shared the other's memory."""
+        """Go on without a lost worker, or return ``False``: in lockstep, teams, shared memory."""
         hosts, active = self._arena.hosts, self._phases.current
         beside = not self._arena.scripted if hosts is None else lost.rank in hosts.here
         if active.lockstep or active.grouped or beside:

@@ -1,4 +1,4 @@
-"""Simulates a worker of a cluster that is not there: its work takes as long as its curve says.
+"""Simulates a worker of a cluster that is not at hand: the time of its work is computed.
 
 All workers live in one process, and have to fit into its memory.
 """
@@ -24,10 +24,10 @@ STORED = ("async", "bsp", "ssp", "dssp")
 """Strategies whose updates all go through the servers, shard by shard."""
 
 MOST_SHARDS = 8
-"""Most shards, each of which is visited in every update; with more servers, several share one."""
+"""The most shards: each update visits all of them. With more servers, several share a shard."""
 
 COPIES = 5
-"""Most copies of the parameters that a worker needs: its own, its gradient, what it shows or
+"""The most copies of the parameters that a worker needs: weights, gradient, what it shows or
 pushes, the sum, and what it pulls. Activations exist once: only one worker computes at a time."""
 
 
@@ -50,11 +50,11 @@ class VirtualWork(SpeedEmulation):
             self._time.hub.lose(self._time.rank, how)
             raise MachineError(
                 how,
-                "Under async, ssp and dssp the others go on without any but worker 0; a real run "
-                "of another strategy goes on from its last checkpoint.",
+                "Under async, ssp and dssp the others go on, unless worker 0 is lost; a real run "
+                "of another strategy continues from its last checkpoint.",
             )
         taken = self._me.fixed + self._me.each * samples
-        if self._spread:  # with a mean of 1
+        if self._spread:  # a factor with a mean of 1
             taken *= self.noise.lognormvariate(-(self._spread**2) / 2, self._spread)
         taken /= self.speed
         (self._time.charge if lockstep else self._time.sleep)(taken + self._extra)
@@ -64,8 +64,8 @@ class VirtualWork(SpeedEmulation):
 def toll_of(
     cluster: VirtualCluster, arena: ThreadArena, phases: Sequence[Phase]
 ) -> tuple[SimulatedNetwork, int | None]:
-    """Return what exchanges take, and the number of shards: one for each server if all strategies
-    use servers, because each update is one visit to each shard."""
+    """Return the network that times exchanges, and the number of shards: one for each server if all
+    strategies use servers, because each update is one visit to each shard."""
     stored = all(phase.name in STORED for phase in phases)
     shards = min(len(cluster.servers), MOST_SHARDS) if stored else None
     return SimulatedNetwork(arena, cluster, shards or arena.workers), shards

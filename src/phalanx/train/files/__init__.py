@@ -1,1 +1,1 @@
-"""The files that an unchanged script writes: whose they are, and where they are kept."""
+"""The files that an unchanged script writes: the first worker's are real, others are kept apart."""

@@ -1,7 +1,7 @@
 """Finds out who calls: the script, a library, or Phalanx.
 
-The newest frame decides that does not merely work for its caller: the standard library, and
-libraries that write where they are asked to, count as the code that called them.
+The newest frame decides, but the standard library, and libraries that write where they are asked
+to, count as the code that called them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def caller_of(frame: FrameType) -> Caller:
 
 @functools.cache
 def kind_of(file: str) -> Caller | None:
-    """Return who owns the code of a file; ``None`` if it merely works for its caller."""
+    """Return who owns the code of a file; ``None`` if it counts as its caller's."""
     if file.startswith(OURS):
         return "ours"
     if file.startswith("<"):  # importing does nothing to the script's files

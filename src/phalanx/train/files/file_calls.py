@@ -106,7 +106,7 @@ def reads(position: int, name: str, looks: bool = False) -> Act:
         found = call.files.read(given)
         if found is not given:
             return call.with_argument(position, name, found)
-        seen = call.as_it_is()  # before the next line: the first worker may be making it just now
+        seen = call.as_it_is()  # first, as the first worker may make the file meanwhile
         nowhere = call.files.made_by_first(given) if looks else None
         return seen if nowhere is None else call.with_argument(position, name, nowhere)
 
@@ -213,7 +213,7 @@ def _links(call: Private) -> Any:
 
 
 def _leaves_alone(call: Private) -> Any:
-    """Make a temporary file as it is: no other worker uses its name."""
+    """Make a temporary file where the script wants it: no other worker uses its name."""
     folder = call.kwargs.get("dir")
     kwargs = call.kwargs if folder is None else {**call.kwargs, "dir": call.files.read(folder)}
     made = call.plain(*call.args, **kwargs)

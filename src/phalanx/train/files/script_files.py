@@ -1,7 +1,7 @@
 """Knows which files are the script's, and which of them the first worker has made in this run.
 
-To another worker on the same machine those are not there: it may execute the same lines a little
-later, and a script that finds its output may refuse to begin, or take it up.
+Those files are hidden from other workers on the same machine: they may execute the same lines a
+little later, and might stop at the script's output, or continue from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ScriptFiles:
         self._own.add(os.path.abspath(path))  # noqa: PTH100
 
     def name_of(self, path: Any) -> str | None:
-        """Return the absolute name of a path; ``None`` if it is no file, or this worker's own."""
+        """Return a path's absolute name; ``None`` for no file, or a temporary one."""
         if not isinstance(path, str | PurePath) or not str(path):
             return None
         name = os.path.abspath(path)  # noqa: PTH100
@@ -42,7 +42,7 @@ class ScriptFiles:
         return name
 
     def belongs(self, name: str) -> bool:
-        """Whether the file is in a folder that the script has made, whatever writes it."""
+        """Whether the file is in a folder that the script has made, whatever code writes it."""
         return is_below(name, self.folders)
 
 
@@ -65,8 +65,8 @@ class FirstFiles(ScriptFiles):
 
 
 class MadeFiles:
-    """What the first worker has made so far, as another worker on its machine reads it, and what it
-    has ``removed`` that it had not made."""
+    """The files that the first worker has made so far, and the other files that it has ``removed``,
+    as another worker on its machine reads them from its list."""
 
     def __init__(self, paths: RunPaths) -> None:
         self._list, self._read = str(paths.made_files), 0
@@ -106,7 +106,7 @@ class PrivateFiles(ScriptFiles):
     def __init__(self, root: str, paths: RunPaths, one_machine: bool) -> None:
         super().__init__()
         self._one_machine = one_machine
-        """Whether the first worker is on this machine, and says what it makes and removes."""
+        """Whether the first worker is on this machine, and announces what it makes and removes."""
         self.root = os.path.realpath(root)
         self.noted = False
         """Whether the user was told that this worker has a folder of its own."""
@@ -114,7 +114,7 @@ class PrivateFiles(ScriptFiles):
         """Whether the script is in its private folder, where names are relative to it."""
         self._made = MadeFiles(paths)
         self._gone: set[str] = set()
-        """Real files that the script has removed, as far as it knows."""
+        """Real files that this worker's script has removed, although only from its own view."""
 
     # -- names -------------------------------------------------------------------------------
 
@@ -139,11 +139,11 @@ class PrivateFiles(ScriptFiles):
 
     def nowhere(self, path: Any) -> Any:
         """Return where ``path`` would be in this worker's folder, if the script has no such file to
-        change; ``None`` if it has, or would have without the first worker."""
+        change; ``None`` if it has one, or would have one without the first worker."""
         name = self.name_of(path)
         if name is None or self.has(name):
             return None
-        real = exists(name)  # first, because it may be removed, and announced, just now
+        real = exists(name)  # first, as the file may be announced and removed meanwhile
         theirs = not self._one_machine or is_below(name, self._made.names() | self._made.removed)
         known = (real or theirs) and not is_below(name, self._gone)
         return None if known else _like(path, self.copy_of(name))
@@ -169,8 +169,8 @@ class PrivateFiles(ScriptFiles):
     # -- reading -----------------------------------------------------------------------------
 
     def read(self, path: Any) -> Any:
-        """Return what to read in place of ``path``: our own copy, or the real one. That includes
-        what the first worker has made: losses may differ, and so may what is worth saving."""
+        """Return what to read in place of ``path``: this worker's copy, or the real file, even one
+        that the first worker has made: by its own loss, this worker may not have saved."""
         name = self.name_of(path)
         if name is None:
             return path
@@ -188,7 +188,7 @@ class PrivateFiles(ScriptFiles):
     # -- changing ----------------------------------------------------------------------------
 
     def written(self, path: Any, keep: bool = False) -> Any:
-        """Return what to write in place of ``path``; with ``keep`` it begins as a copy of it."""
+        """Return what to write in place of ``path``; with ``keep``, a copy is made first."""
         name = self.name_of(path)
         if name is None:
             return path
@@ -214,7 +214,7 @@ def _mode(path: Any, follow: bool = True) -> int | None:
 
 
 def exists(name: str) -> bool:
-    """Whether the file really exists, whatever the script is told."""
+    """Whether the file really exists, whatever the script sees."""
     return _mode(name, follow=False) is not None
 
 

@@ -1,11 +1,11 @@
 """Keeps the files of every worker but the first apart from the real ones.
 
-Each worker executes the whole script, which also saves, logs and makes folders. Those of the first
-worker are real. What another one writes goes to a folder of its own, which is removed at the end;
-what it reads comes from there if it has written it. This is done in Python's own functions: files
-of other processes that the script starts, and those that a library opens in native code (other
-than the ones listed here), are written as ever. So are a library's own files, as downloads and
-caches, unless they belong into a folder that the script has made.
+Each worker executes the whole script, which also saves, logs and makes folders. The first worker's
+files are the real ones. Another worker writes into a private folder, which is removed at the end,
+and reads from there what it has written. This is done in Python's own functions: files of processes
+that the script starts, and files that a library opens in native code (but for those listed here),
+are written as usual. So are a library's own files (downloads, caches) outside of folders that the
+script has made.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def keep_all_apart() -> None:
 
 
 def files_of_child() -> str | None:
-    """Make a folder in which a child of this worker gets copies of its files, and writes."""
+    """Make a folder where a child of this worker gets copies of the worker's files, and writes."""
     files = _process[0] if _process else None
     return tempfile.mkdtemp(prefix=f"{files.root}-") if isinstance(files, PrivateFiles) else None
 
@@ -129,7 +129,7 @@ def _private(paths: RunPaths) -> PrivateFiles:
 
 
 def stop_keeping() -> None:
-    """Stop: the script knows that it is one of several workers, and decides by itself."""
+    """Write real files from now on: the script knows that it is one of several workers."""
     _here.files = None
     _process.clear()
 
@@ -154,7 +154,7 @@ def _put_hooks(module: Any) -> None:
 
 
 def _hook(plain: Any, act: Act) -> Any:
-    if plain in _hooks:  # under another name, so that it stays one function, as pickle demands
+    if plain in _hooks:  # another name of the same function: pickle needs one hook for both
         return _hooks[plain]
 
     @functools.wraps(plain)
@@ -169,7 +169,7 @@ def _hook(plain: Any, act: Act) -> Any:
         return plain(*args, **kwargs)
 
     for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-        if plain in able:  # shutil asks for this
+        if plain in able:  # shutil looks functions up in these sets
             able.add(hook)
     _hooks[plain] = hook
     return hook

@@ -14,8 +14,7 @@ from phalanx.core.errors import InputError
 
 _INSIDE = {"on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end"}
 _WRITE_LOGS = {"LearningRateScheduler", "ReduceLROnPlateau"}
-SAVE = {"ModelCheckpoint", "SwapEMAWeights"}
-"""Callbacks of Keras that may use the optimizer after an epoch."""
+_SAVE = {"ModelCheckpoint", "SwapEMAWeights"}
 
 
 def callbacks_of(
@@ -60,6 +59,11 @@ def sees_batches(callback: Any) -> bool:
 def is_own(callback: Any) -> bool:
     """Whether a callback runs code of the script, in a method or a function."""
     return bool(_own_methods(callback))
+
+
+def may_save(callback: Any) -> bool:
+    """Whether a callback may use the optimizer after an epoch."""
+    return is_own(callback) or any(k.__name__ in _SAVE for k in type(callback).__mro__)
 
 
 def acts_inside(callback: Any) -> bool:

@@ -19,11 +19,11 @@ from phalanx.core.errors import InputError
 from phalanx.train.keras import setup
 from phalanx.train.keras.arrays import FitArguments
 from phalanx.train.keras.callbacks import (
-    SAVE,
     acts_inside,
     callbacks_of,
     given_callbacks,
     is_own,
+    may_save,
     sees_batches,
 )
 from phalanx.train.keras.epoch_sync import EpochSync, KeptRate
@@ -81,8 +81,7 @@ class SharedFit:
             self._parts.figures.say_once(words)
         # Callbacks of the script may save, and change weights before an epoch.
         self._own_callbacks = any(map(is_own, given))
-        saves = self._own_callbacks or any(type(each).__name__ in SAVE for each in given)
-        self._saves = self._rule if saves else None
+        self._saves = self._rule if any(map(may_save, given)) else None
         self._counted = -1
         """The number of steps that the optimizer has now."""
         self._logs: dict[str, Any] = {}

@@ -27,6 +27,8 @@ _TOLERANCE, _HALF_TOLERANCE = 2e-5, 1e-2
 loss of an untrained model is much the same everywhere."""
 
 
+_OUTPUT_TOLERANCE, _HALF_OUTPUT_TOLERANCE = 1e-4, 3e-2
+"""Shares of the largest output: products of other shapes are rounded otherwise."""
 _TAKEN = "the loss is assumed to be a mean over the samples of a batch"
 
 
@@ -171,10 +173,6 @@ def _random_kept(model: Any) -> Iterator[None]:
         torch.set_rng_state(states[2])
 
 
-_TOLERANCE, _HALF_TOLERANCE = 1e-4, 3e-2
-"""Shares of the largest output: products of other shapes are rounded otherwise."""
-
-
 def check_model(model: Any) -> None:
     """Refuse a model that keeps state for each sample from batch to batch."""
     for layer in model._flatten_layers():
@@ -224,5 +222,7 @@ def check_samples_apart(model: Any, x: Any, outputs: Sequence[Any]) -> None:
 
 def _differ(model: Any, one: Any, other: Any) -> bool:
     exact = model.dtype_policy.compute_dtype in ("float32", "float64")
-    room = (_TOLERANCE if exact else _HALF_TOLERANCE) * float(np.abs(one).max(initial=0.0))
+    room = (_OUTPUT_TOLERANCE if exact else _HALF_OUTPUT_TOLERANCE) * float(
+        np.abs(one).max(initial=0.0)
+    )
     return bool(np.abs(one - other).max(initial=0.0) > room)

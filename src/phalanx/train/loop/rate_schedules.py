@@ -1,8 +1,8 @@
 """Lets learning-rate schedules that a script advances after each batch count the global progress.
 
-Alone a script calls ``scheduler.step()`` as often as there are batches. A free-running worker has
-more or fewer of its own: a schedule made for the number of batches would overrun, and the
-workers' rates would drift apart. In lockstep every worker has every batch.
+In one process a script calls ``scheduler.step()`` once per batch. A free-running worker has more or
+fewer batches of its own: a schedule made for the number of batches would overrun, and the workers'
+rates would drift apart. In lockstep every worker has every batch.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ class RateSchedules:
     def __init__(self, engine: Engine, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._engine, self._optimizers = engine, list(optimizers)
         self._counts: dict[LRScheduler, list[int]] = {}
-        """How often the script advanced each scheduler inside a pass, and how often that was
-        done."""
+        """How often the script asked each scheduler to advance in a pass, and how often it did."""
         self.batches = self._before = 0
-        """This worker's own batches, and everybody's in the passes before."""
+        """The number of this worker's own batches, and of global batches in earlier passes."""
         self._pass: Pass | None = None
         self._start = self.reached = 0
         """Where the pass began, and where the current batch ends."""
@@ -46,7 +45,7 @@ class RateSchedules:
             _RUNS[optimizer] = self
 
     def hold(self) -> None:
-        """Hold schedules still, as a profile repeats a pass, and one of them might end."""
+        """Hold schedules still: a profile repeats a pass, and a schedule might reach its end."""
         self._held = True
         self.watch()
 
@@ -58,7 +57,7 @@ class RateSchedules:
         self._end_at(self.reached)
 
     def end_pass(self) -> None:
-        """Bring every worker's schedules to where the pass has brought them."""
+        """Advance every worker's schedules to the end of the pass."""
         if self._pass is not None:
             self._end_at(self._pass.samples)
 
@@ -85,7 +84,7 @@ class RateSchedules:
         self._advance(scheduler, self._before + given)
 
     def _advance(self, scheduler: LRScheduler, batches: int) -> None:
-        """Advance a scheduler by everybody's batches instead of this worker's own."""
+        """Advance a scheduler by the global ``batches`` instead of this worker's own."""
         counts, self._advancing = self._counts[scheduler], True
         goal = counts[0] * batches // max(1, self.batches)
         try:

@@ -1,7 +1,7 @@
-"""Checks that all workers have the same data: each shows what it has when it first uses a set.
+"""Checks that all workers have the same data: each shows a fingerprint of a set at its first use.
 
-No worker waits: each compares with those that came to this place before it, so the
-last one has seen all. A set is identified by its place in the script.
+No worker waits: each compares with the workers before it, so the last one compares with all. A set
+is identified by its place in the script.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class CheckedReaders:
         self._table = table.view(engine.workers, SETS, width).numpy()
         self._uses: Counter[str] = Counter()
         self._known: dict[tuple[int, int], tuple[Any, Any, Reader | None]] = {}
-        """What is known of each data set, for as long as the script has it."""
+        """The data (or a weak reference), augmentation and kept reader of each set in use."""
         self.checks = True
         """Whether sets are checked: until the workers share nothing any more."""
 
     def of(
         self, data: Any, augment: Any = None, *, trains: bool = False, moves: bool = False
     ) -> Reader:
-        """Return a reader; ``moves``: batches go to this worker's device, and the data may."""
+        """Return a reader; ``moves``: batches, and perhaps all data, go to this worker's device."""
         key = (id(data), id(augment))
         if key not in self._known:
             reader = as_reader(data, seed=self._seed, augment=augment)
@@ -92,7 +92,7 @@ def _place_in_script() -> str:
 
 
 def _compare(mine: Print, other: Print) -> str:
-    """Say in words what differs; empty if nothing does."""
+    """Describe the difference in words; empty if there is none."""
     if mine[1] != other[1]:
         return f"{int(mine[1])} samples against {int(other[1])}"
     shape = PLACES, PARTS, 2

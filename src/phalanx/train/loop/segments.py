@@ -56,7 +56,7 @@ class WorkerParts:
     seeds: CommonSeed
     precision: str
     rounding: ExitStack
-    """Puts TF32 back as the script had it, when it is closed at the end."""
+    """Restores the script's TF32 settings when it is closed at the end."""
     readers: CheckedReaders
 
 
@@ -65,7 +65,7 @@ class Segments:
         self._parts, self._engine = parts, parts.trained.engine
         self._schedule, self._steps = parts.schedule, parts.steps
         self.reached = 0
-        """The end of the present segment, if it is cut."""
+        """The end of the present segment, also if it is cut."""
         self.end_switch: Callable[[float], None] | None = None
         """Ends a switch when the first new step begins."""
 
@@ -103,7 +103,7 @@ class Segments:
         engine.rest()
 
     def _loaded(self, current: Pass, found: Iterator[Lease]) -> Source:
-        # Claim few ahead, as others wait for them; in scripted time there are no threads for it.
+        # Claim few ahead, as other workers wait for them; in scripted time nothing reads ahead.
         ahead = (2 if self._engine.lockstep else 1) if self._engine.background else 0
         device = torch.device("cpu") if current.adopted else self._parts.environment.device
         channels_last = self._parts.precision in AUTOCASTS
@@ -130,7 +130,7 @@ class Segments:
                 self._schedule.detour = kind is Kind.LEAVE
 
     def _enter(self, segment: Segment, current: Pass, *, regroup: bool = False) -> None:
-        """Enter the phase of ``segment``. Collective if it is another one."""
+        """Enter the phase of ``segment``. Collective if the phase changes."""
         schedule, engine, before = self._schedule, self._engine, self._engine.phase
         schedule.phase = segment.phase
         phase = schedule.spec.phases[segment.phase]
@@ -150,7 +150,7 @@ class Segments:
         self._parts.lifecycle.obey()
         checkpointer.save(current)
         try:
-            self._engine.barrier()  # once all have begun to write, it may be waited for
+            self._engine.barrier()  # a worker may wait once all have begun to write
             checkpointer.finish()
             self._engine.leave()
         except PeerLost:  # from a worker that could not wait

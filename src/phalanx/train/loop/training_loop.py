@@ -92,7 +92,7 @@ class TrainingLoop:
     # -- passes ------------------------------------------------------------------------------
 
     def adopt(self, epochs: int | None) -> None:
-        """Adopt the script's own loop, of so many epochs if that is known; each pass is one."""
+        """Adopt the script's own loop, of ``epochs`` passes if that is known; each is an epoch."""
         self._schedule.epochs = self._figures.epochs = epochs
         self._steps.keeps_gradients = True
 
@@ -100,7 +100,7 @@ class TrainingLoop:
         self, reader: Reader, order: Tensor, batch: int, *, counted: bool = False
     ) -> Iterator[Any]:
         """Yield this worker's batches of one epoch of an adopted script, in the script's own order.
-        ``counted``: the script takes as many as its loader has."""
+        ``counted``: all workers need equally many."""
         epoch, skipped = self._passes, self._passes < self._schedule.start.pass_number
         if not skipped:
             self.epoch = epoch
@@ -124,7 +124,7 @@ class TrainingLoop:
 
     @property
     def is_before_checkpoint(self) -> bool:
-        """Whether a resumed script of which only the loop is known has not trained yet."""
+        """Whether a resumed adopted script is still in the epochs before its checkpoint."""
         return self._passes < self._schedule.start.pass_number
 
     def resumes_inside(self) -> bool:
@@ -133,12 +133,12 @@ class TrainingLoop:
         return self._passes == start.pass_number and start.position > 0
 
     def _restore_again(self) -> None:
-        """Restore weights into which the script may have written in epochs it passed over."""
+        """Restore weights into which the script may have written in skipped epochs."""
         resumed = self._parts.resumed
         if resumed is not None:
             with self._steps.ours:
                 resumed.restore(self._parts.trained)
-            # Alone, the next order is drawn from the same numbers as all else that is random.
+            # A single worker draws the next order from the same generator as all other numbers.
             if self._engine.workers == 1 and self._schedule.start.position == 0:
                 resumed.restore_random()
 
@@ -163,7 +163,7 @@ class TrainingLoop:
         current = replace(self._new_pass(reader, batch, fixed, order), counted=counted)
         self.current = current
         self._engine.begin_pass(adopted=current.adopted and not behind)
-        if self._engine.optimizers.outgrown():  # all workers come by here, even without a batch
+        if self._engine.optimizers.outgrown():  # all workers get here, even without a batch
             self._steps.follow_parameters()
         trained = False
         rates.begin_pass(current, self._schedule.begin_at(current))
@@ -244,7 +244,7 @@ class TrainingLoop:
             yield batch
             if self._passes != current.number + 1:
                 raise InputError(
-                    "run.batches was called again before its last pass was over",
+                    "run.batches was called again before its previous pass was over",
                     "Make one pass after the other; for two sets in one step, give one Dataset "
                     "that has both.",
                 )
@@ -293,12 +293,12 @@ class TrainingLoop:
             parts.seeds.common()
 
     def _at_exit(self) -> None:
-        """Finish a training whose script left its loop early, and then ended well."""
+        """Finish a training whose script left its loop early, and ended without an error."""
         if not self._lifecycle.over and not self._lifecycle.broken():
             try:
                 self.finish(collective=False)
             except PeerLost:
-                pass  # those it would inform may be gone already
+                pass  # other workers may be gone already
             except Exception as error:
                 self._lifecycle.fail(str(error))
                 if not isinstance(error, PhalanxError | OSError):

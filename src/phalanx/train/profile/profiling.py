@@ -43,7 +43,7 @@ EVALUATION_SHARE = 0.2
 """The part of the seconds for an evaluation, of which the first batches are measured."""
 _LEAST_BATCHES = 2
 PATIENCE = 12
-"""How many times the seconds the first step may take."""
+"""The first step may take this many times the seconds of a profile."""
 
 
 class Profiling(Stopwatch):
@@ -62,7 +62,7 @@ class Profiling(Stopwatch):
         self._first_step: float | None = None
         self._pass_ended: float | None = None
         self._evaluation = self._not_evaluated = 0.0
-        """Seconds of an evaluation, and of those of its batches that were left out."""
+        """Seconds of an evaluation, and the estimated seconds of batches that it left out."""
         self._of_pass = self._given = self._whole = 0
         """Samples of the script's pass, of those given, and of a whole batch."""
         self._ended = False
@@ -100,7 +100,7 @@ class Profiling(Stopwatch):
             with suppress(AttributeError):  # the C library may have no malloc_trim
                 ctypes.CDLL(None).malloc_trim(0)
         if trial.over:
-            self._given = 0  # the pass ends here, so an error from now on is not of it
+            self._given = 0  # the pass ends here: no later error comes from its repetition
             left = self._first_step + self._seconds - now
             self._set_alarm(max(left, 1.5 * EVALUATION_SHARE * self._seconds))
         now = super().asked()
@@ -121,8 +121,8 @@ class Profiling(Stopwatch):
         super().stepped(ready, timing, scale)
 
     def _put_weights_back(self) -> None:
-        """Restore the weights: at a rate for whole batches, small ones may make them grow without
-        bounds, and processors compute with such numbers at another speed."""
+        """Restore the weights: small batches, at a learning rate for whole ones, may make them grow
+        without bounds, and processors compute with such numbers at another speed."""
         with torch.no_grad():
             if not self._saved:
                 self._saved = [(t, t.detach().cpu().clone()) for t in self._tensors()]
@@ -183,8 +183,8 @@ class Profiling(Stopwatch):
         self._parts.lifecycle.end("done")
 
     def _forgive(self, error: BaseException) -> str:
-        """Ignore an error of a script that got more batches than its pass has, or that was ended:
-        the figures measured until then hold."""
+        """Ignore an error of a script that got more batches than its pass has, or that a profile
+        has ended: the figures measured until then hold."""
         repeats = self._given > self._of_pass
         if not self.trial.found or not (self._ended or repeats):
             return ""
@@ -228,7 +228,7 @@ class Profiling(Stopwatch):
         return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - spare)
 
     def _set_alarm(self, seconds: float) -> None:
-        """Set an alarm: the script may do other things than passes and steps for long."""
+        """Set an alarm: the script may do something other than passes and steps for long."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGALRM, self._on_alarm)
             signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -238,7 +238,7 @@ class Profiling(Stopwatch):
             self.trial.over = True
             self.leave_pause()
         self._late += 1
-        if self._late < PATIENCE:  # on a slow machine, or under a quota, one step will do
+        if self._late < PATIENCE:  # on a slow machine, or under a quota, one step is enough
             return self._set_alarm(self._seconds)
         cause = f"no step of an optimizer ended within {PATIENCE * self._seconds:g} seconds"
         raise InputError(cause, "Use a smaller batch, or leave the machine out with --machines.")
@@ -255,8 +255,7 @@ class _ProfilingLeases(SampleLeases):
         return self._some(segment, fixed)
 
     def _some(self, segment: Segment, fixed: bool) -> Iterator[Lease]:
-        """Yield leases as long as the script takes steps. If samples continue each other, a pass
-        has only one size."""
+        """Yield leases as long as the script takes steps. With ``fixed``, a pass has one size."""
         position, first, updates = segment.start, self._trial.wanted, self._trial.updates
         while not self._trial.over and not (fixed and self._trial.wanted != first):
             size = min(self._trial.wanted, segment.end - segment.start)
@@ -311,7 +310,7 @@ PIECES = 16
 
 
 class Readiness:
-    """Finds when each gradient of a step is ready; the step is not timed as well."""
+    """Finds when each gradient is ready, in steps that are not timed themselves."""
 
     def __init__(self, parameters: Sequence[Tensor], now: Callable[[], float]) -> None:
         self._parameters, self._now = parameters, now

@@ -24,7 +24,7 @@ STEPS_SHARE = 0.7
 _ROUNDS = 4
 _LEAST_STEPS = 2
 _FAST = 0.05
-"""Seconds of a step that is short enough to spare a few more for warming up."""
+"""Shorter steps, in seconds, leave time for a few more of them as warm-up."""
 
 
 class Trial:
@@ -109,7 +109,7 @@ class Trial:
 
     @property
     def found(self) -> Sequence[Block]:
-        """Return what was measured; if that is nothing, the last step of the warm-up."""
+        """Return the measured blocks; if there are none, the last step of the warm-up."""
         return self.blocks or ([[self._warm_up]] if self._warm_up else [])
 
     @property
@@ -172,7 +172,7 @@ def fit_line(points: Mapping[int, float]) -> tuple[float, float]:
 
 
 def _by_size(blocks: Sequence[Block], field: str) -> dict[int, list[float]]:
-    """Return the blocks' means: some of what a script does comes every tenth step only."""
+    """Return each block's mean, by size: a script may do some of its work every tenth step only."""
     found: dict[int, list[float]] = {}
     for block in blocks:
         mean = statistics.fmean(map(attrgetter(field), block))
@@ -192,7 +192,7 @@ def _variation(blocks: Sequence[Block]) -> float:
 def _error(
     computing: Mapping[int, Sequence[float]], points: Mapping[int, float], fixed: float, each: float
 ) -> float:
-    """Return the error, from the spread of each size's blocks and their distance to a line."""
+    """Return the relative error, from each size's spread of blocks and distance to the line."""
     spreads = [
         2.0 * statistics.stdev(means) / math.sqrt(len(means)) / points[samples]
         for samples, means in computing.items()

@@ -1,1 +1,1 @@
-"""Whether several workers train what one process does: tried beside the training, in a child."""
+"""The proof that several workers train as one process does, in a forked child of a worker."""

@@ -25,17 +25,18 @@ from phalanx.train.proof.child import connections
 from phalanx.train.proof.proof import FAILED, SECONDS, Proof, Verdict
 
 MOST = 50_000_000
-"""Most parameters, of which the child has copies of its own."""
+"""The most parameters for a check: the child needs a copy of them."""
 _SHARE = 0.02
-"""The part of a training's time for checks, once they have taken more than ``SECONDS``."""
+"""The share of a training's time for checks, or ``SECONDS`` if that is longer."""
 _LOCKSTEP = ("allreduce", "bsp")
 _WHOLE = (
     "; something in the script is random on each worker, or depends on the time. With --workers 1 "
-    "it trains as alone"
+    "it trains as one process does"
 )
 _PARTS = (
-    "Each worker sees its part of a batch, and something means more than a part to the script: run "
-    "it with --view whole, or declare its loss, --loss mean or sum. --check off trains it as it is."
+    "Each worker sees its part of a batch, and the script computes something over whole batches: "
+    "run it with --view whole, or declare its loss, --loss mean or sum. --check off trains it "
+    "as it is."
 )
 
 
@@ -54,7 +55,7 @@ def _is_trial(chosen: RunSettings) -> bool:
 
 
 class Forked(Protocol):
-    """A training, some of whose steps a child takes alone."""
+    """A training, some of whose steps a forked child also takes alone."""
 
     @property
     def can_fork(self) -> bool: ...
@@ -77,20 +78,20 @@ class Checks:
         self._proof: Proof | None = None
         self._spent, self._noise, self._said = 0.0, False, False
         self._given: torch.Tensor | None = None
-        """The state of torch's random numbers when the child was given its own batch."""
+        """The state of torch's generator when the child was last given a batch."""
         self._due_at = self._steps = self._heard = 0
         self.due = 0
-        """Steps that a child is to take alone, as soon as the script has a batch to begin with."""
+        """The steps of a check that begins at the script's next batch; 0: no check is due."""
 
     def before_joining(self) -> bool:
-        """Whether this worker can have children: no GPU survives a fork, and a child would listen
-        on the script's connections. To be called before workers connect."""
+        """Whether this worker can be forked: no GPU survives that, and a child would share the
+        connections that the script has made. To be called before workers connect."""
         if self._forkable is None:
             self._forkable = not torch.cuda.is_initialized() and connections() <= self._connected
         return self._forkable
 
     def begin(self, parts: WorkerParts, training: Forked) -> bool:
-        """Begin a training; return whether it is checked. Collective where all train as one."""
+        """Begin a training; return whether it is checked. Collective if so."""
         engine, chosen, optimizers = parts.trained.engine, self._chosen, parts.trained.optimizers
         self._parts = self._proof = None
         one = engine.copies > 1 or (engine.workers > 1 and chosen.loss != "mean")
@@ -124,7 +125,7 @@ class Checks:
         if not self.due or self.is_child or parts is None or parts.trained.weight.pending:
             return False
         length, self.due = self.due, 0
-        if self._steps != self._due_at:  # that step was not the last one of its batch
+        if self._steps != self._due_at:  # another step of the same batch came after it
             return False
         if not self._can_fork or not self._has_time() or not self._is_forkable(parts):
             return False
@@ -143,7 +144,7 @@ class Checks:
         return False
 
     def _has_time(self) -> bool:
-        """Wait for the check before, as long as there is time; return whether there is."""
+        """Wait for the previous check while there is time; return whether time is left."""
         now, proof = time.monotonic(), self._proof
         most = max(SECONDS, _SHARE * (now - self._began))
         if proof is not None:
@@ -156,7 +157,7 @@ class Checks:
         return self._spent < most
 
     def _is_forkable(self, parts: WorkerParts) -> bool:
-        """Whether a child is possible: processes that read for this worker would read for it."""
+        """Whether a child can be forked now: it cannot use processes that read for this worker."""
         engine = parts.trained.engine
         reads = engine.copies > 1 and bool(multiprocessing.active_children())
         return not reads and (not self._steps or engine.holds_optimizers)
@@ -169,7 +170,7 @@ class Checks:
             self._tell(self._proof.note() if self._proof is not None else None)
 
     def given(self) -> None:
-        """Note the random numbers when the child is given its next batch."""
+        """Note the state of the random numbers when the child is given its next batch."""
         self._note_noise()
         self._given = torch.get_rng_state()
 
@@ -190,7 +191,7 @@ class Checks:
     # -- what was found ----------------------------------------------------------------------
 
     def _tell(self, found: Verdict | None) -> None:
-        """Report after a step: a script that sees parts, and differs, ends the run at once."""
+        """Report a verdict after a step; end the run if it failed for a script that sees parts."""
         if found is not None and self._is_refused(found):
             self._refuse(found)
         self._note(found)
@@ -207,7 +208,7 @@ class Checks:
         raise error
 
     def _note(self, found: Verdict | None) -> None:
-        """Tell the other workers, which look after each step, what this one found."""
+        """Give the verdict to the other workers, which look for one after each step."""
         if found is not None and not (found.holds and self._said):
             self._said = True
             self._told[1:] = astuple(found)
@@ -226,7 +227,7 @@ class Checks:
         self._parts.figures.say_once(line if heard.holds else line + _WHOLE)
 
     def end(self, *, broken: bool) -> None:
-        """End the checks; a child has nothing more to do. Collective, unless it failed."""
+        """End the checks, and the process if it is a child. Collective, unless ``broken``."""
         proof, self._proof = self._proof, None
         if self.is_child and proof is not None:
             proof.end_alone()
@@ -248,7 +249,7 @@ class Checks:
 
 
 LATER = 3
-"""Steps of a check after the first one."""
+"""The length in steps of each check but the first one."""
 
 
 class CheckPlan:
@@ -258,10 +259,10 @@ class CheckPlan:
         """Plan checks; ``first``: the length of the first one, or 0 for none."""
         self._first, self._random = first, Random(seed)
         self.begins = 0 if first else -1
-        """After how many steps the newest check that was asked for begins."""
+        """The number of steps after which the next or present check begins."""
 
     def length(self, step: int) -> int:
-        """Return the length of the check that begins after so many steps, asked in turn; or 0."""
+        """Return the length of the check that begins after ``step`` steps, or 0; asked in order."""
         while self._first and self.begins < step:
             self.begins += 2 * self._first + int((self.begins + 8) * self._random.uniform(0.3, 1.0))
         if self.begins != step:
@@ -270,7 +271,7 @@ class CheckPlan:
 
 
 def why_parts_differ(models: Sequence[nn.Module]) -> str | None:
-    """Say what of ``models`` makes workers that see parts of a batch differ from one process."""
+    """Describe why workers that see parts of a batch must differ from one process, if they must."""
     for module in (module for model in models for module in model.modules() if module.training):
         if isinstance(module, _BatchNorm):
             return "batch norm sees a part of each batch"

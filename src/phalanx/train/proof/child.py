@@ -1,4 +1,4 @@
-"""A child of a worker, which goes on with the script by itself, unseen by others."""
+"""A forked child of a worker, which continues the script alone and has no effect outside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from phalanx.train.files.side_effects import files_of_child, keep_files_of_child
 
 
 def connections() -> set[str]:
-    """Return this process's sockets and pipes: their other ends would hear a child too."""
+    """Return this process's sockets and pipes, which a forked child would share."""
     found = set()
     for place in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # the folder itself is closed by now
@@ -28,7 +28,7 @@ def connections() -> set[str]:
 
 
 class Child:
-    """Forks a child where it is made. In the child itself ``id`` is 0."""
+    """A forked child: making this object forks the process. In the child itself ``id`` is 0."""
 
     def __init__(self, seconds: float) -> None:
         """Prepare a child that prints nothing and ends after ``seconds`` at the latest."""
@@ -83,7 +83,7 @@ class Child:
 
 @contextmanager
 def ends_if_it_fails() -> Iterator[None]:
-    """End a child that fails while it is made, as it must not run the script like a worker."""
+    """End a child that fails during its set-up, as it must not run the script like a worker."""
     try:
         yield
     except BaseException:
@@ -101,8 +101,7 @@ def _become_child(seconds: float) -> None:
 
 
 def open_files_anew() -> None:
-    """Open files anew: a data set may read from one, and the child must not move the place at which
-    the worker goes on."""
+    """Open files anew: a child must not move the worker's position in a file of a data set."""
     for link in list(Path("/proc/self/fd").iterdir()):
         number = int(link.name)
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Finds out whether several workers do what one process does, by some steps of a training.
+"""Finds out whether several workers train as one process does, by some steps of a training.
 
-A child of the second worker, whose files are kept apart, goes on with the script alone, as plain
-Python would, for some steps. Weights and learning rates after each of its steps are compared with
-those of the workers.
+A forked child of the second worker, with files of its own, continues the script alone for some
+steps, as plain Python would. Weights and learning rates are compared with those of the workers
+after each step.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from phalanx.sync.state.skip_dynamo_import import step_without_compiler
 from phalanx.train.proof.child import Child, ends_if_it_fails
 
 SECONDS = 5.0
-"""Most seconds that the child takes."""
+"""The most seconds of computing for the child."""
 PATIENCE = 4 * SECONDS
 """Seconds to wait for the child at the end of a short training."""
 _VALUES = 256
 """How many values of each parameter are compared."""
 _TOLERANCE, _OTHERWISE = 1e-6, 2e-2
-"""How far weights may be from those of one process, as a part of how far they have moved: in
-float64, and otherwise."""
+"""The most distance from one process's weights, relative to their movement: float64, others."""
 _STILL = 1e-7
-"""A parameter that has moved by less than this part of its size has not been trained."""
+"""Weights that have moved by less than this fraction of their size have not been trained."""
 _DONE = 1.0
 HOLDS, WEIGHTS, RATE, ENDED, NOISE, FAILED = range(1, 7)
 
@@ -55,8 +54,8 @@ class Verdict:
     def words(self, names: Sequence[str]) -> str:
         if self.kind == FAILED:
             return (
-                "not checked against one process: none could go on alone (it failed, or has a GPU "
-                "or connections, which are lost in a fork)"
+                "not checked against one process: no child could train alone (it failed, or the "
+                "worker has a GPU or connections, which are lost in a fork)"
             )
         if self.kind == NOISE and not self.steps:
             return (
@@ -83,7 +82,7 @@ class Proof:
     def __init__(
         self, optimizers: Sequence[torch.optim.Optimizer], length: int, before: int = 0
     ) -> None:
-        """Prove ``length`` steps, which come after ``before`` steps of the training."""
+        """Prepare to compare ``length`` steps, after ``before`` steps of the training."""
         self._length, self.before = length, before
         self._optimizers = list(optimizers)
         self._parameters = parameters_of(optimizers)
@@ -95,7 +94,7 @@ class Proof:
             for p, q in zip(self._parameters, self._places, strict=True)
         ]
         self._sizes = np.repeat(each, np.diff(self._ends))
-        """How many numbers of its parameter each compared one stands for (its square root)."""
+        """The square root of how many values of its parameter each compared value stands for."""
         exact = all(p.dtype == torch.float64 for p in self._parameters)
         self._tolerance = _TOLERANCE if exact else _OTHERWISE
         kinds = {p.dtype for p in self._parameters if p.is_floating_point()}
@@ -114,8 +113,8 @@ class Proof:
         return float(self._head[2])
 
     def fork(self, leave_shared_memory: Callable[[], None]) -> bool:
-        """Fork; return whether this is the child, which goes on alone. The worker waits until what
-        it shares with others has been copied."""
+        """Fork; return whether this is the child, which goes on alone. The worker waits until the
+        child has copied the memory that workers share."""
         child = self.child = Child(4 * SECONDS)
         if child.id != 0:
             if not child.answer(SECONDS):
@@ -131,8 +130,8 @@ class Proof:
     # -- in the child ------------------------------------------------------------------------
 
     def note_alone(self, *, noise: bool) -> None:
-        """Note the weights after a step of the child, which ends with its last one; ``noise``:
-        random numbers of its own were drawn for it."""
+        """Note the weights after a step of the child, and end the child after its last step;
+        ``noise``: the child drew random numbers for this step."""
         self._rows[self.steps] = self._values(noise)
         self.steps += 1
         self._head[1:] = self.steps, time.process_time() - self._began
@@ -192,7 +191,7 @@ class Proof:
         worst, first, end = 0.0, self._mine[0], int(self._ends[-1])
         for step in range(steps):
             here, alone = self._mine[step + 1], self._rows[step]
-            if not np.isfinite(alone).all():  # workers leave such a step out
+            if not np.isfinite(alone).all():  # workers skip such a step
                 return Verdict(HOLDS, step, worst, 0, self.before)
             if alone[-1]:
                 return Verdict(NOISE, step, worst, 0, self.before)
@@ -200,7 +199,7 @@ class Proof:
             for group in np.flatnonzero(rates > 1e-6 * np.abs(alone)[end:] + 1e-30):
                 return Verdict(RATE, step, float(rates[group]), int(group), self.before)
             off, rounding = self._distance(here[:end], alone[:end], first[:end])
-            # Rounding grows with each step: Adam moves what has no gradient as far as the rest.
+            # Rounding grows with each step: Adam moves weights without a gradient as far as others.
             if not off <= min(0.5, self._tolerance * 2.0**step) + rounding:
                 apart = np.abs((here - alone)[:end]) * self._sizes
                 place = int(np.searchsorted(self._ends, int(apart.argmax()), side="right")) - 1
@@ -211,10 +210,10 @@ class Proof:
     def _distance(
         self, here: np.ndarray, alone: np.ndarray, before: np.ndarray
     ) -> tuple[float, float]:
-        """Return the distance of two results, as a part of how far the second has moved, and how
-        much of it may be rounding of weights that hardly move. Of all parameters together: Adam
-        moves one whose gradient is zero but for rounding, like a bias before batch norm, as far as
-        any other."""
+        """Return the distance of two results, as a fraction of the second one's movement, and how
+        much of it may be rounding of weights that hardly move. All parameters count together: Adam
+        moves a parameter whose gradient is zero but for rounding, such as a bias before batch norm,
+        as far as any other."""
         moved, size = (float(np.linalg.norm(v * self._sizes)) for v in (alone - before, alone))
         off = float(np.linalg.norm((here - alone) * self._sizes))
         if moved <= _STILL * size:

@@ -27,7 +27,7 @@ HOST = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass through the data: which, in what order, in batches of what size."""
+    """One pass through the data: its number and epoch, the order of samples, and the batch size."""
 
     number: int
     epoch: int
@@ -38,11 +38,11 @@ class Pass:
     fixed: bool = False
     """Whether each worker reads the same columns of each batch."""
     adopted: bool = False
-    """Whether it has the order of the script's own loader; the script then moves its batches."""
+    """Whether the order is the script's own loader's; the script then moves batches itself."""
     lanes: PassLanes | None = None
     """The lanes of the pass, if its data come in blocks."""
     counted: bool = False
-    """Whether the script takes as many batches as its loader has: each worker has a part."""
+    """Whether all workers need equally many batches, so that each has a part of every batch."""
 
     def indices(self, lease: Lease) -> Tensor:
         if self.lanes is not None:
@@ -70,7 +70,7 @@ def new_pass(
             f"drop_last drops all {len(reader)} samples, which do not fill one batch of {batch}",
             "Use a smaller batch.",
         )
-    # Samples that continue each other keep their order, unless a DataLoader says otherwise.
+    # With fixed columns samples keep their order, unless a DataLoader says otherwise.
     shuffle = reader.shuffle and not (fixed and reader.batch is None)
     if hasattr(reader, "in_order"):
         from phalanx.train.samples.pass_lanes import PassLanes
@@ -119,15 +119,14 @@ def check_sizes(samples: int, batch: int, workers: int) -> None:
 def loaded(
     current: Pass, found: Iterator[Lease], device: torch.device, *, ahead: int, channels_last: bool
 ) -> Iterator[tuple[Lease, Any]]:
-    """Yield each lease with its batch, read ``ahead`` of time where that pays. With ``ahead`` 0
-    there is no thread beside this one. A plain gather from memory is done in the training thread
-    anyway: a thread beside it would only take turns with it, on a pinned core or on the GPU that
-    has the data."""
+    """Yield each lease with its batch, read ``ahead`` of time where that pays. With ``ahead`` 0 no
+    other thread is used. A plain gather from memory is always done in the training thread: another
+    thread would only take turns with it, on a pinned core or on the GPU that has the data."""
     reader, cuda = current.reader, device.type == "cuda"
     tensors = reader if isinstance(reader, TensorReader) else None
     plain = tensors is not None and not tensors.augmented
     there = tensors is not None and cuda and tensors.is_on(device)
-    if there and plain:  # copy the whole order there once, instead of batch by batch
+    if there and plain:  # copy the whole order to the GPU once, not batch by batch
         current = replace(current, order=sent(cast("Tensor", current.order), device))
     orders = ((lease, current.indices(lease)) for lease in found)
     ahead = ahead if reader.background else 0

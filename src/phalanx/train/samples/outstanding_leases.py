@@ -1,8 +1,8 @@
-"""Records what samples each worker has in hand, so that others train them if it is lost.
+"""Records which samples each worker holds untrained, so that others train them if it is lost.
 
-Between machines workers write down here what they claim, and whether they still have some of a
-ticket. What a lost worker has trained is decided by the store (see ``Strategy.fence``): the rest
-stays in its row, for the first worker that comes to the end of the ticket.
+Between machines workers write down here what they claim, and whether they still hold samples of a
+ticket. The store decides what a lost worker has trained (see ``Strategy.fence``): the rest stays in
+its row, for the first worker that comes to the end of the ticket.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Fence = Callable[[int], Applied | None]
 
 
 class OutstandingLeases:
-    """The shared record: each worker writes its own row, and lost ones' rows under the lock."""
+    """The shared record: each worker writes its own row, and lost workers' under the lock."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena, workers = arena, arena.workers
@@ -63,15 +63,15 @@ class OutstandingLeases:
         return given.again(given.total - given.samples)
 
     def end(self, had: int, stepped: int, ticket: int = _NOTHING) -> None:
-        """Note that this worker waits for those with some of ``ticket``, and has nothing in hand.
-        It had ``had`` samples and stepped with ``stepped``: gradients may wait for a step."""
+        """Note that this worker holds no samples, and waits for those that hold some of ``ticket``.
+        It was given ``had`` samples and stepped with ``stepped``: gradients may wait for a step."""
         self._mine[_CARRIED], self._mine[_STEPPED] = had, stepped
         self._mine[_BUSY], self._mine[_WAITS] = _NOTHING, ticket
         self._arena.wake()
 
     def meet(self, stepped: int) -> None:
-        """Note that this worker waits for all others, whatever it has in hand, and has pushed all
-        that it stepped with, because a store that is made anew does not know that."""
+        """Note that this worker waits for all others, whatever samples it holds, and has pushed all
+        ``stepped`` samples; this is kept here because a new store does not know it."""
         self._mine[_APPLIED], self._mine[_MEETS] = stepped, 1
         self._arena.wake()
 
@@ -81,22 +81,22 @@ class OutstandingLeases:
     # -- of the others -----------------------------------------------------------------------
 
     def waits(self, rank: int) -> bool:
-        """Whether that worker waits for what this one has in hand."""
+        """Whether worker ``rank`` waits for samples that this worker holds."""
         busy = self._mine[_BUSY]
         return bool(busy != _NOTHING and self._rows[rank, _WAITS] == busy)
 
     def over(self, ticket: int) -> bool:
-        """Whether no worker has samples of ``ticket`` in hand. Once true, it stays true."""
+        """Whether no worker holds samples of ``ticket``. Once true, this stays true."""
         return not bool((self._rows[:, _BUSY] == ticket).any())
 
     def has_back(self, ticket: int) -> bool:
-        """Whether samples of a lost worker wait for someone who trains them."""
+        """Whether samples of a lost worker wait for a worker that trains them."""
         rows = self._rows
         there = (rows[:, _SETTLED] == 1) & (rows[:, _BUSY] == ticket)
         return bool(there.any())
 
     def wait(self, ticket: int, fence: Fence) -> Iterator[SettledSamples]:
-        """Wait until no worker has samples of ``ticket`` in hand, or there are some to take; yield
+        """Wait until no worker holds samples of ``ticket``, or a lost one's can be taken; yield
         what is settled of lost workers meanwhile."""
 
         def is_news() -> bool:
@@ -114,7 +114,7 @@ class OutstandingLeases:
                 )
 
     def _meeting(self, ticket: int) -> int | None:
-        """Return a worker that waits for all others and has samples of ``ticket`` in hand."""
+        """Return a worker that waits for all others although it holds samples of ``ticket``."""
         found = ((self._rows[:, _BUSY] == ticket) & (self._rows[:, _MEETS] == 1)).nonzero()[0]
         return next((int(rank) for rank in found if rank not in self._arena.lost), None)
 
@@ -124,12 +124,13 @@ class OutstandingLeases:
         yield from (settled for settled in found if settled is not None)
 
     def _unsettled(self) -> list[int]:
-        """Return lost workers of whose samples nothing is decided yet."""
+        """Return the lost workers whose samples are not settled yet."""
         lost = list(self._arena.lost)  # a copy, because another thread may just learn of one more
         return [r for r in lost if self._rows[r, _COUNT] and not self._rows[r, _SETTLED]]
 
     def _settle(self, rank: int, applied: Applied | None) -> SettledSamples | None:
-        """Decide by what the store has ``applied``; ``None`` if another worker has."""
+        """Settle a lost worker's samples by what the store ``applied``; ``None`` if settled
+        already."""
         with self._arena.lock(Locks.CLAIMS):
             row = self._rows[rank]
             if row[_SETTLED]:
@@ -140,7 +141,7 @@ class OutstandingLeases:
             applied = Applied(max(applied.whole, before), max(applied.begun, before))
             here = [one for one in self._given(rank) if busy and one.total > row[_BASE]]
             back, lost = untrained(here, applied)
-            # Samples that the ring forgot, and those without a step when the last ticket ended.
+            # Lost are samples that the ring forgot, or without a step when the last ticket ended.
             known = here[0].total - here[0].samples if here else total
             forgot = max(0, known - max(applied.begun, int(row[_BASE]))) if busy else 0
             had = min(had, int(row[_BASE])) if busy else had
@@ -167,7 +168,7 @@ class OutstandingLeases:
         return None
 
     def _given(self, rank: int) -> list[Given]:
-        """Return what is remembered of that worker's leases, oldest first."""
+        """Return the leases of worker ``rank`` that are remembered, oldest first."""
         count = int(self._rows[rank, _COUNT])
         numbers = range(max(0, count - RING), count)
         return [Given(*map(int, self._rings[rank, n % RING])) for n in numbers]

@@ -1,7 +1,7 @@
 """The lanes of one pass over blocks, as one worker follows them.
 
-In lockstep every worker takes for all of them, without messages, so all know the same. Where
-workers claim, the lanes are in shared memory meanwhile (see ``SharedLeases``).
+In lockstep every worker computes what all workers take, without messages, so all know the same.
+Where workers claim rows, the lanes are in shared memory meanwhile (see ``SharedLeases``).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ KEPT = 16
 def check_order(same: bool) -> None:
     if not same:
         raise InputError(
-            "the data are not read as when the checkpoint was saved, in the middle of an epoch",
-            "Give the same files, by= and window= as then.",
+            "the checkpoint is of the middle of an epoch, whose data were read in another way",
+            "Give the same files, by= and window= as in the run that saved it.",
         )
 
 
@@ -57,14 +57,14 @@ class PassLanes:
                 "Spread the rows over all workers (df.repartition), or use fewer workers.",
             )
         self._batches: deque[tuple[int, NDArray[np.int64]]] = deque(maxlen=KEPT)
-        """For the last batches, where each ended, and the lanes there."""
+        """The end of each of the last batches, and the state of the lanes there."""
         first, last = order.lines[rank if self.pinned else 0][0]
         self._weightless = [(first, min(first + 2, last))]
         """The rows for a worker without a part of a batch, which goes through the loop too."""
 
     @property
     def note(self) -> str:
-        """Say in words how the rows come."""
+        """Describe how the rows are read."""
         if self.pinned:
             return "each worker reads its own rows: batch shares follow them, and balance is off"
         rows, window = len(self._order), self._data.window
@@ -99,7 +99,7 @@ class PassLanes:
         return replace(self._lanes.export_state(), order=self._order.digest)
 
     def go_to(self, position: int) -> None:
-        """Go back to where so many samples of the pass were used, without what was read ahead."""
+        """Put the lanes back to ``position``, in samples of the pass: undo reading ahead."""
         for reached, cells in self._batches:
             if reached == position:
                 self._lanes.cells[:] = cells
@@ -114,7 +114,7 @@ class PassLanes:
             self._batches.clear()
 
     def rows(self, lease: Lease) -> Tensor:
-        """Return where the rows of ``lease`` are; in lockstep ask once for each, in order."""
+        """Return the places of a lease's rows; in lockstep, call it once per lease, in order."""
         mine = [(lease.start, lease.end)]
         if lease.ends:
             parts = [

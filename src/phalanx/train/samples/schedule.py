@@ -1,7 +1,7 @@
 """The schedule of a training: says which segment of the data comes next, under which phase.
 
-A pass is cut into segments: where a phase of the strategy ends, where shares change, where a
-directive is carried out (another strategy, a checkpoint). Every worker comes to the same segments.
+A pass is cut into segments, the same on all workers, where a phase of the strategy ends, shares
+change, or a directive is carried out.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class TrainingSchedule:
         self.epochs: int | None = None
         self.first_pass = 0
         self.position = 0
-        """How far all have used the present pass; exact between segments."""
+        """The samples of the present pass that are used; exact between segments."""
         self._resumed_at, self.start = resumed_at, resumed_at or ResumePoint()
         self.phase = self.start.phase
         self.detour = spec.on_straggler and self.phase == 1
-        """Whether a straggler makes all train in the second phase."""
+        """Whether all workers train in the second phase because of a straggler."""
 
     def begin_at(self, current: Pass) -> int:
         """Return where a pass begins: in the middle, if the run was resumed there."""
@@ -68,7 +68,7 @@ class TrainingSchedule:
         return start is not None and current.number == start.pass_number
 
     def next(self, current: Pass) -> Segment | None:
-        """Return the segment from where all have come to; ``None`` at the end of the pass."""
+        """Return the segment that begins at ``position``; ``None`` at the end of the pass."""
         if self.position >= current.samples:
             return None
         if self.spec.on_straggler:
@@ -79,7 +79,7 @@ class TrainingSchedule:
         return Segment(self.position, part.end, part.phase)
 
     def follow(self, text: str, current: Pass) -> None:
-        """Follow another spec from here on; if this training cannot, raise on all alike."""
+        """Follow another spec from here on; raise on all workers if this training cannot."""
         spec = parse_spec(text)
         self._check(spec, current)
         if spec.text != self.spec.text:
@@ -103,7 +103,7 @@ class TrainingSchedule:
 
 
 def check_fixed(spec: Spec) -> None:
-    """Refuse to keep columns where a worker may have no part of a batch."""
+    """Refuse ``fixed`` columns under a strategy that gives a worker no part of some batches."""
     free = next((phase.label for phase in spec.phases if not phase.traits.lockstep), None)
     if free is not None:
         raise InputError(

@@ -34,7 +34,7 @@ _NUMBERS = 1 << 32  # most numbers that one ticket may use
 
 class SharedLeases:
     def __init__(self, arena: Arena, least: int = 1) -> None:
-        """Make the counter; ``least``: samples that a part has at least, if there are as many."""
+        """Make the counter; ``least``: the least samples of a part, if there are that many."""
         self._arena, self.least = arena, least
         self._cells = arena.region("claims", 4, torch.int64).numpy()
         # Each worker has a ring of what it claimed for its team, with the members' parts of it.
@@ -48,7 +48,7 @@ class SharedLeases:
         self.lanes: PassLanes | None = None
         """The lanes of the pass, if its data come in blocks."""
         self.given: OutstandingLeases | None = None
-        """What each worker has in hand, if the others go on when one is lost."""
+        """What each worker holds, if others go on after a loss; only between machines."""
         if arena.hosts is not None:
             from phalanx.train.samples.outstanding_leases import OutstandingLeases
 
@@ -60,7 +60,7 @@ class SharedLeases:
         arena.barrier()
 
     def begin_teams(self) -> None:
-        """Begin with new teams: nothing that they claimed before counts. Collective."""
+        """Begin with new teams: earlier claims of teams do not count. Collective."""
         self._arena.barrier()
         self._taken[self._arena.rank] = 0
         if self._arena.rank == 0:
@@ -73,8 +73,8 @@ class SharedLeases:
 
     def next_few(self, ticket: int, segment: Segment, want: int) -> list[Lease]:
         """Claim several chunks in one visit to the counter; none if all are given out. Between
-        machines a visit takes a good part of a step. Near the end of the segment it is one at a
-        time, so that no worker has several left while the others wait."""
+        machines a visit takes a good part of a step. Near the end of the segment a worker claims
+        one chunk at a time, so that it does not hold several while the others wait."""
         found: list[Lease] = []
         assert self.given is not None
         with self._arena.lock(Locks.CLAIMS):
@@ -93,8 +93,8 @@ class SharedLeases:
         return found
 
     def reach(self, ticket: int, segment: Segment, start: int, batch: int) -> int:
-        """Return how far this worker, which is at ``start``, may go before it asks again, if all
-        take a part of each batch. After a cut, all end where the farthest of them is."""
+        """Return the position up to which this worker, now at ``start``, may train before it asks
+        again, if all take a part of each batch. After a cut, all end where the farthest is."""
         ahead = 1 if self.given is None else AHEAD
         with self._arena.lock(Locks.CLAIMS):
             counter = self._counter()
@@ -117,9 +117,9 @@ class SharedLeases:
         self, counter: Counter, lease: Lease, want: int, segment: Segment, lane: int
     ) -> Lease | None:
         """Claim at most as many rows as ``lease`` has from this worker's lane; ``None`` if only
-        others can read what is left."""
+        other workers can read the remaining rows."""
         assert self.lanes is not None
-        if self._lane_cells[0] != counter.ticket:  # so that all workers know it
+        if self._lane_cells[0] != counter.ticket:  # publish the lanes to all
             self._lane_cells[1:] = self.lanes.cells
             self._lane_cells[0] = counter.ticket
         worker = self._arena.rank if lane < 0 else lane
@@ -132,8 +132,8 @@ class SharedLeases:
         return replace(lease_of(rows[0], 0, count, count, want), batch_end=position)
 
     def others_have_more(self, ticket: int, segment: Segment) -> bool:
-        """Whether there are samples to give out that this worker cannot read. It waits for them,
-        because one counter is enough only if no worker is a segment ahead of it."""
+        """Whether samples are left that only other workers can read. This worker then waits,
+        because a single counter is enough only if no worker is a segment ahead of it."""
         counter, lanes = self._counter(), self.lanes
         if lanes is None or not lanes.pinned or counter.cut == ticket:
             return False
@@ -185,7 +185,7 @@ class SharedLeases:
         return _part(found, list(members).index(rank))
 
     def _together(self, taken: int, members: Sequence[int]) -> Callable[[], bool]:
-        """Return a test that all members have come to this ticket, none of them a ring behind."""
+        """Return a test whether all members have come to this ticket, and none is a ring behind."""
         chosen, ticket = list(members), taken // _NUMBERS
 
         def ready() -> bool:

@@ -1,1 +1,1 @@
-"""Where a worker finds itself: environment, launchers' variables, hosts, seeds, its lifecycle."""
+"""The start of a worker: its environment, launchers' variables, hosts, seeds, and lifecycle."""

@@ -48,13 +48,13 @@ class Environment:
     clock: Clock = field(default_factory=MonotonicClock)
     """The clock of events' times, the same on all machines of a run."""
     data: Path | None = None
-    """Where the data are on this machine, if that was said."""
+    """Where the data are on this machine, if that was given."""
     skew: float = 0.0
     """Seconds that this machine's wall clock is ahead of the controller's."""
     virtual: ThreadArena | None = None
     """The arena that counts virtual time, if the cluster is only simulated."""
     stop_seconds: float = 2.0
-    """Seconds a worker has to stop in order when it is asked to; then its script is interrupted."""
+    """Seconds that a worker has to stop in good order; after them its script is interrupted."""
 
     @property
     def launched(self) -> bool:
@@ -223,5 +223,5 @@ def _device(name: str) -> torch.device:
         )
     device = torch.device(name)
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # else code that names no device would open the first GPU
+        torch.cuda.set_device(device)  # otherwise code that names no device would use the first GPU
     return device

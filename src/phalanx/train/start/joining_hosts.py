@@ -42,18 +42,18 @@ LEAVE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Ticket:
-    """All that a process needs to be let in."""
+    """All that a process needs to join a run."""
 
     seat: Seat
     key: RunKey
     machine: str
     address: str
-    """The address at which the others reach this machine."""
+    """The address at which other machines reach this one."""
     meet_at: str
     tls: bool
     server_request: ServerRequest
     members: tuple[str, ...] = ()
-    """Addresses of the run's machines, as far as they are known."""
+    """The known addresses of the run's machines."""
 
 
 def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
@@ -66,7 +66,7 @@ def ticket_of(seat: Seat, variables: Mapping[str, str]) -> Ticket:
     path, pool = None if ours else variables.get(names.POOL), None
     links = _told_links(variables) if ours else {}
     if path:
-        # Here, because most workers read none, and importing it takes as long as all else of ours.
+        # Most workers read no blueprint, and this import takes as long as all others.
         from phalanx.pool.blueprint import read_blueprint
 
         pool, probe = read_blueprint(Path(path)), read_probe(Path(path))
@@ -97,7 +97,7 @@ def _servers(variables: Mapping[str, str]) -> int | list[str] | None:
 
 
 def _told_links(variables: Mapping[str, str]) -> dict[str, float]:
-    """Return what the launcher, which has the pool, says of the links."""
+    """Return the rate of each machine's slowest link, as the launcher gives it."""
     text = variables.get(names.LINKS)
     try:
         return msgspec.json.decode(text, type=dict[str, float]) if text else {}
@@ -109,7 +109,7 @@ def _told_links(variables: Mapping[str, str]) -> dict[str, float]:
 def take_seat(seat: Seat) -> RemoteArena:
     """Become a worker: once in a process, which may train several models, one after another."""
     ticket = ticket_of(seat, os.environ)
-    os.environ.pop(KEY_VARIABLE, None)  # processes that this one starts must not have it
+    os.environ.pop(KEY_VARIABLE, None)  # processes that this one starts must not have the key
     keeper = _keep_coordinator(ticket) if seat.process == 0 else None
     arena = become_worker(
         (ticket.meet_at, seat.port),
@@ -136,7 +136,7 @@ def _keep_coordinator(ticket: Ticket) -> subprocess.Popen[bytes]:
 
 
 def _leave(arena: RemoteArena, keeper: subprocess.Popen[bytes] | None, words: Path) -> None:
-    """Tell the others, as the last act of a process, whether it ended in good order."""
+    """Tell the other workers at exit whether this process ended in good order."""
     well = not arena.training
     with suppress(PhalanxError, OSError):
         if arena.hosts is not None:
@@ -144,13 +144,13 @@ def _leave(arena: RemoteArena, keeper: subprocess.Popen[bytes] | None, words: Pa
     with suppress(PhalanxError, OSError):
         arena.close(*(Ending.FINISHED, "") if well else _ending(words))
     if keeper is not None and keeper.stdin is not None:
-        keeper.stdin.close()  # the coordinator ends when the others have left, or soon
+        keeper.stdin.close()  # the coordinator ends soon, at once if the others have left
         with suppress(subprocess.TimeoutExpired):
             keeper.wait(LEAVE_SECONDS if well else 0.0)
 
 
 def _ending(path: Path) -> tuple[Ending, str]:
-    """Return how this process failed, with the reason in one line, if it left that."""
+    """Return how this process failed, with the reason in one line if its traceback file says it."""
     if stopping.asked():
         return Ending.STOPPED, ""
     with suppress(OSError, IndexError):
@@ -174,13 +174,13 @@ def run_folder(seat: Seat, variables: Mapping[str, str]) -> RunPaths:
 
 
 def serve(seat: Seat) -> NoReturn:
-    """Be a parameter server until all workers have left; then end the process."""
+    """Act as a parameter server until all workers have left; then end the process."""
     ticket = ticket_of(seat, os.environ)
     torch.set_num_threads(1)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     if seat.launcher == "phalanx":
-        # The workers may be asked to stop at the same time, and save before they end: serve them.
+        # Keep serving: workers may get the same signal, and save before they end.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     keeper = _keep_coordinator(ticket) if seat.process == 0 else None
     listener = Listener(ticket.address, ticket.key, tls=ticket.tls, members=ticket.members)
@@ -209,7 +209,7 @@ def serve(seat: Seat) -> NoReturn:
     os._exit(code)  # a client's thread in torch would abort an orderly exit
 
 
-if __name__ == "__main__":  # our own launcher starts a server so
+if __name__ == "__main__":  # Phalanx's launcher starts a server this way
     own = own_seat(os.environ)
     if own is None:
         raise SystemExit("error: this program is started by a launcher of Phalanx, not by hand")

@@ -1,8 +1,7 @@
 """Finds the process's place in a run that a cluster's own launcher started, and where all meet.
 
-Each launcher (torchrun, Open MPI's mpirun, Slurm's srun, or a person) says it in variables of its
-own; here they are mapped to one :class:`Seat`. Nothing is connected and nothing is asked of the
-machine: variables in, a seat or one clear error out.
+Each launcher (torchrun, Open MPI's mpirun, Slurm's srun, or a person) sets variables of its own;
+this module maps them to one :class:`Seat`, or one clear error, and connects to nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Seat:
 
 
 def seat_of(variables: Mapping[str, str], hostname: str) -> Seat | None:
-    """Return the seat of ``variables``; ``None`` alone, or under Phalanx's own launcher."""
+    """Return the seat of ``variables``; ``None`` without a launcher, or under Phalanx's."""
     if settings.RANK in variables:
         return None
     found = Variables(variables)
@@ -163,7 +162,7 @@ def _srun(found: Variables, numbers: Numbers, machine: str) -> Seat:
     return Seat("srun", *numbers, here, *meeting, run, slug(node) if node else machine)
 
 
-# The order matters: a torchrun that srun started has both's variables, and its own count.
+# The order matters: torchrun under srun has the variables of both, and its own count is right.
 _LAUNCHERS = (
     (hosts.PROCESS, hosts.PROCESSES, _by_hand),
     ("RANK", "WORLD_SIZE", _torchrun),
@@ -205,7 +204,7 @@ def tasks_by_node(name: str, text: str) -> list[int]:
         found = _COUNT.fullmatch(part.strip())
         times = int(found[2] or 1) if found else 0
         if found is None or len(counts) + times > MOST_PROCESSES:
-            raise InputError(f"{name} cannot be read: '{text[:40]}'", "Slurm writes it so: 2(x3),1")
+            raise InputError(f"{name} cannot be read: '{text[:40]}'", "Slurm's form is 2(x3),1")
         counts += [int(found[1])] * times
     return counts
 
@@ -258,7 +257,7 @@ def numbers_of(found: Variables, process: str, processes: str) -> Numbers:
 
 
 def meeting_of(found: Variables, address: str, port: int | None, wanted: str) -> tuple[str, int]:
-    """Return where process 0 is met; ``PHALANX_MEET`` and ``PHALANX_PORT`` win."""
+    """Return process 0's address and port; ``PHALANX_MEET`` and ``PHALANX_PORT`` override them."""
     told = found.text(hosts.MEET)
     if told:
         address, told_port = _split(told)

@@ -1,4 +1,4 @@
-"""Reports a worker's life from joining to its last word, and stops it when asked."""
+"""Reports a worker's events from joining to its end, and stops the worker when asked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Lifecycle:
         self.trained = self.evaluated = 0.0
         """Seconds of training, and of evaluation."""
         self._stops_in_order = False
-        """Whether others have to be informed, or something saved, before this worker ends."""
+        """Whether this worker has to inform others, or to save a checkpoint, before it ends."""
         self.stopped = False
         """Whether this worker was asked to stop, and trains on until it can end in order."""
         self._obeyed = False
@@ -79,7 +79,7 @@ class Lifecycle:
             _told.started = True
             read = sum(r.seconds for r in LOADED if r.thread == threading.get_ident())
             launched = environment.started or self._began
-            # Before it joins, the script prepares its data: only the rest of the time is our start.
+            # The script prepares its data before it joins: only the rest of the time is our start.
             self._phase("start", max(0.0, now - launched - self._script))
             self._phase("prepare", max(0.0, self._script - read))
         self._writer.emit(
@@ -132,7 +132,7 @@ class Lifecycle:
         self._writer.flush()
 
     def fail(self, line: str, code: int = SCRIPT_FAILED) -> None:
-        """Report a failure that no exception brings to the script, which has left its loop."""
+        """Report a failure after the script has left its loop, where no exception reaches it."""
         print(f"phalanx: {line}", file=sys.stderr, flush=True)
         if self._environment.paths is not None:
             with contextlib.suppress(OSError):
@@ -150,7 +150,7 @@ class Lifecycle:
         """Whether this worker's script has failed or was stopped."""
         environment = self._environment
         failed = environment.paths is not None and self._traceback.exists()
-        # Python notes what nobody caught; a script that another launcher runs leaves no file.
+        # Python keeps an uncaught exception; a script that another launcher runs leaves no file.
         uncaught = not environment.thread and getattr(sys, "last_value", None) is not None
         return self._has_stopped or failed or uncaught or has_lost_a_machine()
 
@@ -168,7 +168,7 @@ class Lifecycle:
     # -- being stopped -----------------------------------------------------------------------
 
     def obey(self) -> None:
-        """Note that the stop is under way, also if only others were asked: it may take its time."""
+        """Note that the run is stopping, also if only others were asked: do not interrupt it."""
         stopping.ask()
         self.stopped = self._obeyed = True
         self._be_deaf()

@@ -1,8 +1,8 @@
 """Finds the address at which other machines reach this one: configured, never guessed.
 
 The interface comes from ``PHALANX_ADDRESS`` or from the pool. A name is looked up once, here, and
-has to lead to an address of this machine: many systems resolve their own name to loopback, where
-no other machine could reach them.
+has to resolve to an address of this machine: many systems resolve their own name to loopback, which
+no other machine reaches.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _in_network(text: str, addresses: Sequence[str]) -> str:
 
 
 def _of_machine(machine: Machine, addresses: Sequence[str], lookup: Lookup) -> str:
-    """Return the address in the pool, or the one to which its name there leads."""
+    """Return the address in the pool, or the one to which its name there resolves."""
     host = _bare(machine.host)
     found = [host] if _read(host) is not None else list(lookup(host))
     usable = [a for a in found if _among(a, addresses) and (a == host or not is_loopback(a))]
@@ -134,7 +134,7 @@ def _of_machine(machine: Machine, addresses: Sequence[str], lookup: Lookup) -> s
 
 def _these(addresses: Iterable[str]) -> str:
     real = [a for a in addresses if not is_loopback(a) and not a.lower().startswith("fe80:")]
-    return f"It has {', '.join(real)}." if real else "It has loopback only."
+    return f"This machine has {', '.join(real)}." if real else "This machine has loopback only."
 
 
 def _among(host: str, addresses: Iterable[str]) -> bool:

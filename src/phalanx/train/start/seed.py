@@ -1,12 +1,12 @@
-"""One seed for everything random: alike on all ranks until they join, then each its own.
+"""One seed for all random numbers: the same on all ranks until they join, then different ones.
 
-Until then a script makes what all have to share: weights, splits, lists of files, made data. What
-follows is dropout and augmentation, which ought to differ. When the training is over the ranks
-share one stream again: a script may train several times.
+Before it joins, a script makes what all ranks have to share: weights, splits, lists of files,
+synthetic data. Then follow dropout and augmentation, which ought to differ. When the training is
+over the ranks share one stream again: a script may train several times.
 
-Alone, an adopted script has one stream of torch's numbers: it decides the order of the samples,
-dropout, and how the next model begins. So a worker draws from a stream of its own inside a pass
-over its training data, and outside from the one that all have in common. Python's and NumPy's
+In one process, an adopted script has one stream of torch's numbers, for the order of samples,
+dropout, and the next model's weights. A worker draws from a stream of its own inside a pass over
+its training data, and outside from the one that all workers have in common. Python's and NumPy's
 numbers stay common: what a script decides by them, it decides for the whole batch.
 """
 
@@ -72,7 +72,7 @@ _FORKS = 8
 
 
 class Streams(CommonSeed):
-    """Torch's random numbers on one worker, in two streams; with one worker there is but one."""
+    """Torch's random numbers on one worker, in two streams; a single worker has only one."""
 
     def __init__(self) -> None:
         self._rank: int | None = None
@@ -81,7 +81,7 @@ class Streams(CommonSeed):
         """The common stream, while the worker draws from its own."""
         self._own: torch.Tensor | None = None
         self._forks: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """Both streams before the script seeded torch, because it may put back what was before."""
+        """Both streams before each seeding of torch by the script, which may restore them."""
 
     def own(self, rank: int) -> None:
         """Give this worker a stream of its own in each pass from now on."""

@@ -1,1 +1,1 @@
-"""From a loss to updated parameters: the step, what its gradients count, and what is watched."""
+"""From a loss to updated parameters: the step, the weight of its gradients, and what is watched."""

@@ -1,7 +1,7 @@
 """Finds a state that the script carries from one batch to the next, such as that of an LSTM.
 
-It belongs to the samples that it was made of: a worker has to go on with the same columns of each
-global batch, or it would continue somebody else's text.
+The state belongs to the samples that it was computed from: a worker has to read the same columns of
+each global batch, or it would continue the text of another worker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CarriedState:
                 "worker reads next may belong to other sequences",
                 REMEDY,
             )
-        # Kept, so that nothing else gets their memory; detached, so that their graph is freed.
+        # Keep the tensors, so that their memory is not reused; detach them, to free their graph.
         self._made[module] = now, [t.detach() for t in tensors_in(outputs[1])]
 
     def _advise(self, error: BaseException) -> str:

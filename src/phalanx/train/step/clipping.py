@@ -1,9 +1,9 @@
 """A script's ``clip_grad_norm_``: the norm is found where gradients are summed.
 
-To read the gradients instead would bring the whole sum back to every worker, and on a GPU to its
+Reading the gradients instead would bring the whole sum back to every worker, and on a GPU to its
 memory. Each worker keeps the slices that it has summed for the step, and multiplies its own
-gradients by the same factor: what the script reads or adds afterwards is right by itself, only the
-step then exchanges them again.
+gradients by the same factor: the script may still read or change gradients; the step then exchanges
+them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Clipping:
 
     @torch.no_grad()
     def clip(self, parameters: list[Tensor], limit: float) -> Tensor | None:
-        """Limit the norm of one optimizer's gradients; return it, or ``None``: left to torch."""
+        """Clip one optimizer's gradients; return their norm, or ``None`` to leave it to torch."""
         if self._ours or self._engine.parties == 1 or self._weight.loss_scale.scaler is not None:
             return None
         index = self._index(parameters)
@@ -60,8 +60,7 @@ class Clipping:
         return torch.tensor(norm, dtype=like.dtype, device=like.device)
 
     def stands(self, index: int) -> bool:
-        """Whether the step of optimizer ``index`` is that of the clipped sums, because its
-        gradients have not changed since."""
+        """Whether optimizer ``index`` can step with clipped sums: its gradients are unchanged."""
         if index not in self.clipped:
             return False
         known, now = self.clipped.pop(index), self._gradients(index)

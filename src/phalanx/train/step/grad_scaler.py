@@ -1,8 +1,8 @@
 """Supports ``torch.amp.GradScaler``, in a script's own loop and as the loss scale of ``float16``.
 
 ``scaler.step(optimizer)`` checks this worker's gradients alone, and would then step alone. For an
-optimizer that joined it becomes a step of all: gradients are unscaled before they are exchanged,
-and all workers that step together tell their scalers the same, so that their scales stay alike.
+optimizer that joined it becomes a common step: gradients are unscaled before they are exchanged,
+and all workers that step together report the same to their scalers, so that scales stay equal.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Scaling:
         nonfinite: NonFinite,
         own: GradScaler | None = None,
     ) -> None:
-        """Take the optimizers; ``own`` is the run's scaler, applied in copying gradients."""
+        """Watch the optimizers; copying gradients removes the scale of ``own``, the run's
+        scaler."""
         self._optimizers, self._nonfinite, self.own = optimizers, nonfinite, own
         self.scalers: dict[int, GradScaler] = {}
         """The scaler with which each optimizer's steps were taken."""
@@ -96,7 +97,7 @@ class Scaling:
         return self.own
 
     def on_step(self, index: int, timing: Timing) -> None:
-        """Tell the scaler what all workers found."""
+        """Report the result of all workers to the optimizer's scaler."""
         scaler = self.scalers.get(index)
         self._nonfinite.scale = 1.0 if scaler is None else scaler.get_scale()
         if scaler is not None:
@@ -152,7 +153,7 @@ class LossScale:
         self.forget()
 
     def forget(self) -> None:
-        """Forget the gradients in hand, which were stepped with or dropped."""
+        """Forget the present gradients, which were stepped with or dropped."""
         self.scaled = self.unscaled = False
         """Whether a loss was scaled, and whether its gradients were unscaled to be read."""
         self._seen = self._overflowed = False
@@ -171,7 +172,7 @@ class LossScale:
         return self.scaler is not None and not self.scaled and bool(self._gradients())
 
     def scale(self, error: Tensor) -> Tensor:
-        """Return the scaled loss to go backwards from, in place of ``error``."""
+        """Return the scaled loss, for the backward pass in place of ``error``."""
         if self.scaler is None:
             return error
         scale = self.scaler.get_scale()
@@ -191,7 +192,7 @@ class LossScale:
 
     def look(self) -> None:
         """Check gradients that the script sees, as it may hide that a scaled loss overflowed: it
-        may limit each number, or take no step at all."""
+        may clip each value, or take no step at all."""
         if self.scaler is not None and not self._seen:
             self._seen, self._overflowed = True, not are_finite(self._gradients())
 

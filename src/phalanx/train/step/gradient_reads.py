@@ -31,7 +31,7 @@ class GradientReads:
         self.watch()
 
     def watch(self) -> None:
-        """Watch the parameters; called again when the optimizers have other ones."""
+        """Watch the parameters; called again when the optimizers' parameters change."""
         if self._engine.workers == 1 and self._weight.loss_scale.scaler is None:
             return
         self._owners = {
@@ -87,13 +87,13 @@ class GradientReads:
         self._weight.loss_scale.look()
 
     def _written(self, parameter: Tensor) -> None:
-        """Unscale the gradients when the script writes one, which it does without a scale."""
+        """Unscale the gradients when the script writes one, because it writes unscaled values."""
         index = self._owners.get(id(parameter))
         if not self._ours and index is not None and self._weight.loss_scale.unscale():
             self._listen(index)
 
     def _listen(self, index: int) -> None:
-        """Watch for backward passes from now on: what they add is this worker's own."""
+        """Watch for backward passes from now on: they add gradients of this worker only."""
         for parameter in parameters_of([self._optimizers[index]]):
             if id(parameter) not in self._hooked and parameter.requires_grad:
                 hook = parameter.register_post_accumulate_grad_hook(

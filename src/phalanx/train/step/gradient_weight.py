@@ -1,14 +1,14 @@
 """Weighs a worker's gradient by its samples in the present batch.
 
-What a script would compute alone it computes here. A loss is a mean over this worker's part of the
-global batch, so its gradient counts in proportion to that part; a loss that is a sum simply adds
-up. Batches that are accumulated before a step add up as well: dividing them is the script's own
+Workers compute what one process would. A loss is a mean over this worker's part of the global
+batch, so its gradient counts in proportion to that part; a loss that is a sum simply adds up.
+Batches that are accumulated before a step add up as well: dividing them is the script's own
 business.
 
-``.grad`` is never touched for that between ``backward`` and ``step``: gradients are multiplied
-where they are copied out. Only when a batch counts otherwise than the one before it, what has been
-accumulated is brought to the new measure. A loss that was scaled for float16 is one more factor: so
-also what leaves early for other hosts is what the step wants.
+``.grad`` is not changed for that between ``backward`` and ``step``: gradients are multiplied where
+they are copied out. Only when a batch has another scale than the one before, accumulated gradients
+are converted. The loss scale of float16 is one more factor, so that gradients that are sent early
+to other hosts have the scale of the step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEXT_TO_NOTHING = 2.0**-40
 
 
 class GradientWeight:
-    """The scale and weight of the gradients in hand, for each optimizer."""
+    """The scale and weight of the present gradients, for each optimizer."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class GradientWeight:
         self._scales = [1.0] * len(optimizers)
         self._weight = self._part = self._unit = 1.0
         self._counted: Counted | None = None
-        """What the present batch counts for, if that is not its samples."""
+        """How the present batch counts, if not by its samples."""
         self._weighted = self._unknown = False
-        """Whether a loss since the last step did not count by samples, or by something unknown."""
+        """Whether a loss since the last step counted by weights, or by something unknown."""
         self._looks = 0
         """Losses of the present batch since its last step."""
         self._by_samples = list(self._scales), 1.0
@@ -86,7 +86,7 @@ class GradientWeight:
         self._by_samples = list(self._scales), self._weight
 
     def count_sums(self, engine: Engine) -> bool:
-        """Count losses as sums, as the first was one; return whether the scales have changed."""
+        """Count losses as sums, like the first loss; return whether the scales have changed."""
         if self._sums or self._in_hand is None:
             return False
         self._sums = True
@@ -119,7 +119,7 @@ class GradientWeight:
         ]
         if not gradients:
             return scale
-        # A batch that counts nothing is added to what counts, so it is made almost nothing.
+        # A scale of 0 would lose what was accumulated, so it becomes almost 0.
         scale = scale or NEXT_TO_NOTHING
         with torch.no_grad():
             torch._foreach_mul_(gradients, before / scale)
@@ -144,7 +144,7 @@ class GradientWeight:
             return
         if self.pending > 1 or (self._looks > 1 and counted != self._counted):
             if (counted is None or counted.even) and not self._weighted:
-                self._count_by_samples()  # which counts as much for each of them
+                self._count_by_samples()  # even losses can count by samples, too
                 return
             raise InputError(
                 "the loss is a weighted mean, and several losses are accumulated for one step",
@@ -216,7 +216,7 @@ class GradientWeight:
     # -- checkpoints -------------------------------------------------------------------------
 
     def export_state(self) -> dict[str, Tensor]:
-        """Return gradients that wait for their step, and what they count."""
+        """Return the gradients that wait for their step, and their weights."""
         if not self.pending:
             return {}
         scale = self.loss_scale.value  # a resumed run may have another loss scale, or none

@@ -1,7 +1,7 @@
 """Finds what a loss is over its batch (a mean, a sum, a weighted mean), from its graph.
 
-A gradient counts by its samples, which is right for a mean over them. A sum over the batch, or a
-mean over something else (class weights, tokens that are not ignored), would be wrong in silence.
+A gradient counts by its samples, which is right for a mean over samples. A sum over the batch, or a
+mean over something else (class weights, tokens that are not ignored), would silently be wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from phalanx.core.errors import InputError
 from phalanx.train.engine.engine import Engine
 
 MOST_NODES = 64
-"""Most nodes to look at, from the loss downwards; those that combine terms are there."""
+"""The most nodes to look at, from the loss down: the first ones combine its terms."""
 _MEAN, _SUM = 1, 2
 _COMBINES = tuple(f"{name}Backward" for name in ("Add", "Sub", "Rsub", "Mul", "Div", "Neg"))
 _BENDS = ("SqrtBackward", "RsqrtBackward", "PowBackward", "ExpBackward", "LogBackward")
@@ -42,18 +42,18 @@ class LossKind:
     divided: int = 0
     """How many sums are divided by what happens to be the number of samples."""
     even: list[float] = field(default_factory=list)
-    """For each mean over equally many targets of every sample, such as tokens, the number of all.
-    It may be weighted on another worker, so that it is counted alike there."""
+    """The number of targets of each mean over equally many targets per sample, such as tokens. The
+    same loss may be weighted on another worker, so all workers count it by targets."""
     bends: list[str] = field(default_factory=list)
     """Functions of the whole batch's loss that are not linear."""
     selected: int | None = None
-    """Values that a mean was taken over, when they are a selection of the batch."""
+    """The number of values of a mean over a selection of the batch."""
     plain: int = 0
     """How many terms are plain means, or unknown."""
 
 
 def inspect_loss(error: Tensor, samples: int, least: int = 2) -> LossKind:
-    """Find the terms of ``error``, a loss over ``samples``; below ``least`` no sum shows."""
+    """Find the terms of ``error``, a loss over ``samples``; below ``least`` no sums are found."""
     found = LossKind()
     for node, divisors in _terms(error.grad_fn):
         name = _name(node)
@@ -128,7 +128,7 @@ _Divisors = tuple[_Divisor, ...]
 
 
 def _terms(root: Any) -> Iterator[tuple[Any, _Divisors]]:
-    """Yield the nodes below additions and scalings, and by what these divide them."""
+    """Yield the nodes below additions and scalings, each with the divisors above it."""
     waiting: list[tuple[Any, _Divisors]] = [(root, ())]
     seen = 0
     while waiting and seen < MOST_NODES:
@@ -147,13 +147,13 @@ def _terms(root: Any) -> Iterator[tuple[Any, _Divisors]]:
 
 
 def _is_of_one_number(node: Any, name: str) -> bool:
-    """Whether it is the mean or sum of a single number, which is that number: look below it."""
+    """Whether ``node`` is the mean or sum of one number, so that the node below it counts."""
     reduces = name.startswith(("MeanBackward", "SumBackward"))
     return reduces and tuple(getattr(node, "_saved_self_sym_sizes", (0,))) == ()
 
 
 def _is_mean(node: Any, samples: int, divisors: _Divisors) -> bool:
-    """Whether it is divided by the samples in hand, or by all numbers that were summed."""
+    """Whether a sum is divided by the number of samples, or by that of the summed numbers."""
     sizes = getattr(node, "_saved_self_sym_sizes", ()) or (samples,)  # the product of none is 1
     return _divide_by(samples, divisors) or _divide_by(math.prod(sizes), divisors)
 
@@ -192,7 +192,7 @@ def _adds_up(node: Any, name: str, reduction: int | None, samples: int, least: i
 
 
 def _only_of_parameters(node: Any, more: tuple[str, ...] = ()) -> bool:
-    """Whether it is a penalty on weights, which has no samples, whatever its shape."""
+    """Whether ``node`` depends on parameters only, as a penalty on weights does."""
     if node is None:
         return True
     name = _name(node)
@@ -216,7 +216,7 @@ class Counted:
     even: bool = False
     """Whether every sample has the same weight."""
     selected: bool = False
-    """Whether it is a mean of a selection, whose size is unknown."""
+    """Whether the loss is a mean over a selection of the batch."""
 
 
 class SumLossError(InputError):
@@ -241,7 +241,7 @@ class LossWatch:
         self.sums = sums
         """Whether losses are sums over the batch, not means."""
         self._divided = False
-        """Whether a sum was divided; then one over a single sample shows it too."""
+        """Whether a sum was divided by the samples; then a single sample shows a sum, too."""
         self._parts = parts
         """Whether a loss may be a function of this worker's whole part of the batch."""
 
@@ -250,7 +250,7 @@ class LossWatch:
         return workers > 1 and not self.sums
 
     def check(self) -> None:
-        """Check, after a step, that all workers see the same."""
+        """Check, after a step, that all workers found the same kind of loss."""
 
     def weight_of(self, error: Tensor, samples: int) -> Counted | None:
         """Return the weight of the loss, if it does not count by its samples; refuse a sum."""
@@ -282,9 +282,9 @@ class LossWatch:
 
 
 class AdoptedLoss(LossWatch):
-    """Finds whether an adopted script's losses are means or sums over the batch, by the first one.
-    An explicit script declares it. Here every loss has to be of the first one's kind, and all
-    workers have to find the same kind: one with a single sample may not be able to tell."""
+    """Finds by the first loss whether an adopted script's losses are means or sums over the batch;
+    a script that joins declares it. All losses must be of that kind, on all workers: a worker with
+    a single sample may not be able to tell."""
 
     def __init__(self, engine: Engine, kinds: Tensor) -> None:
         """Take ``kinds``: what each worker has found, in memory that all share."""
@@ -312,7 +312,7 @@ class AdoptedLoss(LossWatch):
             self._note(_SUM)
             return None
         except InputError:
-            if not self._alone:  # a worker alone computes any kind rightly
+            if not self._alone:  # one worker computes any kind correctly
                 raise
             counted = None
         if self.sums and samples > 1:
@@ -341,7 +341,7 @@ class AdoptedLoss(LossWatch):
 
 
 def _is_plain_mean(node: Any, samples: int) -> bool:
-    """Whether it is the most frequent loss: a cross entropy that counts every sample once."""
+    """Whether ``node`` is the most frequent loss: a cross entropy that counts each sample once."""
     return (
         type(node).__name__ == "NllLossBackward0"
         and node._saved_reduction == _MEAN

@@ -24,7 +24,7 @@ _CAUSES = "Look for NaN in the data, a learning rate that is too high, or log(0)
 
 
 class NonFinite:
-    """Counts refused steps, alike on all workers that step together, so that all end alike."""
+    """Counts refused steps, equally on all workers that step together, so that all end together."""
 
     def __init__(self, environment: Environment, engine: Engine, stopwatch: Stopwatch) -> None:
         self._environment, self._engine, self._stopwatch = environment, engine, stopwatch
@@ -75,13 +75,13 @@ class NonFinite:
                 what=words, workers=list(whose),
             )
         )  # fmt: skip
-        if not self._environment.launched:  # nobody else shows it
+        if not self._environment.launched:  # no controller shows it
             told = f"phalanx: step {self.steps} was skipped: {words} is not finite"
             print(told, file=sys.stderr, flush=True)
 
 
 def skip_on_device(script: Script, engine: Engine, say: Callable[[str], None]) -> None:
-    """Let the GPU skip steps, where the host need not know at once, so that it does not wait."""
+    """Let the GPU skip steps, if the host need not know at once, so that the host does not wait."""
     environment, optimizers = script.environment, script.optimizers
     chosen = environment.settings
     asks = chosen.profile is not None or chosen.on_nonfinite == "stop"
@@ -92,7 +92,7 @@ def skip_on_device(script: Script, engine: Engine, say: Callable[[str], None]) -
 def bad_weights(
     models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
 ) -> str | None:
-    """Say what of the trained weights is not finite."""
+    """Describe which trained weights are not finite; ``None`` if all are finite."""
     trained = [p.detach() for p in parameters_of(optimizers)]
     if not all(map(are_sound, _by_device(trained))):
         return "the weights are not finite"

@@ -1,4 +1,4 @@
-"""Goes from a loss to updated parameters: takes steps, and refuses others."""
+"""Turns losses into updated parameters: takes steps, and refuses invalid ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from phalanx.train.step.nonfinite import NonFinite
 from phalanx.train.step.stopwatch import Stopwatch
 
 Look = Callable[[Tensor, Tensor | None], None]
-"""Called with a loss that goes backwards, and what it is multiplied by."""
+"""Called with each loss of a backward pass, and the factor of its gradient."""
 
 
 class Stepper:
@@ -54,12 +54,12 @@ class Stepper:
         watch_backward(self._see_backward)
         self.in_batch = self._looked = False
         self.losses = 0
-        """How many losses have gone backwards."""
+        """The number of losses that had a backward pass."""
         self._fed = self._over = False
         """Whether batches come from ``run.batches``; whether training is over."""
         self._clip: float | None = None
         self.not_finite: NotFinite | None = None
-        """A refused step that was judged where no error can be raised."""
+        """The error of a refused step that was found where no error can be raised."""
         self.keeps_gradients = False
         """Whether gradients stay after a step, until the script zeroes them."""
         self.watchers: list[Callable[[], None]] = []
@@ -68,8 +68,8 @@ class Stepper:
         """An error that the script may have caught and ignored, or that could not reach it."""
         device, timed = script.environment.device, engine.workers > 1 or engine.timed
         self._device, self._waits_for_device = device, timed and device.type == "cuda"
-        """Whether to wait for a GPU, whose gradient is there when it was computed, not when it was
-        asked for. Its speed would be wrong otherwise, and the exchange would wait anyway."""
+        """Whether to wait until a GPU has computed the gradient. Otherwise its speed would be
+        measured wrongly, and the exchange would wait anyway."""
 
     def open(self) -> None:
         """Begin a pass over the data."""
@@ -78,7 +78,7 @@ class Stepper:
         self._fed = True
 
     def backward(self, error: Tensor) -> None:
-        """``error.backward()``, whose value becomes the training loss of the report."""
+        """Do ``error.backward()``; the report shows the value of ``error`` as training loss."""
         if not self._fed:
             raise _unfed()
         if self._weight.loss_scale.scaler is not None:
@@ -234,7 +234,7 @@ class Stepper:
             self._stopwatch.agreed(began, total)
 
     def judge_pending(self) -> None:
-        """Learn of all steps that a GPU may have skipped."""
+        """Find out which steps a GPU has skipped."""
         for timing in self._exchange.settle():
             self._scaling.on_step(0, timing)
             self._stopwatch.judged(timing)
@@ -253,7 +253,7 @@ class Stepper:
         self._reads.watch()
 
     def leave_scalers(self) -> None:
-        """Let the script's gradient scalers call its optimizers themselves, as alone."""
+        """Let the script's gradient scalers step its optimizers themselves again."""
         self._scaling.end()
 
     def close(self) -> None:
@@ -307,8 +307,8 @@ _current = _Current()
 
 
 def watch_backward(look: Look | None) -> Look | None:
-    """Call ``look`` for each loss that this thread sends backwards, with its factor:
-    ``loss.backward()`` calls ``torch.autograd.backward``. Return what was called before."""
+    """Call ``look`` for each loss of this thread's backward passes, with its factor, also in
+    ``loss.backward()``, which calls ``torch.autograd.backward``. Return the previous ``look``."""
     before, _current.look = _current.look, look
     plain: Any = torch.autograd.backward
     if look is None or hasattr(plain, "_phalanx_watches"):

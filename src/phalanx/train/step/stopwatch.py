@@ -61,7 +61,7 @@ class Stopwatch:
     batch_samples: int = 0
     """This worker's samples of the current batch."""
     batch_before: int = 0
-    """This worker's samples of the batch before."""
+    """This worker's samples of the previous batch."""
     batches: int = 0
     loss_samples: int | None = None
     """Samples of the current batch over which its loss is the mean, if they are fewer."""
@@ -96,7 +96,7 @@ class Stopwatch:
         self.batch_samples = samples
 
     def loss(self, error: Tensor, *, summed: bool = False) -> None:
-        """Add the mean loss of the present batch; of one that is ``summed``, per sample."""
+        """Add the loss of the present batch, a mean, or ``summed`` over the samples."""
         samples = self.batch_samples if self.loss_samples is None else self.loss_samples
         value = error.detach() / max(1, samples) if summed else error
         if value.is_cpu:  # reading it elsewhere would make the host wait
@@ -111,7 +111,7 @@ class Stopwatch:
         return any(not math.isfinite(float(value)) for value, _ in losses)
 
     def judged(self, timing: Timing) -> None:
-        """Count the losses of the oldest step, or drop them, now that its fate is known."""
+        """Count the losses of the oldest step; if it was refused, leave out infinite ones."""
         sums, losses = self._unjudged.popleft()
         for value, samples in losses:
             if timing.refused is not None and not math.isfinite(float(value)):
@@ -128,7 +128,7 @@ class Stopwatch:
         return self._samples, max(0.0, self.clock.now() - began)
 
     def agreed(self, began: float, timing: Timing) -> None:
-        """Note that workers that train apart have come together, since ``began``."""
+        """Record the end of a round of training apart, whose exchange began at ``began``."""
         self.writer.rows.append((
             self.epoch, began, 0, 0.0, 0.0, timing.send, timing.wait,
             timing.reduce, timing.update, timing.settle, 0, None,

@@ -1,1 +1,1 @@
-"""Makes a worker of all its parts, in the precision and compiled as asked."""
+"""Builds a worker from its parts, with the precision and compilation that were asked for."""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from phalanx.train.profile.profiling import Profiling
 
 LOSS_SCALE = "precision.float16"
-"""Its name in a checkpoint, which no script can use to keep something."""
+"""The name of the loss scale in a checkpoint; a script cannot keep anything under this name."""
 
 
 def build_worker(
@@ -63,8 +63,8 @@ def build_worker(
     compile: CompileMode = "off",
     whole: bool = False,
 ) -> tuple[WorkerParts, TrainingLoop]:
-    """Make a worker. Collective. ``trial``: a step for timing precisions; ``seeds``: as all workers
-    began; ``notes``: said first; ``compile``: asked for by the script; ``whole``: its view."""
+    """Make a worker. Collective. ``trial`` does a step in a precision, to time it; ``seeds``:
+    common random states; ``notes`` are reported first; ``compile``: the script's choice."""
     rank, chosen = environment.rank, environment.settings
     paths = environment.paths
     writer = EventWriter(paths.events_of(rank) if paths else None, rank)
@@ -219,7 +219,7 @@ def _trained(
 
 
 def _losses(loss: str, engine: Engine) -> LossWatch:
-    """Make the watch of losses; ``auto`` and ``part`` are those of adopted scripts."""
+    """Make the watch of losses; ``auto`` and ``part`` are kinds of adopted scripts."""
     if loss != "auto" or engine.copies > 1:
         return LossWatch(sums=loss == "sum", parts=loss in ("part", "auto"))
     return AdoptedLoss(engine, engine.region("kinds of losses", engine.workers, torch.int64))
@@ -250,7 +250,7 @@ def _notes(script: Script) -> list[str]:
 
 
 def _warm_up() -> None:
-    """Load what torch loads on its first backward pass, as part of preparing: it takes a second on
-    a slow machine, and a comparison of short trainings would compare imports."""
+    """Load what torch loads on its first backward pass, as part of preparing: this takes a second
+    on a slow machine, and would distort a comparison of short trainings."""
     weight = torch.ones(1, requires_grad=True)
     (weight * 1.0).sum().backward()

@@ -1,8 +1,8 @@
 """``--compile``: models run by ``torch.compile``, where that is faster.
 
-Only batches of one shape run compiled. A short last batch, an evaluation or a share of another size
-runs as it is, so that nothing is compiled over and over; a shape that stays becomes the compiled
-one. ``auto`` measures both, and keeps the faster.
+A shape is compiled for when several batches in a row have it, for at most ``MOST_SHAPES`` shapes. A
+short last batch or an evaluation runs uncompiled, so that nothing is compiled over and over.
+``auto`` measures both, and keeps the faster.
 """
 
 from __future__ import annotations

@@ -47,14 +47,14 @@ def supports_tf32(device: torch.device) -> bool:
 
 
 def _is_nvidia(device: torch.device, least: tuple[int, int]) -> bool:
-    """Whether it is an NVIDIA GPU of at least this compute capability (AMD's numbers differ)."""
+    """Whether ``device`` is an NVIDIA GPU of at least this compute capability (AMD's differ)."""
     nvidia = device.type == "cuda" and torch.version.hip is None
     return nvidia and torch.cuda.get_device_capability(device) >= least
 
 
 def candidates(device: torch.device) -> list[str]:
-    """Return what may be faster than float32 there, and float32. float16 is only included if
-    nothing is better: its numbers end at 65504, and steps are skipped."""
+    """Return float32, and what may be faster on ``device``. float16 is included only without
+    bfloat16: its numbers end at 65504, and steps are skipped."""
     found = ["float32", *(["tf32"] if supports_tf32(device) else [])]
     if supports_bfloat16(device):
         return [*found, "bfloat16"]
@@ -136,7 +136,7 @@ def loss_scaler(
         )
     # On the CPU: its scale is read in every step, and from a GPU the host would wait for it.
     scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(torch.ones(()))  # makes its tensors, which it does at its first use
+    scaler.scale(torch.ones(()))  # so that it makes its tensors now, not at its first use
     return scaler
 
 

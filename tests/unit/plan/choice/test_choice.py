@@ -48,7 +48,6 @@ def test_compression_is_faster_with_unknown_accuracy_on_a_slow_link() -> None:
     found = _choose(large, machines("ab"), probe("ab", 50 * MBIT))
     coded = [p for p in found.unknown if p.strategy == "allreduce+int8"]
     assert coded
-    assert not coded[0].same_mathematics
     assert any("accuracy unknown" in reason for reason in found.reasons)
 
 

@@ -116,8 +116,6 @@ def test_a_codec_shrinks_what_is_sent_and_costs_time() -> None:
     )
     assert _steps(plain) - 0.32 == pytest.approx(4e6 / (50 * MBIT), rel=0.02)
     assert _steps(coded) - 0.32 == pytest.approx(0.254 * 4e6 / (50 * MBIT), rel=0.1)
-    assert not coded.same_mathematics
-    assert plain.same_mathematics
     plain, coded = (
         predict(EQUAL, machines("ab"), fast, s) for s in ("allreduce", "allreduce+int8")
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.train.keras.callbacks import acts_inside, callbacks_of
+from phalanx.train.keras.callbacks import acts_inside, callbacks_of, may_save
 
 
 @pytest.fixture
@@ -51,6 +51,8 @@ def test_a_class_of_the_script_with_hooks_of_keras(keras: Any, model: Any) -> No
     saves = kind("best.keras", save_freq=2)
     assert _chosen(model, [saves], first=True) == [saves]
     assert _chosen(model, [saves], first=False) == []
+    assert may_save(saves)
+    assert not may_save(keras.callbacks.CSVLogger("log.csv"))
 
 
 def test_those_of_keras_run_once(keras: Any, model: Any) -> None:

@@ -1,11 +1,11 @@
 """Coordinates a training on several machines: who is there, who waits for whom, what is new.
 
-Each worker keeps a copy of control memory (clocks, claims, intents). What it has written goes to
-the coordinator when it releases something (a barrier, a lock, a wake), and the next worker to
-acquire something gets all that came since. That is the release consistency of Keleher, Cox and
-Zwaenepoel, "Lazy release consistency for software distributed shared memory" (1992), with the
-coordinator as the place where releases are put in order. It does not interpret the memory: it
-forwards changes and counts arrivals. No torch here, so that it starts at once.
+Each worker keeps a copy of control memory (clocks, claims, intents). It sends its changes to the
+coordinator when it releases something (a barrier, a lock, a wake), and a worker that acquires
+something receives all changes that are new to it. That is the release consistency of Keleher, Cox
+and Zwaenepoel, "Lazy release consistency for software distributed shared memory" (1992), with
+releases put in order by the coordinator. The coordinator does not interpret the memory: it forwards
+changes and counts arrivals. It imports no torch, so it starts at once.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from phalanx.sync.connect.channel import Channel
 from phalanx.sync.connect.handshake import Introduction
 from phalanx.sync.connect.listener import Listener
 
-UNHEARD = 64  # most open channels that have not said hello
+UNHEARD = 64  # channels that may be open without a hello, besides one per process
 
 
 class Arrivals:
-    """Takes in new channels, which are in ``selector`` without data until they are clients."""
+    """Accepts new channels and keeps them in ``selector``, without data, until they are clients."""
 
     def __init__(
         self, listener: Listener, selector: selectors.BaseSelector, processes: int
@@ -56,8 +56,8 @@ class Arrivals:
     def hear(
         self, channel: Channel, present: Mapping[int, Client], lost: Sequence[m.Lost]
     ) -> Client | None:
-        """Return the process that ``channel`` introduces; refuse a wrong one, and everyone if one
-        is ``lost`` already."""
+        """Return the client at the other end of ``channel``; close the channel and return ``None``
+        if its hello is wrong, or if a process is ``lost`` already."""
         try:
             header, size = channel.receive()
             hello = m.request_decoder.decode(header)
@@ -101,7 +101,7 @@ LOOK_SECONDS = 0.5
 
 
 class Coordinator:
-    """Serves ``processes`` processes, until all have said good-bye or are lost."""
+    """Serves ``processes`` processes, until all workers have said good-bye or are lost."""
 
     def __init__(self, listener: Listener, processes: int) -> None:
         self._listener, self._processes = listener, processes
@@ -140,7 +140,7 @@ class Coordinator:
         while not self._over and going_on():
             if time.monotonic() - looked > 2 * LOOK_SECONDS:
                 looked = time.monotonic()
-                # A link that is cut says nothing: the kernel knows what is not acknowledged.
+                # A cut link reports no error, but the kernel knows what is not acknowledged.
                 for client in list(self._clients):
                     try:
                         client.channel.look()
@@ -212,7 +212,7 @@ class Coordinator:
             self._say(client, m.Welcome(client.rank, members[0], members[1], self._run))
 
     def _lose(self, client: Client, ending: m.Ending = m.Ending.VANISHED, words: str = "") -> None:
-        """Tell everyone of a lost client; those who waited for it go on, or give up."""
+        """Tell all other clients that this one is lost; barriers no longer wait for it."""
         if client not in self._clients:
             return
         self._forget_client(client)
@@ -236,7 +236,7 @@ class Coordinator:
         self._over = not any(not c.hello.serves for c in self._clients)
 
     def _settle_without(self) -> None:
-        """Stop waiting for processes that have left."""
+        """Complete the barriers that waited only for processes that have left."""
         for members in list(self._meetings):
             self._complete(members)
 
@@ -262,7 +262,7 @@ class Coordinator:
         self._complete(members)
 
     def _complete(self, members: tuple[int, ...]) -> None:
-        """Answer a barrier if all members that are alive have come."""
+        """Answer the members at a barrier if all that are alive have arrived."""
         awaited = [r for r in (members or self._workers) if r in self._workers]
         arrived = self._meetings[members]
         if not arrived or len(arrived) < len(awaited):
@@ -278,7 +278,7 @@ class Coordinator:
             self._tell(client, request.seq, refused="" if same else m.UNLIKE)
 
     def _refuse(self, clients: Sequence[Client], members: Sequence[int] = ()) -> bool:
-        """Refuse to meet, if one of the workers has ended its script."""
+        """Tell ``clients`` if a worker of their barrier has ended its script; return whether so."""
         missing = [lost for lost in self._ended if not members or lost.rank in members]
         for client in clients if missing else ():
             self._say(client, missing[0])

@@ -1,7 +1,7 @@
 """A worker's requests to the coordinator and their answers, also from several threads at once.
 
-A thread that waits reads, one at a time, and leaves the others' answers where they find them. No
-thread keeps another from speaking while it waits: it may wait for what the other has to release.
+Only one of the waiting threads reads; it stores the answers to the other threads' requests. Waiting
+never keeps another thread from sending: the answer may depend on what that thread releases.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Gone = Callable[[], bool]
 
 
 class CoordinatorClient:
-    """``take`` gives what was written since it was last asked, ``apply`` takes what others wrote,
-    ``hear_of`` is called for processes that are gone."""
+    """One worker's requests. ``take`` returns the worker's changes of memory since the last call,
+    ``apply`` writes the changes of others, ``hear_of`` is called for each process that is lost."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class CoordinatorClient:
         self._answers: dict[int, m.CoordinatorAnswer] = {}
         self._problem: PeerLost | None = None
         self.released = False
-        """Whether something went to the coordinator since all last met there."""
+        """Whether changes were sent to the coordinator since all workers last met there."""
 
     def say(self, request: m.Request, *, bare: bool = False) -> None:
         """Send a message that has no answer; ``bare``: without changes of memory."""
@@ -59,9 +59,9 @@ class CoordinatorClient:
         changes: Changes | None = None,
         gone: Gone | None = None,
     ) -> m.CoordinatorAnswer:
-        """Wait for the answer; now and then ask ``gone`` whether that is in vain.
+        """Send ``request`` and wait for its answer, or raise an error if ``gone()`` becomes true.
 
-        ``changes`` are sent where they were taken before.
+        ``changes``, if given, are sent instead of newly taken ones.
         """
         seq, looked = self._send(request, everything, bare, taken=changes), time.monotonic()
         while True:
@@ -80,7 +80,7 @@ class CoordinatorClient:
                 self.say(m.Peek(), bare=True)  # so that ``gone`` sees the newest values
 
     def ask_for_a_slice(self, request: m.Request) -> None:
-        """Wait for an answer for a while; in either case all changes are known afterwards."""
+        """Wait for an answer up to ``SLICE_SECONDS``; without one, fetch all changes so far."""
         seq = self._send(request, everything=False, bare=False)
         if self._hear(seq, SLICE_SECONDS) is None:
             with self._turn:
@@ -88,7 +88,7 @@ class CoordinatorClient:
             self.ask(m.Peek(), bare=True)
 
     def check(self) -> None:
-        """Read what has arrived, without waiting, to learn whether somebody is gone."""
+        """Read the messages that have arrived, without waiting, to learn of lost processes."""
         with self._turn:
             if self._problem is not None:
                 raise self._problem
@@ -139,7 +139,7 @@ class CoordinatorClient:
 
     @contextmanager
     def _reader(self) -> Iterator[None]:
-        """Make the calling thread the one that reads; afterwards another may."""
+        """End the calling thread's turn to read afterwards; record a lost peer for all threads."""
         try:
             yield
         except PeerLost as problem:

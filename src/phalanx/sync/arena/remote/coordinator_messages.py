@@ -19,16 +19,16 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     machine: str
     address: str
     port: int
-    """The port of its listener, for other processes that exchange data with it."""
+    """The port of this process's listener, for others that exchange data with it."""
     host: str
-    """The same for all processes that can share memory with each other."""
+    """A text that is the same for all processes that can share memory with each other."""
     serves: bool = False
     """Whether this process keeps parameters and does not train."""
 
 
 class TrainingMember(msgspec.Struct, frozen=True):
     rank: int
-    """Its rank among the workers, or among the servers."""
+    """The member's rank among the workers, or among the servers."""
     machine: str
     address: str
     port: int
@@ -53,13 +53,13 @@ class _Numbered(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Meet(_Numbered, frozen=True, kw_only=True):
-    """Ask to meet ``members`` at a barrier; all workers if there are none."""
+    """Ask to meet ``members`` at a barrier; an empty list means all workers."""
 
     members: list[int] = []
     digest: bytes = b""
-    """A digest of the memory that is asked for here, which has to be the same for all."""
+    """A digest of the memory region that each member allocates here: it has to be the same."""
     forget: bool = False
-    """Whether to forget what was written before the barrier."""
+    """Whether changes from before the barrier are no longer to be sent to its members."""
 
 
 class Acquire(_Numbered, frozen=True, kw_only=True):
@@ -72,15 +72,15 @@ class Release(_Numbered, frozen=True, kw_only=True):
 
 
 class Await(_Numbered, frozen=True):
-    """Ask for an answer at once if something is new, else when somebody wakes the others."""
+    """Ask for an answer at once if there are new changes, else at the next ``Wake``."""
 
 
 class Wake(_Numbered, frozen=True):
-    """Say that something has changed that others may wait for."""
+    """Have every open ``Await`` answered, because what it waits for may have changed."""
 
 
 class Peek(_Numbered, frozen=True):
-    """Ask for what is new, at once."""
+    """Ask for all new changes, at once."""
 
 
 class Put(_Numbered, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class Ending(Enum):
     STOPPED = "stopped"
     """The process was asked to stop, and so are the others."""
     VANISHED = "vanished"
-    """The process left without a word."""
+    """The process left without a ``Bye``."""
 
 
 class Bye(_Numbered, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ class CoordinatorAnswer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
-    """Says that a process is gone that others rely on."""
+    """Says that a process on which others rely is gone."""
 
     rank: int
     machine: str

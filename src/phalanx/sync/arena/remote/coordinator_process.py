@@ -1,8 +1,8 @@
 """The coordinator of a training on several machines, as a process of its own.
 
 It reads its orders from one line of JSON on its standard input, which keeps the key out of process
-lists, and says its port by one line on its standard output. It ends when all have left, or soon
-after its input closes, which is when the process that started it ends.
+lists, and writes its port as one line of JSON to its standard output. It ends when all workers
+have left, or soon after its input closes, that is, when the process that started it has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_key import RunKey
 
 GRACE_SECONDS = 5.0
-"""Seconds for the others to leave, once the process that started the coordinator has ended."""
+"""Seconds for the workers to leave, once the process that started the coordinator has ended."""
 
 
 class CoordinatorOrders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ def main() -> int:
     from phalanx.sync.connect.listener import Listener
 
     orders = msgspec.json.decode(sys.stdin.buffer.readline(65536), type=CoordinatorOrders)
-    for number in (signal.SIGINT, signal.SIGTERM):  # it ends after those it serves
+    for number in (signal.SIGINT, signal.SIGTERM):  # it ends after its clients
         signal.signal(number, signal.SIG_IGN)
     try:
         listener = Listener(

@@ -1,4 +1,4 @@
-"""What the coordinator remembers: its clients, the locks, and what was written, in order."""
+"""The coordinator's state: its clients, locks and values, and the changes of memory in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.sync.connect.channel import Channel
 
 @dataclass(eq=False)
 class Client:
-    """A process, as the coordinator knows it."""
+    """What the coordinator knows of one process."""
 
     channel: Channel
     hello: m.Hello
@@ -19,7 +19,7 @@ class Client:
     seen: int = 0
     """The number of the newest change that the client has."""
     awaiting: int | None = None
-    """The number of the request that waits to be woken."""
+    """The number of the client's open ``Await``, if there is one."""
 
     @property
     def member(self) -> m.TrainingMember:
@@ -27,7 +27,7 @@ class Client:
         return m.TrainingMember(self.rank, hello.machine, hello.address, hello.port, hello.host)
 
     def lost(self, ending: m.Ending, words: str = "") -> m.Lost:
-        """Make the message to the others that it is gone."""
+        """Make the message that tells the other clients that this one is gone."""
         hello = self.hello
         return m.Lost(self.rank, hello.machine, hello.address, hello.serves, ending, words)
 
@@ -42,13 +42,13 @@ class _Lock:
 
 
 class LockTable:
-    """Locks with their owners and waiting clients, and the numbers of their requests."""
+    """Locks, each with its holder and the clients that wait for it, by request number."""
 
     def __init__(self) -> None:
         self._locks: defaultdict[int, _Lock] = defaultdict(_Lock)
 
     def acquire(self, client: Client, request: m.Acquire) -> bool | None:
-        """Grant a lock; ``None`` if the client has to wait for it."""
+        """Return whether the lock is granted; ``None`` if the client has to wait for it."""
         lock = self._locks[request.lock]
         if lock.holder is None:
             lock.holder = client
@@ -59,7 +59,7 @@ class LockTable:
         return False
 
     def release(self, client: Client, index: int) -> list[tuple[Client, int]]:
-        """Release a lock; return who has it now, if somebody waited for it."""
+        """Release a lock; return its next holder, if any, with the number of the request."""
         lock = self._locks[index]
         if lock.holder is not client:
             return []
@@ -68,7 +68,7 @@ class LockTable:
         return [following] if following else []
 
     def forget(self, client: Client) -> list[tuple[Client, int]]:
-        """Remove a client from all queues; return the new owners of its locks."""
+        """Remove a client from all queues; return the next holders of its locks."""
         for lock in self._locks.values():
             lock.waiting = deque(w for w in lock.waiting if w[0] is not client)
         return [found for index in self._locks for found in self.release(client, index)]
@@ -82,7 +82,7 @@ class KeyValues:
     _wanted: dict[str, list[tuple[Client, int]]] = field(default_factory=dict)
 
     def put(self, key: str, value: bytes) -> list[tuple[Client, int]]:
-        """Store a value; return who waited for it, with the numbers of their requests."""
+        """Store a value; return the clients that waited for it, with their request numbers."""
         self.known[key] = value
         return self._wanted.pop(key, [])
 
@@ -103,7 +103,7 @@ class MemoryChange:
 
 
 class MemoryChanges:
-    """What was written, in the order in which it was released."""
+    """The changes of memory, in the order in which they were released."""
 
     def __init__(self) -> None:
         self._log: deque[MemoryChange] = deque()
@@ -117,7 +117,7 @@ class MemoryChanges:
         self._log.append(change)
 
     def news_for(self, client: Client) -> tuple[int, bytes, bytes]:
-        """Return (runs, places, values) of what others wrote since ``client`` was last told."""
+        """Return (runs, places, values) of the others' changes that ``client`` does not have."""
         found = [
             change
             for change in list(self._log)[client.seen - self._first :]

@@ -1,8 +1,8 @@
-"""A barrier of few workers without the coordinator: each sends what it wrote to every other.
+"""A barrier of few workers without the coordinator: each sends its changes to every other.
 
-It saves a round trip to the coordinator. What was released through the coordinator since all last
-met there has to arrive first, so a worker that released something says so, and then all meet at
-the coordinator instead.
+It saves a round trip to the coordinator. Changes that were sent to the coordinator since all last
+met there have to arrive first, so a worker that sent some says so, and then all meet at the
+coordinator instead.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from phalanx.sync.connect.channel import Channel
 
 MOST_WORKERS = 8
 MOST_BYTES = 1 << 14
-"""More goes through the coordinator: kernels might not hold what all send before they read."""
+"""Most bytes of changes to send directly: kernels may not hold more until it is read."""
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     number: int
-    """Number of this barrier; all workers count alike."""
+    """The number of this barrier, which all workers count alike."""
     runs: int
     at_coordinator: bool
-    """This worker has to meet at the coordinator."""
+    """Whether this worker asks all to meet at the coordinator."""
 
 
 _decoder = msgspec.msgpack.Decoder(Arrival)
@@ -37,7 +37,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass
 class DirectBarrier:
-    """``channels`` lead to all other workers. ``look`` is called now and then by who waits."""
+    """Meets all other workers over ``channels``; a wait calls ``look`` now and then."""
 
     channels: Mapping[int, Channel]
     look: Callable[[], None]
@@ -50,7 +50,7 @@ class DirectBarrier:
     def meet(
         self, changes: Changes, *, at_coordinator: bool, gone: Callable[[], None]
     ) -> tuple[bool, list[tuple[int, bytearray, bytearray]]]:
-        """Whether all have to meet at the coordinator now, and what the others wrote."""
+        """Return whether all must meet at the coordinator now, and the others' changes."""
         self.number += 1
         runs, places, values = NOTHING if at_coordinator else changes
         header = _encode(Arrival(self.number, runs, at_coordinator))
@@ -76,7 +76,7 @@ class DirectBarrier:
             values = bytearray(size - len(places))
             channel.receive_into(memoryview(places), memoryview(values))
         except MachineLost:
-            time.sleep(SLICE_SECONDS)  # the coordinator may know better who is gone, and why
+            time.sleep(SLICE_SECONDS)  # the coordinator may know better which worker is gone
             self.look()
             gone()
             raise

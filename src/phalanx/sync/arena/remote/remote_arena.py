@@ -1,8 +1,8 @@
-"""The arena of a worker whose companions are on other machines too.
+"""The arena of a worker in a training on several machines.
 
-Control memory is small (clocks, claims, intents, figures) and lies in each worker's own process;
-the coordinator forwards what changed when somebody releases something that others acquire (see
-``coordinator``). What is large never lies here: gradients and parameters go from host to host.
+Control memory (clocks, claims, intents, figures) is small, and each worker's process has a copy;
+the coordinator forwards changes when a worker releases something that others acquire (see
+``coordinator``). Gradients and parameters are too large for it: hosts exchange them directly.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Bytes = NDArray[np.uint8]
 
 
 class MemoryBlock:
-    """Memory from address ``base`` on, with a copy of it as the coordinator knows it."""
+    """Memory from address ``base`` on, and a copy of the values that the coordinator knows."""
 
     def __init__(self, base: int, capacity: int) -> None:
         self.base, self._capacity, self.end = base, capacity, 0
-        self._memory: Bytes = np.zeros(capacity, np.uint8)  # only what is used costs memory
+        self._memory: Bytes = np.zeros(capacity, np.uint8)  # untouched pages cost no memory
         self._known: Bytes = np.zeros(capacity, np.uint8)
 
     def allocate(self, size: int) -> memoryview:
@@ -87,8 +87,8 @@ HOT_BYTES, COLD_BYTES = 32 << 20, 256 << 20
 QUESTIONS = 8
 LARGE = 1 << 16
 COLD = ("buffers",)
-"""Regions that are compared at barriers of all only, from that size on: each worker writes a row
-of its own, and reads those of others after such a barrier."""
+"""Regions that, from ``LARGE`` bytes on, are compared only at barriers of all workers: a worker
+writes a row of its own, and reads the others' rows after such a barrier."""
 
 
 @dataclass
@@ -118,12 +118,12 @@ class RemoteArena:
         self.clock: Clock = self.pace
         """The clock for the times of events, the same on all hosts."""
         self.lost: set[int] = set()
-        """Workers that were lost, and without whom this one goes on."""
+        """The ranks of lost workers without which this worker goes on."""
         self._survives: Callable[[LostWorker], bool] = lambda lost: False
         self.training = False
-        """Whether others count on this worker: it has memory of a training that is not over."""
+        """Whether others rely on this worker: it has memory of a training that is not over."""
         self.direct: DirectBarrier | None = None
-        """How few workers meet without the coordinator, while all are ``in_step``."""
+        """The barrier of few workers without the coordinator, used while all are ``in_step``."""
         self.in_step = False
         self._client = CoordinatorClient(channel, self._changes, self._apply, self._hear_of)
         self._hot, self._cold = MemoryBlock(0, HOT_BYTES), MemoryBlock(1 << 40, COLD_BYTES)
@@ -153,7 +153,7 @@ class RemoteArena:
         self._client.released = self.training = False
 
     def _forget(self) -> None:
-        """Meet all workers, and forget what was written before."""
+        """Meet all workers, and discard all changes from before."""
         self._client.ask(m.Meet(forget=True), bare=True)
 
     def _changes(self, everything: bool) -> Changes:
@@ -193,7 +193,7 @@ class RemoteArena:
             self._meet_at_coordinator((), gone, changes if at_coordinator else NOTHING)
 
     def _ask(self, gone: Gone | None) -> None:
-        """Whether the others are waited for in vain; the coordinator knows."""
+        """Ask the coordinator for news; raise an error if waiting for the others is in vain."""
         self._client.ask(m.Peek(), bare=True)
         if gone is not None and gone():
             raise PeerLost(*LEFT)
@@ -235,13 +235,13 @@ class RemoteArena:
     def pause(self) -> None:
         time.sleep(0.001)
 
-    # -- values, by which processes find each other --------------------------------------------
+    # -- values, by which processes find each other ------------------------------------------
 
     def put(self, key: str, value: bytes) -> None:
         self._client.say(m.Put(key=key, value=value), bare=True)
 
     def get(self, key: str, gone: Gone | None = None) -> bytes:
-        """Wait until somebody has put this key, and return its value."""
+        """Wait until a process has put this key, and return its value."""
         return self._client.ask(m.Get(key=key), bare=True, gone=gone).value
 
     def check(self) -> None:
@@ -251,10 +251,10 @@ class RemoteArena:
     # -- one clock ---------------------------------------------------------------------------
 
     def set_clock(self) -> None:
-        """Count in the coordinator's time from now on, as well as a few quick answers can tell it.
+        """Set ``clock`` to the coordinator's time, estimated from a few questions and answers.
 
-        Cristian, "Probabilistic clock synchronization" (1989): of several questions the quickest
-        answer is the best; it is off by half of the time that it took at most.
+        Cristian, "Probabilistic clock synchronization" (1989): the quickest of several answers is
+        the most exact one; its error is at most half of the time that it took.
         """
         best = (float("inf"), 0.0)
         for _ in range(QUESTIONS):
@@ -263,7 +263,7 @@ class RemoteArena:
             took = time.monotonic() - asked
             best = min(best, (took, theirs - asked - took / 2))
         took, ahead = best
-        if abs(ahead) > took:  # otherwise it is the same clock, or close enough
+        if abs(ahead) > took:  # otherwise both clocks are the same, or close enough
             self.clock = ShiftedClock(ahead)
 
     # -- the end -----------------------------------------------------------------------------

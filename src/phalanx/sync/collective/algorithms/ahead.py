@@ -1,9 +1,9 @@
-"""A direct all-reduce that begins while its numbers are still being made.
+"""A direct all-reduce that begins while its numbers are still being computed.
 
-Back-propagation makes the last layers' gradients first, and they lie at the end of the flat
-buffer. So what goes to a participant is cut into pieces that travel last to first, and each may
-leave as soon as it is there: Li et al., "PyTorch Distributed: experiences on accelerating data
-parallel training" (2020), section 3.2.3.
+Back-propagation computes the last layers' gradients first, and they lie at the end of the flat
+buffer. So the numbers for a participant are cut into pieces, which are sent from the last to the
+first, each as soon as it is ready: Li et al., "PyTorch Distributed: experiences on accelerating
+data parallel training" (2020), section 3.2.3.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from phalanx.sync.collective.parts import element_starts
 from phalanx.sync.connect.channel import drop_first
 
 PAUSE = 0.002
-"""Seconds between two moves; the kernel holds what comes meanwhile. Waking up for every few packets
-instead took 8 of the 21 ms of a backward pass at 1 Gbit/s."""
+"""Seconds between two moves; the kernel keeps what arrives meanwhile. Waking up for every few
+packets instead took 8 of the 21 ms of a backward pass at 1 Gbit/s."""
 CLOSE_SECONDS = 1.0
 WORTHWHILE = 64 << 10
-"""Bytes; nothing of a smaller buffer is sent early."""
+"""The least bytes of a buffer of which parts are sent early."""
 Span = tuple[int, int]
 
 
@@ -48,7 +48,7 @@ class EarlySum(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Say that all numbers are final, shortly before ``finish``; what goes at once is sent."""
+        """Say that all numbers are final, shortly before ``finish``; send without waiting."""
 
     @abstractmethod
     def finish(self, factor: float = 1.0) -> int:
@@ -57,7 +57,7 @@ class EarlySum(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Throw away what was sent, because some of it changed later. Everybody calls this."""
+        """Throw away this exchange, because numbers changed after they were sent. Collective."""
 
     @abstractmethod
     def close(self) -> None:
@@ -101,7 +101,7 @@ class SenderThread:
             if self._over:
                 return
             with self.lock:
-                # If it is not set, leave it alone: the owner may be setting it just now.
+                # If ``_wanted`` is not set, do not clear it: the owner may be setting it just now.
                 if self._wanted.is_set() and not self._goes_on():
                     self._wanted.clear()
             if self._wanted.is_set():
@@ -111,13 +111,13 @@ class SenderThread:
         try:
             return self._move()
         except PeerLost:
-            return False  # its owner will find out by itself
+            return False  # the owner meets the same error in ``finish``
 
 
 class AheadSum(EarlySum):
     """Sums ``flat`` over one connection to each participant.
 
-    ``cuts`` are the places where it may be cut, the same for everybody.
+    ``cuts`` are the places where ``flat`` may be cut, the same for all participants.
     """
 
     def __init__(self, links: Links, flat: Tensor, cuts: Sequence[int]) -> None:
@@ -156,7 +156,7 @@ class AheadSum(EarlySum):
         self._let_go(0)
 
     def _let_go(self, low: int) -> bool:
-        """Release what lies from ``low`` on, and move it; return whether some is left to move."""
+        """Release the pieces from ``low`` on, and move; return whether some is left to move."""
         with self._sender.lock:
             self._release(low)
             return self._move()

@@ -1,9 +1,9 @@
 """Butterfly: recursive halving, then recursive doubling.
 
 Rabenseifner's algorithm as in Thakur, Rabenseifner and Gropp, "Optimization of collective
-communication operations in MPICH" (2005), section 4.5: partners at half the number's distance
-exchange halves of the message and add, then at a quarter, and so on; then all the way back. Where
-the number is no power of two, the first ones pair up, and one of each pair acts for both.
+communication operations in MPICH" (2005), section 4.5: of n participants, those n/2 apart exchange
+halves of the message and add them, then those n/4 apart quarters, and so on; then the sums take
+the same steps back. If n is no power of two, the first ones pair up, and one acts for each pair.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
 
 
 def _shape(size: int) -> tuple[int, int]:
-    """Return how many act (a power of two), and how many pairs the first participants form."""
+    """Return how many participants act (a power of two), and how many pairs the first ones form."""
     acting = 1 << (size.bit_length() - 1)
     return acting, size - acting
 
@@ -87,7 +87,7 @@ def _halve_and_double(links: Links, flat: Tensor, acting: int, place: int, pairs
 
 
 def _fold(links: Links, flat: Tensor) -> None:
-    """Let each of a pair add one half, and give the even one both halves."""
+    """Let each participant of a pair sum one half, and give both sums to the even one."""
     first, second = split(flat, 2)
     if links.rank % 2:
         links.exchange_add(links.rank - 1, first, links.rank - 1, second)

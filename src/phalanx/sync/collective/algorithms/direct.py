@@ -1,8 +1,8 @@
-"""Everybody sends to everybody at once.
+"""An all-reduce in which all participants send to all others at once.
 
-Two participants exchange everything and add. More of them divide the sum: participant ``k`` is
-sent part ``k`` by all others, adds in the order of ranks, and sends the result to all others; that
-is reduce-scatter and all-gather in one round each (Rabenseifner, "Optimization of collective
+Two participants exchange everything and add. More of them divide the sum: participant ``k``
+receives part ``k`` from all others, adds in the order of ranks, and sends the sum to all others;
+that is reduce-scatter and all-gather in one round each (Rabenseifner, "Optimization of collective
 reduction operations", 2004; rounds by direct exchange as in Chan et al., "Collective
 communication: theory, practice, and experience", 2007).
 """

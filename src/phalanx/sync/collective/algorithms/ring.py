@@ -1,8 +1,8 @@
-"""Ring all-reduce: everybody sends to its successor only, and all links carry the same.
+"""Ring all-reduce: each sends to its successor only, and all links carry equally many bytes.
 
 Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-Journal of Parallel and Distributed Computing 69 (2009). Part ``k`` travels once around, growing by
-one term at each participant; then the finished parts travel around once more.
+Journal of Parallel and Distributed Computing 69 (2009). Part ``k`` travels around the ring, and
+each participant adds its own part ``k``; then the sums travel around once more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def all_reduce(links: Links, flat: Tensor) -> None:
 
 
 def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
-    """Return what participant ``rank`` sends: all parts but one on each of the two rounds."""
+    """Return the bytes that ``rank`` sends: all parts but one in each of the two rounds."""
     sizes = part_sizes(count_bytes, size)
     if size == 1:
         return 0

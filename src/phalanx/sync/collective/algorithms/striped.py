@@ -2,7 +2,7 @@
 
 One connection of TCP carries 2 GB/s each way however many processors there are, four carry 6 (two
 processes of one machine, 360 MB); NCCL opens several sockets between two machines for the same
-reason. Its threads need processors that the training leaves idle: it is for workers on GPUs.
+reason. The threads need processors that the training leaves idle: this is for workers on GPUs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from phalanx.sync.connect.channel import Channel
 
 STRIPES = 4
 WORTHWHILE = 32 << 20
-"""Bytes of a sum; with fewer, more connections do not pay."""
+"""The least bytes of a sum for which several connections pay."""
 LARGEST = 4 << 20
-"""Bytes of a piece: small enough to be in the processor's cache when it is added."""
+"""Most bytes of a piece: few enough to be in the processor's cache when it is added."""
 
 
 class Stripe:
@@ -47,14 +47,14 @@ class Stripe:
         return self._in.submit(self._channel.receive_raw, raw(flat))
 
     def close(self) -> None:
-        """Stop moving data: its source and target memory may be used for something else."""
+        """Stop moving data, so that the memory that was sent or filled can be used again."""
         self._channel.close()
         for thread in (self._out, self._in):
             thread.close(CLOSE_SECONDS)
 
 
 class StripedSum(EarlySum):
-    """Sums ``flat`` over ``stripes``: as many from participant ``rank`` to each of the others."""
+    """Sums ``flat`` over ``stripes``: connections from participant ``rank`` to each other one."""
 
     def __init__(
         self, rank: int, stripes: Mapping[int, Sequence[Stripe]], flat: Tensor, cuts: Sequence[int]
@@ -119,7 +119,7 @@ class StripedSum(EarlySum):
     def _gather(self) -> list[Future[None]]:
         """Begin to receive the pieces that the others sum.
 
-        This participant's own part of each piece has gone by then: without it there is no sum.
+        A sum overwrites this participant's own numbers: it contains them, so they were sent.
         """
         return [
             stripe.receive(self._flat[slice(*piece)])
@@ -133,7 +133,7 @@ class StripedSum(EarlySum):
         own = self._flat[slice(*piece)]
         if self._size == 2:
             (peer,) = self._stripes
-            self._gone[peer][number].result()  # the sum is received into the memory that this sends
+            self._gone[peer][number].result()  # the sum overwrites the memory that this sends
             own.add_(self._room(peer, piece))
         else:
             arrived = {peer: self._room(peer, piece) for peer in self._stripes}
@@ -154,7 +154,7 @@ class StripedSum(EarlySum):
 
 
 def _ways(pieces: Sequence[Span], stripes: Sequence[Stripe]) -> list[tuple[Span, Stripe]]:
-    """Return the stripe that carries each piece, in both directions."""
+    """Return each piece with the stripe that carries it, in either direction."""
     return list(zip(pieces, itertools.cycle(stripes), strict=False))
 
 

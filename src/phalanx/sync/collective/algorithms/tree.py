@@ -27,7 +27,7 @@ def bytes_sent(count_bytes: int, size: int, rank: int) -> int:
 
 
 def reduce(links: Links, flat: Tensor, root: int = 0) -> None:
-    """Sum into ``flat`` of the root; the others' hold partial sums afterwards."""
+    """Sum into the ``flat`` of the root; that of the others holds partial sums afterwards."""
     parent, children = family(links.rank, links.size, root)
     for child in children:
         # The sender need not know that the receiver takes pieces.
@@ -41,7 +41,7 @@ def reduce(links: Links, flat: Tensor, root: int = 0) -> None:
 
 
 def broadcast(links: Links, flat: Tensor, root: int = 0) -> None:
-    """Copy the root's ``flat`` to everybody's."""
+    """Copy the root's ``flat`` into that of all others."""
     parent, children = family(links.rank, links.size, root)
     if parent is not None:
         links.receive(parent, flat)
@@ -50,7 +50,7 @@ def broadcast(links: Links, flat: Tensor, root: int = 0) -> None:
 
 
 def family(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
-    """Return the parent, and the children from the smallest subtree to the largest."""
+    """Return the parent of ``rank``, and its children from the smallest subtree to the largest."""
     place = (rank - root) % size
     children, distance = [], 1
     while distance < size and not place & distance:

@@ -1,4 +1,4 @@
-"""A step through a store on other machines, which is taken when all have given their gradient."""
+"""Steps through a store on other machines, each taken when all have given their gradients."""
 
 from __future__ import annotations
 

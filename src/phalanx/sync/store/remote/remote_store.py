@@ -98,10 +98,10 @@ class RemoteStore:
     def push_reduced(
         self, reducer: Reducer, used: Masks, rate_factor: float, timing: Timing
     ) -> None:
-        """One member pushes the team's sum; the other hosts pull the result after that."""
+        """Push the team's sum from one member; other hosts pull the result by ``pull_reduced``."""
         if self._team.members[0] not in self._hosts.here:
             return
-        reducer.wait_here()  # until all have scaled their slices, which are all pushed
+        reducer.wait_here()  # until all have scaled their slices of the sum
         if not reducer.leads:
             return
         payloads = self._team_sender.encode() if self._team_sender else None
@@ -111,7 +111,7 @@ class RemoteStore:
         )  # fmt: skip
 
     def push_for(self, reducer: Reducer) -> None:
-        """Prepare to push this team's sums: a codec keeps state for each of them."""
+        """Prepare to push this team's sums: a codec keeps state for each of their streams."""
         if self._encoding.codec and reducer.leads and self._team.members[0] in self._hosts.here:
             named = [(f"push.{s[0]}", *s[1:]) for s in self.client.streams(reducer.sums)]
             self._team_sender = self._encoding.sender(named)

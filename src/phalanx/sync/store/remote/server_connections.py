@@ -23,8 +23,8 @@ PREFIX = 12
 class ServerConnection:
     """One connection, with one request at a time: ``begin``, ``send``, ``receive``, ``end``.
 
-    ``versions``: those of the host's copy of the parameters, an element per server, which all
-    workers of the host share.
+    ``versions`` has, for each server, the version of the host's copy of its parameters; all workers
+    of the host share it.
     """
 
     def __init__(self, channel: Channel, lock: Lock, versions: Tensor, index: int) -> None:
@@ -32,7 +32,7 @@ class ServerConnection:
         self._versions, self._index = versions.numpy(), index
         self._held = False
         self.seen = 0
-        """The version of the copy at the last request, with which its gradient was computed."""
+        """The version of the copy before the last answer, with which the gradient was computed."""
         self.sent = 0
         """Bytes that were sent, with headers."""
 
@@ -57,13 +57,13 @@ class ServerConnection:
         self.channel.send(header, *views)
 
     def receive(self, into: Sequence[Tensor] = ()) -> m.Answer:
-        """Receive the answer, and what follows it into ``into``. The server is idle then."""
+        """Receive the answer, and the tensors that follow it into ``into``."""
         header, size = self.channel.receive()
         answer = m.read_answer(header)
         if size:
             views = [byte_view(tensor) for tensor in into]
             if size != sum(map(len, views)):
-                raise self.channel.lost(f"it sent {size} bytes where others were expected")
+                raise self.channel.lost(f"it sent {size} bytes where another number was expected")
             self.channel.receive_into(*views)
         if isinstance(answer, m.Failed):
             raise self._error(answer)
@@ -81,7 +81,7 @@ class ServerConnection:
 
 
 class ServerConnections:
-    """``layouts`` have one shard per server, in the order of ``each`` connection."""
+    """A worker's connections to all servers; ``layouts`` have a shard for ``each``, in order."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class ServerConnections:
         layouts: Sequence[Layout],
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """``look`` raises if it is known who is gone."""
+        """``look`` raises an error if it is known which process is lost."""
         self.each, self._layouts, self._look = each, layouts, look
 
     @property
@@ -109,11 +109,11 @@ class ServerConnections:
 
     @contextmanager
     def requests(self) -> Iterator[None]:
-        """Hold the locks for a request, and give them back whatever happens."""
+        """Release the locks of all requests at the end, whatever happens."""
         try:
             yield
         except MachineLost:
-            time.sleep(LOOK_SECONDS)  # a server ends with its machine's worker: which was first?
+            time.sleep(LOOK_SECONDS)  # its machine's worker may have been lost first
             self._look()
             raise
         finally:
@@ -121,7 +121,7 @@ class ServerConnections:
                 connection.end()
 
     def take(self, server: int, into: Sequence[Tensor]) -> m.StoreDone:
-        """Receive the answer of ``server``, with its parameters if sent; free the connection."""
+        """Receive ``server``'s answer, and parameters if ``into`` is given; free the connection."""
         connection = self.each[server]
         slices = [flat[self.range_of(i, server)] for i, flat in enumerate(into)]
         answer = done(connection.receive(slices))

@@ -30,10 +30,10 @@ from phalanx.sync.strategy import Timing
 
 @dataclass(frozen=True)
 class Share:
-    """The part of one worker in a synchronous step.
+    """One contributor's part of a synchronous step.
 
-    ``empty``: it has neither samples nor gradients, and sends none. Steps only ever grow between
-    two calls of ``load``.
+    ``empty``: the contributor has neither samples nor gradients, and sends none. ``step`` only
+    grows between two calls of ``load``.
     """
 
     step: int
@@ -64,7 +64,7 @@ class StoreClient:
         versions: Tensor | None = None,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """``versions``: see :class:`ServerConnection`; without them this worker is alone."""
+        """``versions``: see :class:`ServerConnection`; without them the copy is not shared."""
         self._name, self._optimizer, self._clock = name, optimizer, clock
         self.layouts = [reshard(layout, len(channels)) for layout in layouts]
         """The layouts, with one shard per server."""
@@ -83,7 +83,7 @@ class StoreClient:
     # -- the whole state ---------------------------------------------------------------------
 
     def open(self, client: str, ranks: Sequence[int]) -> None:
-        """Make or join the store, for ``client`` with ``ranks``."""
+        """Make or join the store as ``client``, a name, for the workers ``ranks``."""
         answers = self._servers.ask(
             lambda server: m.Open(
                 self._name,
@@ -145,7 +145,7 @@ class StoreClient:
     # -- asynchronous ------------------------------------------------------------------------
 
     def streams(self, gradients: Sequence[Tensor]) -> list[Stream]:
-        """Return what a sender compresses, in the order in which ``payloads`` are expected."""
+        """Return the streams of a sender, in the order in which ``payloads`` are expected."""
         return [
             (f"{i}.{server}", layout, server, flat[slice(*layout.bounds(server))])
             for server in range(len(self._servers.each))
@@ -163,10 +163,10 @@ class StoreClient:
         codec: CodecSpec | None = None,
         origin: tuple[int, int] = (-1, 0),
     ) -> None:
-        """Apply a gradient, exactly once; the new parameters are received into ``into``, if given.
+        """Have a gradient applied once; the new parameters are received into ``into``, if given.
 
-        With ``payloads`` (see :meth:`streams`) those are sent, and not ``gradients``. ``origin`` is
-        a rank, and how many samples it had been given.
+        ``payloads`` (see :meth:`streams`), if given, are sent instead of ``gradients``. ``origin``
+        is the worker's rank, and how many samples it had been given.
         """
         now, groups = self._clock.now, group_options(self._optimizer)
         began, sent = now(), self._servers.sent
@@ -190,7 +190,7 @@ class StoreClient:
         timing.bytes_sent += self._servers.sent - sent
 
     def fence(self, rank: int) -> list[int]:
-        """Return how far a lost worker's pushes have come, for good, at each server."""
+        """Stop a lost worker's pushes; return, per server, its samples applied so far."""
         answers = self._servers.ask(lambda server: m.Fence(self._name, rank))
         return [answer.total for answer in answers if isinstance(answer, m.Fenced)]
 
@@ -249,7 +249,7 @@ class StoreClient:
         )
 
     def _finish(self, step: int, clip: float | None, into: Sequence[Tensor]) -> None:
-        """Take the step's parameters; first agree on the norm of the whole gradient, if asked."""
+        """Receive the step's parameters; with ``clip`` first agree on the whole gradient's norm."""
         if clip is not None and len(self._servers.each) > 1:
             answers = [connection.receive() for connection in self._servers.each]
             squares = sum(a.value for a in answers if isinstance(a, m.Squares))
@@ -276,14 +276,14 @@ class StoreClient:
 
 
 _LEFT_OUT = ("params", "capturable", "differentiable")
-"""Options that say how and where the user's own process runs its optimizer, which are left out."""
+"""Options that are not sent: they say how and where the user's process runs its optimizer."""
 _FIRST_VALUES = ("initial_accumulator_value",)
 
 
 def describe(
     optimizer: torch.optim.Optimizer, layouts: Sequence[Layout], server: int, codecs: Sequence[str]
 ) -> m.Description:
-    """Describe the share of ``server``; ``layouts`` have one shard per server."""
+    """Describe what ``server`` keeps; ``layouts`` have one shard per server."""
     defaults = optimizer.defaults
     return m.Description(
         optimizer=type(optimizer).__name__,
@@ -329,7 +329,7 @@ def type_name(dtype: torch.dtype) -> str:
 
 
 def masks_of(used: Masks, layouts: Sequence[Layout], server: int) -> list[bytes | None]:
-    """Return ``used`` by parameter as a mask of the pieces that ``server`` has."""
+    """Turn ``used``, a mask by parameter, into a mask of the pieces that ``server`` keeps."""
     return [
         None if mask is None else bytes(mask[piece.parameter] for piece in layout.shards[server])
         for mask, layout in zip(used, layouts, strict=True)

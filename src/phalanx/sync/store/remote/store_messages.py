@@ -1,6 +1,6 @@
 """The messages between the parameter store and its clients: typed headers, with limits.
 
-Numbers of a model follow a header as raw bytes; how many is known from what ``Open`` declared, so
+A model's numbers follow a header as raw bytes. Their size is known from what ``Open`` declared, so
 that a message of another size is refused before any of it is read.
 """
 
@@ -71,12 +71,12 @@ class _Request(Struct, frozen=True, forbid_unknown_fields=True, tag=str.lower):
 
 
 class Open(_Request, frozen=True):
-    """Opens a store. The first one makes it; all others must describe the same store."""
+    """Opens a store. The first request makes the store; all others must describe the same."""
 
     description: Description
     client: Name = ""
     ranks: Annotated[list[Rank], Meta(max_length=4096)] = []
-    """Ranks of the workers behind this connection, for those who wait for one of them."""
+    """Ranks of the workers behind this connection: steps that need them fail if it is lost."""
 
 
 class Load(_Request, frozen=True):
@@ -101,7 +101,7 @@ class Push(_Request, frozen=True):
 
 
 class Fence(_Request, frozen=True):
-    """Asks how far a lost worker's pushes have come; nothing more of it is applied."""
+    """Asks how far a lost worker's pushes have come; its later pushes are refused."""
 
     rank: Rank
 
@@ -111,10 +111,10 @@ class Pull(_Request, frozen=True):
 
 
 class Contribute(_Request, frozen=True):
-    """Announces a share of a step that is taken when all of ``expected`` have given theirs.
+    """Announces a share of a step, which is taken when all of ``expected`` have given theirs.
 
     With ``norm`` the answer is the squared norm of this server's share of the mean gradient, and
-    the step is taken when ``Commit`` brings the factor; ``clip`` is for a server that is alone.
+    the step is taken when ``Commit`` brings the factor; ``clip`` is for the only server of a store.
     """
 
     step: Annotated[int, Meta(ge=0)]
@@ -147,9 +147,9 @@ class Opened(_Answer, frozen=True):
 
 
 class StoreDone(_Answer, frozen=True):
-    """Answers a request; ``before`` and ``version`` are the shard's versions around it.
+    """Answers a request; the shard's version was ``before``, and is ``version`` now.
 
-    Parameters, or the whole state, follow where they were asked for.
+    Parameters, or the whole state, follow if they were requested.
     """
 
     before: int
@@ -169,7 +169,7 @@ class Squares(_Answer, frozen=True):
 
 
 class Failed(_Answer, frozen=True):
-    """Says that a request failed; ``lost``: because of another's connection, not this request."""
+    """Says that a request failed. ``lost``: the reason is that another client is lost."""
 
     cause: Annotated[str, Meta(max_length=2000)]
     remedy: Annotated[str, Meta(max_length=2000)] = ""

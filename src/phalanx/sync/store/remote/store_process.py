@@ -1,9 +1,9 @@
 """One server of the parameter store, as a process of its own.
 
 ``python -m phalanx.sync.store.remote.store_process`` reads its orders from one line of JSON on its
-standard input, which keeps the key out of process lists and environments, says its port by one
-line on its standard output, and ends when its input closes, when its parent dies, or, without a
-parent, on SIGTERM.
+standard input, which keeps the key out of process lists and environments, writes its port as one
+line of JSON to its standard output, and ends when its input closes, when its parent dies, or,
+without a parent, on SIGTERM.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class StoreOrders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 0
     tls: bool = False
     parent: int = 0
-    """The process with which this one ends; 0: none."""
+    """The id of the process with which this one ends; 0: none."""
     members: tuple[str, ...] = ()
 
 
 class ServerProcess:
-    """A server that ends with the thread that made this (the kernel sees to it), or when closed.
+    """A server process; the kernel ends it with the thread that started it, if ``close`` does not.
 
-    Making one returns at once; asking for its ``port`` waits until it listens.
+    The constructor returns at once; reading ``port`` waits until the server listens.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ def _end_with_input() -> None:
 
 
 def _end(*_: object) -> NoReturn:
-    # At once: other threads may be in the middle of an update, which nobody needs any more.
+    # End at once: updates that other threads may be making are not needed any more.
     os._exit(0)
 
 

@@ -19,7 +19,7 @@ from phalanx.sync.store.remote.store_messages import Contribute, StoreRefused, U
 from phalanx.sync.store.remote.store_shard import Shard
 
 _LOOK = 0.25
-"""Seconds between two looks of a waiting thread whether its own client is still there."""
+"""Seconds between two checks by a waiting thread that its own client is still connected."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class _Round:
 
 
 class Rounds:
-    """The rounds of a shard, one at a time. All but receiving is done under the shard's lock."""
+    """The rounds of a shard, one at a time; all but receiving is done under the shard's lock."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -47,7 +47,7 @@ class Rounds:
         self._taken, self._taken_squares = -1, None
         """The last step that was taken, and the squared norm that was reported for it."""
         self._failed: tuple[int, str] | None = None
-        """A step that could not be taken, and why, for those that still ask for it."""
+        """A step that could not be taken, and why, to answer later requests for it."""
         self._gone: dict[int, str] = {}
 
     def claim(self, share: Contribute) -> list[Tensor]:
@@ -84,7 +84,7 @@ class Rounds:
                 self._round.claimed.discard(share.rank)
 
     def add(self, share: Contribute) -> None:
-        """Add a share that has arrived; the last completes the step, or the norm it needs."""
+        """Add a share that has arrived; the last share completes the step, or the norm for it."""
         with self._changed:
             current = self._round
             if current is None or current.step != share.step:
@@ -97,7 +97,7 @@ class Rounds:
                 self._look_for_gone()
 
     def _complete(self, current: _Round) -> None:
-        # The mean of all shares, in the first one's memory.
+        # The mean of all shares, in the memory of the first one.
         sums = self._rows[current.expected[0]]
         if current.given[current.expected[0]].empty:
             torch._foreach_zero_(sums)
@@ -126,17 +126,17 @@ class Rounds:
         self._changed.notify_all()
 
     def commit(self, step: int, factor: float) -> None:
-        """Take the step, if this is the first to know the factor; for the others it is taken."""
+        """Take the step with ``factor``, unless the commit of another client has taken it."""
         with self._changed:
             current = self._round
             if current is not None and current.step == step and current.squares is not None:
                 self._take(current, factor)
             elif self._taken != step:
                 self._raise_failure(step)
-                raise StoreRefused(f"step {step} waits for no factor")
+                raise StoreRefused(f"step {step} does not wait for a factor")
 
     def wait(self, step: int, alive: Callable[[], bool]) -> float | None:
-        """Wait until ``step`` is taken, or until its squared norm is known, and return that."""
+        """Wait until ``step`` is taken or its squared norm known; return that norm, if any."""
         with self._changed:
             while True:
                 current = self._round
@@ -163,7 +163,7 @@ class Rounds:
                 self._gone.pop(rank, None)
 
     def lose(self, ranks: Iterable[int], name: str) -> None:
-        """Stop waiting for these workers, because ``name``, to which they belong, is lost."""
+        """Note that the workers ``ranks`` of client ``name`` are lost: steps with them fail."""
         with self._changed:
             self._gone.update(dict.fromkeys(ranks, name))
             self._changed.notify_all()

@@ -1,9 +1,9 @@
 """The parameter store over TCP: a server keeps a shard of each store and serves all hosts.
 
 After Li et al., "Scaling distributed machine learning with the parameter server" (2014). One thread
-per connection: receiving, decoding and updating leave Python's lock alone, so clients overlap.
-A gradient is received into memory of its own and applied only when it is there as a whole: a client
-that breaks off in the middle has pushed nothing.
+per connection: receiving, decoding and updating release Python's lock, so clients overlap. A
+gradient is received into separate memory and applied only when all of it has arrived: a client that
+breaks off in the middle has pushed nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_STORES = 64
 
 
 class Desk:
-    """The memory for one request of a store, and what works on it."""
+    """The memory, optimizers and decoders for one request to a store."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -56,7 +56,7 @@ class HostedStore:
 
     @contextlib.contextmanager
     def desk(self) -> Iterator[Desk]:
-        """Lend a desk that no other request uses; workers of one host take turns at one."""
+        """Lend a desk that no other request uses; make one if all are lent."""
         try:
             desk = self._desks.pop()
         except IndexError:
@@ -75,7 +75,7 @@ class HostedStores:
         self._lock = threading.Lock()
 
     def open(self, request: m.Open) -> HostedStore:
-        """Return the store of that name: a new one, or one that was described alike."""
+        """Return the store of that name: a new one, or one with the same description."""
         with self._lock:
             store = self._stores.get(request.store)
             if store is None:
@@ -102,7 +102,7 @@ class HostedStores:
 
 
 class _Visit:
-    """A store in use by one connection, and who that is."""
+    """A store that one connection uses, and the name and ranks of its client."""
 
     def __init__(self, store: HostedStore, request: m.Open, peer: str) -> None:
         self.store, self.shard = store, store.shard
@@ -123,7 +123,7 @@ class Session:
                 self._handle(m.read_request(header), size)
         except PeerLost:
             pass
-        except Exception as error:  # an error with one client: the others go on
+        except Exception as error:  # only this client's connection ends
             self._tell(error)
         finally:
             self._channel.close()
@@ -214,7 +214,7 @@ class Session:
                 self._answer(done, tensors)
 
     def _fence(self, visit: _Visit, rank: int) -> None:
-        """Decide, once for all who ask, how many of a lost worker's pushes count."""
+        """Refuse later pushes of a lost worker, and answer how far its pushes have come."""
         with visit.shard.lock:
             visit.shard.fenced.add(rank)
             total = visit.shard.applied.get(rank, 0)
@@ -230,10 +230,10 @@ class Session:
                 self._answer(done, tensors)
 
     def _outgoing(self, visit: _Visit, desk: Desk, done: m.StoreDone) -> list[Tensor] | None:
-        """Return the parameters as they are now; ``None`` if they have been sent.
+        """Return a copy of the parameters to send; ``None`` if they have been sent.
 
-        A client that is alone gets them straight from where they lie. Among several, one with a
-        slow link would keep the others from pushing so long: it gets a copy.
+        The only client of a store is sent the shard's own memory, under the lock. Among several, a
+        client with a slow link would block the others' pushes so long: it is sent a copy later.
         """
         if visit.store.users == 1:
             self._answer(done, visit.shard.parameters)
@@ -270,12 +270,12 @@ class Session:
         self._told(commit)
 
     def _answer_step(self, visit: _Visit) -> None:
-        """Answer with the step's parameters, without a lock: the next step needs this client."""
+        """Answer with the step's parameters, without a lock: the next step awaits this client."""
         version = visit.shard.version
         self._answer(m.StoreDone(version - 1, version), visit.shard.parameters)
 
     def _told(self, action: Callable[[], None]) -> None:
-        """Do ``action``; if another client is lost, only this client's request ends."""
+        """Do ``action``; if another client is lost, only this request fails."""
         try:
             action()
         except PeerLost as error:

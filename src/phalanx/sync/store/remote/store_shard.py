@@ -1,7 +1,7 @@
 """One server's shard of a store: parameters, slots and counts, and what updates them.
 
-Nothing here knows of sockets. The optimizer is made from its class's name, out of the ones that
-are known to be element-wise, and from numbers: no code ever comes over the wire.
+This file does not use sockets. The optimizer is made from the name of its class, which has to be
+one that is known to be element-wise, and from numbers: no code ever comes over the wire.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Shard:
         self.applied: dict[int, int] = {}
         """Samples that each worker, by rank, had been given at its last push."""
         self.fenced: set[int] = set()
-        """Ranks that were lost: their pushes that are still under way come too late."""
+        """Ranks of lost workers, whose pushes that are still under way are refused."""
         self._source = _stand_in(description)
         names = discover_slots(self._source)
         self.slot_names, self._scalars = list(names.flat), names.scalar
@@ -98,7 +98,7 @@ class Shard:
 
 
 class Decoders:
-    """The codecs of one connection; they have scratch memory, and so are not shared."""
+    """The codecs of one request at a time; they have scratch memory."""
 
     def __init__(self, description: m.Description) -> None:
         self._layouts = description.layouts
@@ -109,7 +109,7 @@ class Decoders:
         self._last: tuple[m.Encoded, list[list[Tensor]]] | None = None
 
     def tensors(self, encoded: m.Encoded) -> list[list[Tensor]]:
-        """Return memory for the message that ``encoded`` announces, if that is possible."""
+        """Return memory for the message that ``encoded`` announces; refuse one that is invalid."""
         if self._last is not None and self._last[0] == encoded:
             return self._last[1]
         if encoded.codec >= len(self._codecs) or len(encoded.layouts) != len(self._layouts):
@@ -179,7 +179,7 @@ def _layout(given: m.LayoutOf, groups: int) -> Layout:
     if given.dtype not in _FLOATS:
         raise m.StoreRefused(f"'{given.dtype[:60]}' is not a type of parameter")
     if any(piece.group >= groups for piece in given.pieces):
-        raise m.StoreRefused("a parameter is in a group that is not there")
+        raise m.StoreRefused("a parameter is in a group that does not exist")
     spans = list(_spans(given))
     pieces = tuple(
         Piece(i, start, end, piece.group)
