@@ -1,7 +1,7 @@
 """Phalanx trains one model on many unlike machines, and says whether it was worth it.
 
-``fit`` and ``join`` are the whole of it for a training script; ``data`` has ready-made sources.
-They are loaded when first used, so that the command line answers without importing torch.
+A training script needs only ``fit`` or ``join``; ``data`` has ready-made sources.
+These names are loaded when first used, so that the command line starts without importing torch.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def from_pairs(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def save_state(state: dict[str, Tensor], path: Path) -> None:
     """Save a plain ``state_dict`` as safetensors, whole or not at all. Tied tensors are written
-    once per name: the file can be loaded without knowing about them."""
+    once per name: the file can be loaded without knowing which are tied."""
     state = {k: v.cpu().clone().contiguous() for k, v in as_pairs(state).items()}
     temporary = path.with_suffix(".partial")
     try:

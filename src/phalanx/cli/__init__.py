@@ -1,1 +1,1 @@
-"""One small file per verb."""
+"""The command line, with one small file for each verb."""

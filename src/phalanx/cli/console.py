@@ -1,4 +1,4 @@
-"""The one way to the terminal: whatever is printed, nothing in its text steers the terminal."""
+"""The console that all output uses: no control code in printed text reaches the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.core.terminal import coloured
 
 
 class CleanConsole(Console):
-    """A console whose own control codes (for live displays) are the only ones."""
+    """A console that removes control codes from text except colours, and keeps its own."""
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         clean = [s if s.control else Segment(coloured(s.text), s.style) for s in buffer]

@@ -1,4 +1,4 @@
-"""Where the ``phalanx`` command begins: Ctrl-C is answered even while it is being loaded."""
+"""The entry point of the ``phalanx`` command, which handles Ctrl-C even during its imports."""
 
 import sys
 

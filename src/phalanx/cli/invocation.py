@@ -25,7 +25,7 @@ class Invocation:
 
     @property
     def command(self) -> list[str]:
-        """The whole command line, as reports quote it."""
+        """The whole command line, as quoted in reports."""
         tail = ["--", *self.words] if self.words else []
         return ["phalanx", *self.ours, *tail]
 

@@ -1,4 +1,4 @@
-"""The ``phalanx`` command: its verbs, and the exit code of each way in which one ends.
+"""The ``phalanx`` command: its verbs, and the exit codes for their errors.
 
 Verbs import what they need when they run, so that ``phalanx --help`` answers at once.
 """
@@ -44,7 +44,7 @@ DEBUG_VARIABLE = "PHALANX_DEBUG"
 
 
 class Verbs(TyperGroup):
-    """The verbs, forgiving about typing mistakes."""
+    """The verbs; an unknown name is refused with the nearest known one."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [example.split()[1] for _, example in VERBS]
@@ -64,7 +64,7 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # typer would only exit with a code, and --json promises an object.
+            # typer would exit without the JSON object that --json promises.
             raise RunStopped from None
 
 
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def invoke(argv: Sequence[str]) -> int:
-    """Run one command line; every way it can end is an exit code and at most two lines."""
+    """Run one command line and return its exit code; an error prints at most two lines."""
     invocation = Invocation.read(argv)
     try:
         command = typer.main.get_command(app)
@@ -150,7 +150,7 @@ def invoke(argv: Sequence[str]) -> int:
         result = command.main(ours, prog_name="phalanx", standalone_mode=False, obj=given)
         return result if isinstance(result, int) else 0
     except BrokenPipeError:
-        # The reader has gone; what is still buffered must not complain at exit.
+        # The reader of stdout has closed it: writing the rest of the buffer at exit must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SCRIPT_FAILED
     except (RunStopped, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Where text goes: people read one stream, machines read the last line of stdout."""
+"""The output of verbs: text for people, and a JSON object for programs as stdout's last line."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class Output:
         self.human.print(printable(text), style=style)
 
     def note(self, text: str) -> None:
-        """What a person should know, apart from the result."""
+        """Print to stderr what the user should know besides the result."""
         self.errors.print(printable(text), style="dim")
 
     def problem(self, error: PhalanxError) -> None:
         write_problem(error.cause, error.remedy)
 
     def result(self, value: dict[str, Any]) -> None:
-        """The last word of a verb; nothing may be printed to stdout after it."""
+        """Print the verb's JSON object, if asked for; nothing may follow it on stdout."""
         if self.json:
             print_json(value)
 
 
 def print_json(value: dict[str, Any]) -> None:
-    # NaN is not JSON: a diverged loss is null, like everything else that is not known.
+    # NaN is not JSON: a diverged loss becomes null, like any unknown value.
     print(json.dumps(without_nan(value), allow_nan=False), flush=True)
 
 
@@ -59,7 +59,7 @@ def without_nan(value: Any) -> Any:
 
 
 def write_problem(cause: str, remedy: str) -> None:
-    """``error: cause``, and ``hint: remedy`` below it, on stderr."""
+    """Print ``error: cause``, and ``hint: remedy`` below it, to stderr."""
     sys.stdout.flush()
     lines = [f"error: {cause}", *([f"hint: {remedy}"] if remedy else [])]
     print(printable("\n".join(lines)), file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""Usage errors in our own words: what is wrong, and the nearest thing that is right.
+"""Usage errors in Phalanx's words: the mistake, and the nearest correct option or command.
 
-The parser's exceptions are recognised by their attributes, because where their classes live
+The parser's exceptions are recognised by their attributes, because the module of their classes
 depends on the installed version of typer.
 """
 

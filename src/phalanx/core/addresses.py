@@ -1,4 +1,4 @@
-"""The addresses of this machine, and those that a name stands for."""
+"""The addresses of this machine, and the addresses of host names."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import psutil
 
 
 def own_addresses() -> list[str]:
-    """Every address of this machine, loopback included."""
+    """Return every address of this machine, loopback included."""
     families = (socket.AF_INET, socket.AF_INET6)
     found = [a for each in psutil.net_if_addrs().values() for a in each if a.family in families]
     return [one.address.partition("%")[0] for one in found]
 
 
 def look_up(name: str) -> list[str]:
-    """The addresses that ``name`` stands for; none for an unknown name."""
+    """Return the addresses of the host ``name``; none for an unknown name."""
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -1,7 +1,7 @@
-"""A thread for what may go on while its owner does something else.
+"""A thread for calls that need not block their owner.
 
-Unlike those of ``concurrent.futures`` it is not waited for when the process ends: it may be sending
-to a machine that does not read.
+Unlike with ``concurrent.futures``, the process does not wait for this thread at its end: the thread
+may be sending to a machine that does not read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
 class BackgroundThread:
-    """Calls functions one after another; it ends when it is closed, or with its owner."""
+    """Calls functions one after another; it ends on ``close``, or when this object is deleted."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -36,7 +36,7 @@ class BackgroundThread:
         return future
 
     def close(self, seconds: float) -> None:
-        """No more is submitted: return when all is done, at the latest after so many seconds."""
+        """End the thread after all submitted calls; wait for this at most ``seconds``."""
         if self._thread is not None:
             self._tasks.put(None)
             self._thread.join(seconds)
@@ -51,8 +51,8 @@ def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
             found = function(*given)
         except BaseException as raised:
             error = raised
-        # Before anybody hears of it: they may be what keeps the owner, and who waits may end the
-        # process, in which no thread may be freeing tensors then.
+        # Deleted before the future is set: they may hold tensors, and the thread that waits for
+        # the future may end the process, at whose end no thread may free tensors.
         del task, function, given
         if error is None:
             future.set_result(found)

@@ -24,7 +24,7 @@ class WorkerContext:
     environment: Mapping[str, str]
     hub: Any
     at_end: list[Callable[[], None]] = field(default_factory=list)
-    """Called when the worker's script has ended, the last one first."""
+    """Functions to call when the worker's script has ended, the last one first."""
 
 
 _local = threading.local()
@@ -49,8 +49,8 @@ def current() -> WorkerContext | None:
 
 
 def call_at_end(call: Callable[[], None]) -> Callable[[], None]:
-    """When the script has ended: of the worker in this thread, or of this process. Calling what
-    is returned forgets it, with what it holds."""
+    """Call ``call`` when the script of this thread's worker, or of this process, has ended.
+    Return a function that cancels this, and drops the reference to ``call``."""
     wanted, context = [call], current()
 
     def call_if_wanted() -> None:
@@ -65,18 +65,18 @@ def call_at_end(call: Callable[[], None]) -> Callable[[], None]:
 
 
 def _unless_stopped(call: Callable[[], None]) -> None:
-    """A signal to stop may come while a script ends: what interrupts ``call`` is no error."""
+    """Call ``call``; a signal to stop, which may come while a script ends, is no error here."""
     with suppress(RunStopped):
         call()
 
 
 def be_advised_by(adviser: Adviser) -> None:
-    """Lets ``adviser`` comment errors in this thread; the newest adviser is asked."""
+    """Let ``adviser`` comment on errors in this thread; it replaces any earlier adviser."""
     _advisers[threading.get_ident()] = adviser
 
 
 def suggest_option(option: str) -> None:
-    """Where a script is refused in this thread: an option with which it may not be."""
+    """Suggest, if a script is refused in this thread, an option with which it may run."""
     _suggested[threading.get_ident()] = option
 
 
@@ -86,6 +86,6 @@ def suggested_option(error: BaseException) -> str:
 
 
 def advice_on(error: BaseException) -> str:
-    """What may be said beside an error of the script's own."""
+    """Return this thread's adviser's comment on an error of the script, or an empty text."""
     adviser = _advisers.get(threading.get_ident())
     return adviser(error) if adviser is not None else ""

@@ -1,6 +1,6 @@
 """Errors with a cause and a remedy, each with the exit code it ends the command with.
 
-A user's mistake is one or two lines: what is wrong, where, what to do. Never a traceback.
+A user's mistake is shown in one or two lines (what is wrong, where, what to do), never a traceback.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PhalanxError(Exception):
         self.remedy = remedy
 
     def __reduce__(self) -> tuple[type[PhalanxError], tuple[str, str]]:
-        return type(self), (self.cause, self.remedy)  # between processes
+        return type(self), (self.cause, self.remedy)  # for pickle, between processes
 
 
 class InputError(PhalanxError):
@@ -41,7 +41,7 @@ class ScriptError(PhalanxError):
 
 
 class NotFinite(ScriptError):  # noqa: N818  (a state of the training)
-    """Training has led to numbers that are not finite. One line: it is the worker's last word."""
+    """Training has led to numbers that are not finite. Its text is one line, the worker's last."""
 
 
 class MachineError(PhalanxError):
@@ -51,11 +51,11 @@ class MachineError(PhalanxError):
 
 
 class PeerLost(ScriptError):  # noqa: N818  (what happened, not what went wrong here)
-    """Another worker is gone, so this one cannot go on."""
+    """Another worker is lost, so this one cannot continue."""
 
 
 class MachineLost(PeerLost):
-    """Another machine is gone, or cannot be reached."""
+    """Another machine is lost, or cannot be reached."""
 
     exit_code = MACHINE_FAILED
 
@@ -68,7 +68,7 @@ _this_thread = threading.local()
 
 
 def has_lost_a_machine() -> bool:
-    """Whether this thread has met with that: what it leaves then, it does not leave in order."""
+    """Whether this thread has lost a machine, so that its end counts as a failure."""
     return getattr(_this_thread, "lost", False)
 
 

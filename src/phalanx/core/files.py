@@ -1,7 +1,7 @@
 """Files that are written whole and read within limits.
 
-A reader sees all of the new file, or still the old one. A file in a run's folder may be somebody
-else's: it is neither trusted to end soon nor to be a file.
+A reader sees the whole new file, or still the old one. A file in a run's folder may be another
+user's, so reading does not rely on it being short, or a plain file.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import BinaryIO
 from phalanx.core.errors import InputError
 
 LARGEST_RECORD = 64 << 20
-"""Bytes of a JSON file of a run: a summary of 200,000 epochs is shorter."""
+"""The most bytes of a run's JSON file: a summary of 200,000 epochs has fewer."""
 LONGEST_LINE = 16 << 20
 LARGEST_LOG = 1 << 30
-"""Bytes of a file of lines that are read to be kept in memory."""
+"""The most bytes that are read of a file whose lines are kept in memory."""
 _CHUNK = 1 << 20
 
 
@@ -31,13 +31,13 @@ class TooLarge(InputError):  # noqa: N818  (a state of the file)
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write ``content`` (text as UTF-8) to ``path`` in one step.
 
-    A link in the place of ``path`` is replaced, never followed: a folder that came from somebody
-    else cannot direct what is written elsewhere.
+    A link in the place of ``path`` is replaced, never followed: a folder from another user cannot
+    redirect the write.
     """
     data = content.encode() if isinstance(content, str) else content
     scratch = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        # Only ever a new file, under a name where no link can have been put.
+        # Always a new file, under a random name where no link can have been put.
         with scratch.open("xb") as file:
             file.write(data)
         scratch.replace(path)
@@ -49,7 +49,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 def write_asked(
     path: Path, content: str | bytes, remedy: str = "Give another --out.", mode: int | None = None
 ) -> None:
-    """``write_whole`` of a file that the user asked for; what hinders it is the user's to mend."""
+    """Write a file that the user asked for, in one step; failures are errors of the input."""
     try:
         write_whole(path, content)
         if mode is not None:
@@ -60,7 +60,7 @@ def write_asked(
 
 @contextlib.contextmanager
 def replace_with(target: Path) -> Iterator[BinaryIO]:
-    """A file that becomes ``target`` when the block ends well, and leaves nothing otherwise."""
+    """Yield a file that becomes ``target`` if the block succeeds, and is removed otherwise."""
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with part.open("xb") as file:
@@ -71,9 +71,9 @@ def replace_with(target: Path) -> Iterator[BinaryIO]:
 
 
 def read_bounded(path: Path, most: int = LARGEST_RECORD) -> bytes:
-    """All of ``path``; :class:`TooLarge` when it has more than ``most`` bytes.
+    """Return all of ``path``; raise :class:`TooLarge` if it has more than ``most`` bytes.
 
-    What is not a plain file reads as missing: a pipe would be waited for.
+    Anything but a plain file counts as missing: reading a pipe would wait.
     """
     # Not blocking, because opening a pipe would wait for somebody to write to it.
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -91,7 +91,7 @@ def read_bounded(path: Path, most: int = LARGEST_RECORD) -> bytes:
 
 
 def read_tail(path: Path, most: int) -> str:
-    """The last ``most`` bytes of a file, as text; empty where there is no such file."""
+    """The last ``most`` bytes of a file, as text; empty if the file cannot be read."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(number, "rb") as file:
@@ -102,9 +102,9 @@ def read_tail(path: Path, most: int) -> str:
 
 
 def read_lines(path: Path, most: int = LARGEST_LOG) -> Iterator[bytes | None]:
-    """The complete lines of a file, newline included; ``None`` once for each thing left out.
+    """Yield the complete lines of a file, newline included, and ``None`` for each part left out.
 
-    That is a line longer than ``LONGEST_LINE``, and what comes after the first ``most`` bytes.
+    Left out are a line longer than ``LONGEST_LINE``, and the rest after the first ``most`` bytes.
     """
     with path.open("rb", buffering=_CHUNK) as file:
         left = most
@@ -124,6 +124,6 @@ def read_lines(path: Path, most: int = LARGEST_LOG) -> Iterator[bytes | None]:
 
 
 def cache_home() -> Path:
-    """Where this machine keeps what can be made again."""
+    """Return the folder of this machine for files that can be made again."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "phalanx"

@@ -1,4 +1,4 @@
-"""Names that lead to code: lazy, extensible from outside, and forgiving about typing mistakes.
+"""Tables from names to code: imported lazily, extensible by plugins, with hints on unknown names.
 
 An entry is ``"module:attribute"`` and is imported only when it is asked for, so that optional
 parts cost nothing until they are named. Modules listed in ``$PHALANX_PLUGINS`` (comma separated)
@@ -21,7 +21,7 @@ PLUGINS_VARIABLE = "PHALANX_PLUGINS"
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int | None = None) -> str:
-    """A sentence that suggests the nearest known name, or lists them: all, or the last few."""
+    """Return a sentence with the nearest known name, or with all (or the last ``most``) names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if near:
@@ -49,7 +49,7 @@ class Registry:
         return name in self._entries
 
     def get(self, name: str) -> Any:
-        """The object registered under ``name``, imported now."""
+        """Import and return the object registered under ``name``."""
         load_plugins()
         if name not in self._entries:
             raise InputError(f"unknown {self.kind} '{name}'", did_you_mean(name, self._entries))

@@ -1,6 +1,6 @@
-"""What the command line says about a run, as it travels to the workers.
+"""The settings of a run, as the command line passes them to the workers.
 
-``None`` means "as the script says"; any other value wins over the script.
+``None`` means "as the script says"; any other value overrides the script.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from phalanx.core import words
 Precision = Literal["auto", "float32", "tf32", "bfloat16", "float16"]
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16", "float16")
 AUTOCASTS = ("bfloat16", "float16")
-"""Computed under autocast, images in channels_last."""
+"""Precisions that are computed under autocast, with images in channels_last."""
 CompileMode = Literal["off", "auto", "default", "reduce-overhead"]
 COMPILE_MODES = ("off", "auto", "default", "reduce-overhead")
 Balance = Literal["auto", "off"]
@@ -24,14 +24,14 @@ VIEWS = ("auto", "whole", "parts")
 LossKind = Literal["mean", "sum"]
 LOSSES = ("mean", "sum")
 OURS = "phalanx"
-"""The name of this system, among others that do the same job."""
+"""The name of Phalanx in comparisons with other systems."""
 KERAS_SYSTEMS = {"keras-torch": "torch", "keras-tf": "tensorflow", "keras-jax": "jax"}
 """The names under which Phalanx trains Keras scripts, each with its backend."""
 SPARK_SYSTEM = "phalanx-spark"
 OUR_SYSTEMS = (OURS, SPARK_SYSTEM, *KERAS_SYSTEMS)
-"""The names of systems that are Phalanx itself."""
+"""The names of all systems in which Phalanx trains."""
 
-# The environment of a worker (ours; other launchers' variables are mapped in train/start).
+# The environment of a worker (Phalanx's; other launchers' variables are mapped in train/start).
 RANK = "PHALANX_RANK"
 WORKERS = "PHALANX_WORKERS"
 RUN_FOLDER = "PHALANX_RUN"
@@ -41,11 +41,11 @@ ARENA = "PHALANX_ARENA"  # number of the inherited file descriptor of the shared
 PROCESS = "PHALANX_WORKER_PROCESS"  # process id of the worker, which alone may join
 DEVICE = "PHALANX_DEVICE"  # "cpu" or "cuda:N", from the plan
 CPUS = "PHALANX_CPUS"  # the cores this worker is pinned to ("0,1"); empty: any
-STARTED = "PHALANX_STARTED"  # clock reading (CLOCK_MONOTONIC, seconds) when the launcher started us
+STARTED = "PHALANX_STARTED"  # clock reading (CLOCK_MONOTONIC, s) when the launcher started this
 CONTROLLER = "PHALANX_CONTROLLER"  # process id of the controller, which a worker never outlives
-DATA = "PHALANX_DATA"  # where the data are on this machine; wins over the settings
+DATA = "PHALANX_DATA"  # where the data are on this machine; overrides the settings
 SKEW = "PHALANX_SKEW"  # seconds that this machine's wall clock is ahead of the controller's
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # others' variables
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # libraries' variables
 HASHING = "PYTHONHASHSEED"  # Python's variable: the order of sets depends on it
 KERAS_BACKEND = "KERAS_BACKEND"  # Keras' variable
 GRACE = "PHALANX_GRACE"  # seconds between SIGTERM and being killed
@@ -63,8 +63,8 @@ class VirtualWorker(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: float | None = None
     """Bytes per second of its machine's link in each direction; ``None``: bytes take no time."""
     home: int | None = None
-    """The number of its machine; ``None``: it is alone on one. Nothing that stays on a machine
-    uses a link."""
+    """The number of its machine; ``None``: no other worker is on it. Messages within a machine
+    use no link."""
 
 
 class VirtualCluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,20 +74,20 @@ class VirtualCluster(msgspec.Struct, frozen=True, kw_only=True):
     variation: float = 0.0
     """Standard deviation of a step's computing, as a share of its mean; lognormal."""
     latency: float = 0.0
-    """Seconds of a message to the other side."""
+    """Seconds that each message takes, besides those of its bytes."""
     servers: tuple[int, ...] = (0,)
-    """The workers on whose machines the servers are that keep the parameters."""
+    """The ranks of the workers on whose machines the parameter servers are."""
     failures: dict[int, int] = {}
-    """Workers that are lost, and the step at which that happens, counted from 1."""
+    """The ranks of workers that are lost, each with the step of its loss, counted from 1."""
 
     def home(self, rank: int) -> int:
-        """The machine of a worker."""
+        """Return the number of a worker's machine; it is negative if the worker is alone on it."""
         own = self.workers[rank].home
         return -1 - rank if own is None else own
 
     @property
     def slowest_link(self) -> float | None:
-        """Bytes per second."""
+        """The bytes per second of the slowest link; ``None`` if bytes take no time."""
         found = [w.bandwidth for w in self.workers if w.bandwidth is not None]
         return min(found, default=None)
 
@@ -97,7 +97,7 @@ class VirtualCluster(msgspec.Struct, frozen=True, kw_only=True):
         return self.latency > 0.0 or self.slowest_link is not None
 
     def describe(self) -> str:
-        """``links of 100 Mbit/s, 0.1 ms``."""
+        """Return words such as ``links of 100 Mbit/s, 0.1 ms``."""
         parts = []
         rates = sorted({w.bandwidth for w in self.workers if w.bandwidth is not None})
         if rates:
@@ -112,7 +112,7 @@ class VirtualCluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Overrides and choices of one run."""
+    """The settings of one run."""
 
     strategy: str = "allreduce"
     epochs: int | None = None
@@ -126,42 +126,42 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     balance: Balance = "off"
     """``auto``: batch shares follow the measured speeds where they differ."""
     on_nonfinite: OnNonfinite = "skip"
-    """What becomes of a step whose gradient is not finite: it is skipped, or ends the run."""
+    """Whether a step whose gradient is not finite is skipped or ends the run."""
     slow: list[float] | None = None
-    """Emulation: the speed of each worker; 1 is its own."""
+    """Emulation: the relative speed of each worker; 1 is its real speed."""
     rate: float | None = None
     """Emulation: bits per second between workers."""
     checkpoint_epochs: int = 0
-    """A checkpoint every so many epochs; 0 is none."""
+    """The number of epochs between checkpoints; 0: none are written."""
     checkpoint_minutes: float | None = None
     checkpoint_gap: float = 0.0
-    """Seconds: after an epoch none is taken if the last one is younger; the last epoch's always."""
+    """The least seconds between checkpoints after epochs; the last epoch always has one."""
     keep: int = 3
     """How many checkpoints are kept, besides the best."""
     second_copy: bool = False
-    """Whether a second machine keeps them too: no controller takes them home meanwhile."""
+    """Whether a second machine keeps checkpoints too, because no controller fetches them."""
     adopt: bool = False
-    """The script does not call Phalanx: what it trains is found while it runs."""
+    """Whether the script does not call Phalanx, so that its training is found while it runs."""
     private_weights: bool = False
-    """The script may write into the weights itself: each worker trains a copy of them."""
+    """Whether the script may write into the weights itself, so that each worker trains a copy."""
     explain: bool = False
-    """The script is adopted only to see what it trains, up to its first steps."""
+    """Whether the script is adopted only to see what it trains, up to its first steps."""
     profile: float | None = None
-    """The run only measures what the script costs, for so many seconds: it saves nothing."""
+    """The seconds of a run that only measures the script and saves nothing; ``None``: it trains."""
     view: View = "auto"
-    """What an adopted script sees of a batch in lockstep: all of it, or this worker's part."""
+    """Whether an adopted script in lockstep sees a whole batch, or this worker's part of it."""
     check: int = 12
-    """First steps of an adopted training that are compared with those of one process; 0: none."""
+    """The number of first steps of an adopted training to compare with one process; 0: none."""
     loss: LossKind | None = None
-    """What an adopted script makes of a batch; ``None``: as its losses look."""
+    """How an adopted script reduces a batch to a loss; ``None``: as its losses show."""
     module: str | None = None
-    """The script's name as a module, where it was asked for by ``-m``."""
+    """The script's name as a module, if ``-m`` was given."""
     resume: str | None = None
-    """The folder of the checkpoint to go on from."""
+    """The folder of the checkpoint to resume from."""
     keras: str | None = None
-    """The name of a Keras script's backend, one of ``KERAS_SYSTEMS``, where it was asked for."""
+    """The name of a Keras script's backend, one of ``KERAS_SYSTEMS``, if any was asked for."""
     virtual: VirtualCluster | None = None
-    """Workers are threads in virtual time: the cluster that they stand for."""
+    """The cluster that is simulated by threads in virtual time, if any."""
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -172,24 +172,24 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def smaller_is_better(name: str) -> bool:
-    """Whether a smaller value of a logged figure is better, as far as its name says."""
+    """Whether a smaller value of a logged figure is better, judged by its name."""
     return any(word in name.lower() for word in ("loss", "error", "perplexity"))
 
 
 VIRTUAL_TIME = "virtual time"
 MOST_SPEEDS = 16
-"""Speeds of workers that are listed one by one, at most."""
+"""The most speeds of workers that are listed one by one."""
 
 
 def mark(emulated: str | None) -> str | None:
-    """``simulated`` or ``emulated``, as :func:`describe_emulation` describes it."""
+    """Return ``simulated`` or ``emulated`` for words of :func:`describe_emulation`."""
     if emulated is None:
         return None
     return "simulated" if emulated.startswith(VIRTUAL_TIME) else "emulated"
 
 
 def describe_emulation(chosen: RunSettings, machines: bool = False) -> str | None:
-    """``speeds 1, 1, 0.25; 100 Mbit/s``, or ``None`` where all is as it is."""
+    """Return words such as ``speeds 1, 1, 0.25; 100 Mbit/s``; ``None`` if nothing is emulated."""
     found = [VIRTUAL_TIME] if chosen.virtual else ["lab machines"] if machines else []
     if chosen.slow and any(speed != 1.0 for speed in chosen.slow):
         few = len(chosen.slow) <= MOST_SPEEDS

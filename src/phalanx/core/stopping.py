@@ -1,4 +1,4 @@
-"""Whether this process was asked to stop: what fails afterwards fails because of that.
+"""Whether this process was asked to stop, which is then the cause of any later failure.
 
 A plain flag, because signal handlers set it: they must not take locks.
 """
@@ -18,6 +18,6 @@ def asked() -> bool:
 
 
 def forget() -> None:
-    """Forgets the request, for processes that are several workers, one after another."""
+    """Forget the request, in a process that runs several workers one after another."""
     global _asked
     _asked = False

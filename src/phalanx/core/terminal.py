@@ -1,7 +1,7 @@
-"""Text from scripts, machines and files, made fit for a terminal.
+"""Text from scripts, machines and files, made safe for a terminal.
 
-:func:`printable` for words, :func:`coloured` for what a script printed: of all that steers a
-terminal, colours alone are left of it.
+:func:`printable` removes control characters; :func:`coloured`, for a script's output, removes all
+control codes except colours.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 Say = Callable[[str], None]
 """Shows the user a line."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""All that can steer a terminal; tabs and line ends stay."""
+"""All control characters except tabs and line ends."""
 
 _STEERING = re.compile(
     r"(?P<colour>\x1b\[[0-9;:]*m)"
-    # Strings to the terminal (title, clipboard, links): with all that is in them, if they end.
+    # Strings to the terminal (title, clipboard, links): with their content, if they end.
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f\n]*(?:\x07|\x1b\\|\x9c)"
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|\x1b[ -/]*[0-Z\\`-~]"
@@ -33,7 +33,7 @@ def printable(text: str) -> str:
 
 
 def coloured(text: str) -> str:
-    """``text`` without what steers a terminal, but with its colours, which end with it."""
+    """Return ``text`` without control codes except its colours, which are reset at its end."""
     if text.isprintable():
         return text
     last = ""
@@ -51,10 +51,10 @@ def coloured(text: str) -> str:
 
 
 def line_as_shown(line: str) -> list[str]:
-    """What a line with carriage returns comes to: a progress bar once, everything else whole.
+    """Split a line at carriage returns; of a progress bar only the last state is kept.
 
-    A terminal overwrites what stands before a carriage return, which would hide it. Only what
-    differs from its successor in figures and marks alone (a bar that moves) is left out.
+    A terminal would overwrite, and so hide, the text before a carriage return. A part is left out
+    only if it differs from the next one in digits and marks alone (a bar that moves).
     """
     parts = [part for part in line.rstrip("\r\n").split("\r") if part.strip()]
     if len(parts) < 2:

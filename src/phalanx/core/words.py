@@ -14,7 +14,7 @@ _UNIT = re.compile(
 
 
 def unbroken(text: str) -> str:
-    """A number and its unit stay on one line."""
+    """Keep each number and its unit on one line."""
     return _UNIT.sub("\u00a0", text)
 
 
@@ -42,7 +42,7 @@ def clock(duration: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A part of one, as a percentage."""
+    """Return a fraction as a percentage."""
     return UNKNOWN if value is None else f"{100 * value:.2f} %"
 
 
@@ -63,7 +63,7 @@ def ratio(value: float | None) -> str:
 
 
 def percent(value: float) -> str:
-    """A percentage of at least zero: a whole number when it is large enough for one."""
+    """Return a percentage of at least zero: below 3 % with a decimal, else as a whole number."""
     return f"{value:.0f} %" if value >= 2.95 else f"{value:.1f} %"
 
 
@@ -73,7 +73,7 @@ def points(value: float) -> str:
 
 
 def size(value: float | None, *, binary: bool = False, digits: int = 3) -> str:
-    """Bytes: ``1.52 GB``, or ``4 GiB`` of what comes in powers of two."""
+    """Return bytes such as ``1.52 GB``, or ``4 GiB`` with ``binary``."""
     if value is None:
         return UNKNOWN
     units = ("B", "KiB", "MiB", "GiB", "TiB") if binary else ("B", "kB", "MB", "GB", "TB")
@@ -86,7 +86,7 @@ def size(value: float | None, *, binary: bool = False, digits: int = 3) -> str:
 
 
 def span(low: str, high: str) -> str:
-    """``97.6 to 97.9 %``: a unit that both share is said once."""
+    """``97.6 to 97.9 %``: a unit that both have is written once."""
     unit = high[high.rfind(" ") :] if " " in high else ""
     if unit and low.endswith(unit) and low.count(" ") == 1:
         low = low.removesuffix(unit)
@@ -102,7 +102,7 @@ def rate(bits: float) -> str:
 
 
 def short(text: str, most: int = 40) -> str:
-    """One line of at most so many characters, whatever the text is."""
+    """Return ``text`` on one line of at most ``most`` printable characters."""
     line = "".join(c if c.isprintable() else "?" for c in text)
     return line if len(line) <= most else f"{line[: most - 1]}…"
 

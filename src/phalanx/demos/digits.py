@@ -1,8 +1,8 @@
 """What ``phalanx demo`` trains: a small convolutional network that reads handwritten digits.
 
 It is an ordinary script: plain ``python digits.py`` trains it alone. Each image is turned a little,
-at random, when it is read; images are read one by one in Python, as in most data sets, and that is
-the part of the work at which two workers are faster than one with two threads.
+at random, when it is read; images are read one by one in Python, as in most data sets, and this
+reading is where two workers are faster than one with two threads.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What happens: the events, who writes them, who reads them, and what they add up to."""
+"""What happens in runs: events, samples of machines, and the summaries made from both."""

@@ -1,1 +1,1 @@
-"""What to do: which machines, how many workers, which strategy. Pure functions, no torch."""
+"""Plan runs: which machines, how many workers, which strategy. Pure functions, no torch."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-# Bounds are checked where a file is read, which may say anything.
+# Bounds are checked when a file is read, as it may have any content.
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=100.0)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
@@ -20,43 +20,43 @@ class WorkCurve(msgspec.Struct, frozen=True, kw_only=True):
     variation: Share = 0.0
     """Standard deviation of a step's seconds, as a share of their mean."""
     error: Share = 0.05
-    """Half the width of an interval that holds the mean, as a share of it."""
+    """Half the width of an interval that contains the mean, as a share of the mean."""
     smallest: int = 1
     largest: int = 1
     """Batches that were measured; beyond them the curve is a guess."""
     extrapolated: bool = False
-    """Scaled from another machine by the probe, not measured on this one."""
+    """Whether the curve was scaled from another machine by the probe, not measured on this one."""
 
     def seconds(self, samples: float) -> float:
         return self.fixed + self.each * samples
 
 
 class MachineCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """The job on one kind of machine, by one worker of it."""
+    """The costs of a job for one worker on one kind of machine."""
 
     work: WorkCurve
-    """Reading ready data, forward, backward; without the optimizer and without waiting."""
+    """Seconds of reading ready data, forward and backward, without optimizer and waiting."""
     update: Seconds
     """Seconds of the optimizer's step on all parameters."""
     input: Seconds = 0.0
-    """Seconds per sample that reading adds, where it is not hidden behind computing."""
+    """Seconds per sample that reading adds, if computing does not hide it."""
     evaluate: Seconds = 0.0
     """Seconds of the evaluation after an epoch."""
     start: Seconds = 0.0
     """Seconds from starting the worker until its first step."""
     memory: int | None = None
-    """Bytes, at the largest batch that was measured."""
+    """Bytes used at the largest batch that was measured."""
 
 
 class JobProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """A script with its arguments and data."""
+    """The measured profile of a script with its arguments and data."""
 
     key: str
-    """A digest of the script, its arguments and what its data look like."""
+    """A digest of the script, its arguments and the form of its data."""
     gradient_bytes: Count
-    """What one worker sends in a step without a codec."""
+    """Bytes that one worker sends in a step without a codec."""
     state_bytes: Count
-    """Parameters, buffers and optimizer state: what a checkpoint holds."""
+    """Bytes of parameters, buffers and optimizer state, all of which a checkpoint holds."""
     batch: Count
     samples: Count
     """Samples of an epoch."""

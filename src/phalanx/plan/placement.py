@@ -1,4 +1,4 @@
-"""Where the workers go: how many on each machine, and which cores and device each one gets."""
+"""The placement of workers: how many on each machine, and the cores and device of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PlannedMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def natural_workers(machines: Sequence[Machine]) -> int:
-    """One for each GPU, one for each machine that has none, and the CPU workers asked for."""
+    """Return the default number: one for each GPU or machine without GPUs, and ``cpu_workers``."""
     return sum(_natural(m) for m in machines)
 
 
@@ -39,7 +39,7 @@ def _natural(machine: Machine) -> int:
 
 
 def _device(machine: Machine, index: int, workers: int) -> str:
-    """GPUs first: the last workers compute on the cores, if the blueprint asks for such."""
+    """Return a worker's device: GPUs first, then the CPU if the blueprint has ``cpu_workers``."""
     on_gpus = max(machine.gpus, workers - machine.cpu_workers)
     if not machine.gpus or index >= on_gpus:
         return "cpu"
@@ -49,10 +49,10 @@ def _device(machine: Machine, index: int, workers: int) -> str:
 
 
 def share_out(machines: Sequence[Machine], workers: int) -> list[int]:
-    """How many of ``workers`` each machine gets.
+    """Return how many of ``workers`` each machine gets.
 
-    GPUs come first, one worker each, then machines without; what remains goes, one by one, to
-    the machine that has the fewest workers for its GPUs or cores.
+    GPUs come first, one worker each, then machines without; the machine with the fewest workers
+    for its GPUs or cores gets the next of those that remain.
     """
     counts = [0] * len(machines)
     first_round = [i for i, m in enumerate(machines) for _ in range(m.gpus)]
@@ -68,9 +68,9 @@ def share_out(machines: Sequence[Machine], workers: int) -> list[int]:
 def place(
     machine: Machine, workers: int, first_rank: int, *, instead_of: int = 1
 ) -> PlannedMachine:
-    """``workers`` slots on ``machine``, of equal size, with ranks from ``first_rank`` on.
+    """Make ``workers`` slots on ``machine``, of equal size, with ranks from ``first_rank`` on.
 
-    One worker ``instead_of`` several has what they would have together.
+    ``instead_of``: how many workers' cores each slot has, if one replaces several.
     """
     parts = workers * instead_of
     threads = max(1, (machine.cores or 1) // parts * instead_of)
@@ -99,7 +99,7 @@ def crowded(machine: Machine, workers: int) -> bool:
 
 
 def _cpus(machine: Machine, index: int, workers: int) -> list[int]:
-    """Equal shares, because in lockstep the smallest share sets the pace."""
+    """Return a worker's cores, an equal share: in lockstep the smallest one sets the pace."""
     share = len(machine.cpu_ids) // workers
     if crowded(machine, workers):
         return []

@@ -15,12 +15,12 @@ from phalanx.pool.machine import HERE, Machine
 __all__ = ["MOST_WORKERS", "Plan", "PlannedMachine", "Slot", "make_plan"]
 
 MOST_WORKERS = 1024
-"""Workers of one machine, at most: a larger number is a slip of the keyboard, and would exhaust the
+"""The most workers of one machine: a larger number is a typing mistake, and would exhaust the
 machine."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do, before anything is started."""
+    """The plan of a run, made before anything is started."""
 
     strategy: str
     selection: str
@@ -64,7 +64,7 @@ def make_plan(
     if not machines:
         raise InputError("there is no machine to plan for", "Select at least one.")
     instead_of = 1
-    if is_single(strategy):  # what the others have to beat is the best that one of them can do
+    if is_single(strategy):  # the baseline of other strategies: the best that one machine can do
         everyone, machines = list(machines), by_speed(machines)[:1]
         total = workers or natural_workers(everyone)
         instead_of = max(1, share_out(everyone, total)[everyone.index(machines[0])])
@@ -95,7 +95,7 @@ def is_single(strategy: str) -> bool:
 def _count(
     machines: Sequence[Machine], workers: int | None, strategy: str
 ) -> tuple[int, list[str]]:
-    """The number of workers, and why it is that."""
+    """Return the number of workers, and the reasons for it."""
     if workers is not None and workers < 1:
         raise InputError(f"--workers is {workers}: at least one is needed", "Use 1 or more.")
     most = MOST_WORKERS * len(machines)

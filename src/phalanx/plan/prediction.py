@@ -6,7 +6,7 @@ import msgspec
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """An expected value, and the bounds that it lies between."""
+    """An expected value with its lower and upper bound."""
 
     low: float
     value: float
@@ -14,7 +14,7 @@ class Interval(msgspec.Struct, frozen=True):
 
     @staticmethod
     def around(value: float, error: float) -> Interval:
-        """An interval around ``value``; ``error`` is a share of it."""
+        """Return an interval around ``value``; ``error`` is a share of ``value``."""
         return Interval(value / (1.0 + error), value, value * (1.0 + error))
 
 
@@ -35,7 +35,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of the whole run: start-up, training, evaluations, checkpoints."""
     joules: Interval | None = None
     energy_source: str = ""
-    """Where the machines' power is known from: ``measured``, ``blueprint`` or ``estimate``."""
+    """The source of the machines' power: ``measured``, ``blueprint`` or ``estimate``."""
     price: Interval | None = None
     limit: str = ""
     """What the run waits for most: ``computing on m3``, ``the link of m1``, ``starting``."""

@@ -9,13 +9,13 @@ from phalanx.core.registry import did_you_mean
 from phalanx.pool.machine import HERE, Machine, Pool
 
 GROUPS = ("all", "cpus", "gpus", "energy")
-"""The selections that need no further word."""
+"""The selections that take no argument."""
 
 
 def select(pool: Pool, text: str) -> list[Machine]:
-    """The machines that ``text`` takes: a selection, a name, or several with commas between.
+    """Return the machines that ``text`` names: a selection, a name, or several with commas between.
 
-    They come in the order in which they were asked for, each once; ``fastest:N`` puts the fastest
+    They are in the order in which they were asked for, each once; ``fastest:N`` puts the fastest
     first, the other selections keep the order of the pool.
     """
     taken: dict[str, Machine] = {}
@@ -26,7 +26,7 @@ def select(pool: Pool, text: str) -> list[Machine]:
 
 
 def by_speed(machines: Iterable[Machine]) -> list[Machine]:
-    """Fastest first: by ``speed`` where every machine has one, else by GPUs, then cores."""
+    """Sort the fastest first: by ``speed`` if every machine has one, else by GPUs, then cores."""
     found = list(machines)
     if all(m.speed is not None for m in found):
         return sorted(found, key=lambda m: -(m.speed or 0.0))

@@ -1,4 +1,4 @@
-"""Which machines keep the parameters of a run that goes through the store."""
+"""Choose the machines of parameter servers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
 
 MACHINES_PER_SERVER = 2
-"""Machines of workers that one server's link serves without being what all wait for."""
+"""Machines of workers that one server's link can serve without becoming the bottleneck."""
 ALIKE = 4.0
-"""Links of the same fourth of a doubling are alike."""
+"""Links count as equal within a step; this is the number of steps per doubling of the rate."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Host:
 
 
 def place_servers(hosts: Sequence[Host], wish: int | Sequence[str] | None = None) -> list[str]:
-    """The machines of the servers, the first of the first shard.
+    """Return the machine of each server, in the order of the shards.
 
-    ``wish`` is a number, or names (also of machines without workers, which then are apart), or
-    nothing: one server for each pair of machines with workers. Those with the best links are
-    taken first, because all gradients go there; where links are alike or unknown, those with
-    fewer workers, whose cores have more time. More servers than machines go round again.
+    ``wish`` is a number, or names (also of machines without workers), or nothing: one server for
+    each pair of machines with workers. Machines with the best links come first, because all
+    gradients are sent there; among equal or unknown links, machines with fewer workers, whose cores
+    are less busy. If there are more servers than machines, some machines have several.
     """
     if not hosts:
         raise InputError("there is no machine for a server", "Add a machine to the pool.")
@@ -45,7 +45,7 @@ def place_servers(hosts: Sequence[Host], wish: int | Sequence[str] | None = None
 
 
 def _rank(host: Host) -> tuple[float, int]:
-    """A link that was not measured comes after those that were; a few percent are noise."""
+    """Return the order of hosts: by link, unmeasured ones last, then by number of workers."""
     return (-round(ALIKE * log2(host.bits_per_second or 1.0)), host.workers)
 
 

@@ -1,4 +1,4 @@
-"""Machines: the blueprint that lists them, what they were found to be, what was measured.
+"""Machines: the blueprint that lists them, their hardware, and their measured figures.
 
-Reads files and this machine; connects to none (see ``launch``). May import ``core`` and ``agent``.
+This package reads files and this machine, but connects to none. It imports ``core`` and ``agent``.
 """

@@ -1,4 +1,4 @@
-"""Read a blueprint: YAML or JSON, in our form or in the original one (``connections``).
+"""Read a blueprint: YAML or JSON, in Phalanx's form or the original one (``connections``).
 
 Every mistake is one :class:`InputError` with file, line, column, field and remedy.
 """
@@ -22,12 +22,12 @@ from phalanx.pool.jumps import JumpError, resolve_ways
 from phalanx.pool.machine import FILE_FIELDS, Machine, Pool
 
 ORIGINAL_NAMES = {"ip": "host", "username": "user"}
-"""Fields that the original form calls differently."""
+"""Fields that have other names in the original form."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A machine as it is written, before its values are judged."""
+    """A machine as it is written in the file, before its values are checked."""
 
     name: str
     label: str
@@ -39,7 +39,7 @@ class Draft:
 
 
 def read_blueprint(path: Path) -> Pool:
-    """The pool that the file describes."""
+    """Read the pool that the file describes."""
     document = read_document(Path(path))
     drafts = _drafts(document)
     if not drafts:
@@ -130,7 +130,7 @@ def _original_form(document: Document, connections: Entry) -> list[Draft]:
 
 
 def _original_fields(document: Document, node: Node, label: str) -> dict[str, Entry]:
-    """The fields of one connection, spelt in any case, with spaces, dashes or underscores."""
+    """Read the fields of a connection, spelt in any case, with spaces, dashes or underscores."""
     found: dict[str, Entry] = {}
     known = (*FILE_FIELDS, "name", *ORIGINAL_NAMES)
     for entry in document.mapping(node, label):

@@ -1,9 +1,9 @@
-"""A YAML or JSON file as a tree in which every key and value knows its line and column.
+"""A YAML or JSON file as a tree in which every key and value has its line and column.
 
-ruamel.yaml, because it gives the position of every node (pydantic cannot, PyYAML reads YAML 1.1,
-where ``no`` is false, ``1:30`` is ninety and ``0123`` is eighty-three). The tree is composed but
-never constructed: values stay the text that was written, no tag can make an object, and aliases
-are never expanded, so a bomb of them stays small.
+It is parsed by ruamel.yaml, which gives the position of every node (pydantic cannot; PyYAML reads
+YAML 1.1, where ``no`` is false, ``1:30`` is ninety and ``0123`` is eighty-three). The tree is
+composed but never constructed: values stay the text that was written, no tag can make an object,
+and aliases are never expanded, so that a file with many of them stays small.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phalanx.core.errors import InputError
 
 SIZE_LIMIT = 1024 * 1024
 MOST_DEEP = 200
-"""Brackets that are open at once, also those in texts."""
+"""The most brackets that may be open at once; those in texts count too."""
 _CORRECT = "Correct it there, or just before."
 QUOTES = "Put a value that begins with one of * & ! % @ # in quotes."
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+|"')
@@ -49,17 +49,17 @@ class Document:
     private: bool
     root: Node | None
     warnings: tuple[str, ...] = ()
-    """What had to be mended to read it."""
+    """Repairs that were necessary to read it."""
 
     def fault(self, node: Node | None, problem: str, remedy: str = "") -> InputError:
-        """The error that ``problem`` at ``node`` is, with file, line and column."""
+        """Return the error for a ``problem`` at ``node``, with file, line and column."""
         if node is None:
             return InputError(f"{self.path}: {problem}", remedy)
         mark = node.start_mark
         return InputError(f"{self.path}:{mark.line + 1}:{mark.column + 1}: {problem}", remedy)
 
     def mapping(self, node: Node, what: str) -> list[Entry]:
-        """The entries of a mapping, each key once."""
+        """Return the entries of a mapping; refuse a key that is in it twice."""
         if not isinstance(node, MappingNode):
             raise self.fault(
                 node, f"{what} must be a mapping (NAME: VALUE), not {_kind(node)}", EXAMPLE
@@ -83,7 +83,7 @@ class Document:
         return list(node.value)
 
     def text(self, node: Node, what: str) -> str:
-        """A value as it was written. The value itself is never quoted: it may be a secret."""
+        """Return a value as it was written. No error quotes the value, which may be a secret."""
         if not isinstance(node, ScalarNode):
             raise self.fault(node, f"{what} must be a single value, not {_kind(node)}")
         if str(node.tag) not in _PLAIN_TAGS:
@@ -108,10 +108,10 @@ EXAMPLE = "For example: machines: {alpha: {host: 192.0.2.10, gpus: 1}}"
 
 
 def read_document(path: Path) -> Document:
-    """Read and parse ``path``; whatever is wrong with it is an :class:`InputError`."""
+    """Read and parse ``path``; any mistake in it is an :class:`InputError`."""
     content, private = _read(path)
     text = _decode(path, content)
-    # Before anything is parsed: parsers take seconds, or all of the stack, to find out.
+    # Checked before parsing, because a parser would take seconds, or exhaust the stack.
     depth = 0
     for bracket in re.findall(r"[\[\]{}]", text):
         depth += 1 if bracket in "[{" else -1
@@ -124,7 +124,7 @@ def read_document(path: Path) -> Document:
             warnings += [f"{path}: {commas} commas were missing"] if commas else []
             warnings += [f"{path}: {quotes} words had no quotes"] if quotes else []
         _check_json(path, text)
-        # Tabs are not in strings of valid JSON; as spaces, YAML takes them and columns hold.
+        # Strings of valid JSON have no tabs. YAML accepts spaces, and columns stay the same.
         text = text.replace("\t", " ")
     return Document(path, private, _compose(path, text), tuple(warnings))
 
@@ -164,7 +164,7 @@ def _decode(path: Path, content: bytes) -> str:
 
 
 def _place(before: str) -> str:
-    """LINE:COLUMN of what comes after ``before``."""
+    """Return LINE:COLUMN of the character after ``before``."""
     return f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
 
 
@@ -215,7 +215,7 @@ def _syntax_error(path: Path, error: MarkedYAMLError) -> InputError:
     mark = error.problem_mark or error.context_mark
     where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
     problem = " ".join((error.problem or error.context or "unreadable").split())
-    # These quote what was written, which may be an unquoted password.
+    # These messages quote the file's text, which may be an unquoted password.
     secretive = re.match(r"found (undefined|unknown|duplicate) (alias|anchor|tag|escape)", problem)
     if secretive or "alias" in problem or "anchor" in problem or "directive" in problem:
         return InputError(f"{path}{where}: broken YAML: a special character", QUOTES)
@@ -235,5 +235,5 @@ def _kind(node: Node) -> str:
 
 
 def _join_surrogates(text: str) -> str:
-    r"""JSON writes characters beyond 16 bits as two escapes, which YAML reads as two halves."""
+    r"""Join characters beyond 16 bits, which JSON writes as two escapes and YAML reads as two."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,5 +1,5 @@
-"""What machines were found to have, against what their blueprint says: measured figures win over
-what it promises, and that over guesses."""
+"""Compare machines with their blueprint: measured figures override the blueprint's, and these
+override guesses."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def torch_knows_gpus() -> bool:
 
 
 MEMORY_SLACK = 0.9
-"""A kernel keeps some of the memory that was bought for itself."""
+"""The least part of a blueprint's memory that must be there: the kernel keeps some for itself."""
 
 
 class Contradiction(NamedTuple):
-    """One field; ``cause`` and ``remedy`` are for people."""
+    """A field of which the machine has less; ``cause`` and ``remedy`` are words for people."""
 
     field: str
     cause: str
@@ -58,9 +58,9 @@ class Contradiction(NamedTuple):
 def contradictions(
     machine: Machine, *, cores: int | None, memory: int | None, gpus: int | None
 ) -> list[Contradiction]:
-    """What the blueprint promises and the machine does not have.
+    """Return what the blueprint promises and the machine does not have.
 
-    Less than there is may be wanted; an emulated machine pretends on purpose.
+    A blueprint may promise less than there is, and any figure for an emulated machine.
     """
     if machine.emulated:
         return []
@@ -93,8 +93,8 @@ def this_machine() -> Pool:
 
 
 def fitted(machine: Machine, facts: Facts) -> tuple[Machine, list[str]]:
-    """``machine`` with what it was found to have, and warnings of what its blueprint promises in
-    vain: it may take less than there is; more than there is, only if emulated."""
+    """Return ``machine`` with its measured figures, and warnings where its blueprint promises more.
+    A smaller figure of the blueprint is kept; a larger one only if the machine is emulated."""
     warnings = [
         f"{each.cause}. {each.remedy}"
         for each in contradictions(
@@ -111,8 +111,8 @@ def fitted(machine: Machine, facts: Facts) -> tuple[Machine, list[str]]:
 
     cores = taken(machine.cores, facts.cores)
     gpus = taken(machine.gpus if "gpus" in machine.model_fields_set else None, facts.usable_gpus)
-    # A quota is time on any core. A machine pinned to the first ones would share them with all
-    # others of this host pinned alike: containers, emulated machines.
+    # A quota is time on any core. Workers pinned to the first cores would share these with other
+    # containers or emulated machines of this host that are pinned to the same ones.
     free = facts.cores < len(facts.cpu_ids)
     update = {
         "cores": cores,
@@ -125,10 +125,10 @@ def fitted(machine: Machine, facts: Facts) -> tuple[Machine, list[str]]:
 
 
 def as_measured(pool: Pool, probe: Probe | None) -> Pool:
-    """The pool that planning reads; what the blueprint promises in vain becomes a warning.
+    """Return the pool for planning, with measured figures, and warnings of false promises.
 
-    Less than there is may be wanted, so that a smaller figure of the blueprint stands. Emulated
-    machines stay what they pretend to be.
+    A smaller figure of the blueprint is kept, because it may be intended. Emulated machines keep
+    all figures of the blueprint.
     """
     if probe is None:
         return pool
@@ -138,7 +138,7 @@ def as_measured(pool: Pool, probe: Probe | None) -> Pool:
     machines, warnings = [], list(pool.warnings)
     for machine in pool.machines:
         found = rates[machine.name]
-        # Of this machine the blueprint's reader warns itself.
+        # The blueprint's reader has warned about this machine already.
         if found is not None and not machine.emulated and not machine.is_here:
             gpus = len(found.gpus)
             facts = Facts(found.cores, (), found.memory or 0, gpus, gpus)

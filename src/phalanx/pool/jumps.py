@@ -1,4 +1,4 @@
-"""The way to each machine: its jump host, which may have one of its own."""
+"""The way to each machine: its jump host, which may itself have a jump host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phalanx.pool.machine import Machine, read_jump
 
 
 class JumpError(Exception):
-    """A jump host that cannot be; ``machine`` is whose."""
+    """An impossible jump host; ``machine`` names the machine that has it."""
 
     def __init__(self, machine: str, problem: str, remedy: str) -> None:
         super().__init__(problem)
@@ -17,12 +17,12 @@ class JumpError(Exception):
 
 
 def keys_beside(blueprint: Path) -> Path:
-    """Host keys, in OpenSSH's own format: ``pool.yaml`` has its own in ``pool.known_hosts``."""
+    """Return the file of a pool's host keys, in OpenSSH's format, such as ``pool.known_hosts``."""
     return blueprint.with_suffix(".known_hosts")
 
 
 def resolve_ways(machines: Sequence[Machine], blueprint: Path) -> list[Machine]:
-    """The machines, each with the pool's file of host keys and with its jump host."""
+    """Return the machines, each with the pool's file of host keys and with its jump host."""
     keys = str(keys_beside(blueprint).absolute())
     known = {m.name: m.model_copy(update={"known_keys": keys}) for m in machines}
     return [_resolved(machine, known, ()) for machine in known.values()]
@@ -47,7 +47,7 @@ def _resolved(machine: Machine, known: dict[str, Machine], before: tuple[str, ..
 
 
 def _outside(machine: Machine, jump: str) -> Machine:
-    """A host that only leads to others; a password is for the machine it was given for."""
+    """Make a jump host that is not in the pool; it never gets the machine's password."""
     try:
         user, host, port = read_jump(jump)
     except ValueError:

@@ -1,6 +1,6 @@
-"""A machine and a pool of them: what a blueprint is read into.
+"""A machine and a pool of machines, as read from a blueprint.
 
-The description of each field is also the sentence that a wrong value is answered with
+The description of each field is also a part of the error about a wrong value
 ("gpus must be a whole number, 0 or more").
 """
 
@@ -26,9 +26,9 @@ Kind = Literal["env", "key", "agent", "prompt", "inline"]
 
 @dataclass(frozen=True)
 class Credential:
-    """``env:NAME``, ``key:PATH``, ``agent``, ``prompt``, or from a private file the password.
+    """A reference (``env:NAME``, ``key:PATH``, ``agent``, ``prompt``), or an inline password.
 
-    Whatever is printed, logged or written of it is the reference; an inline password is kept in a
+    Only the reference is ever printed, logged or written; an inline password is kept in a
     :class:`~pydantic.SecretStr` and shows as ``(hidden)`` everywhere.
     """
 
@@ -43,7 +43,7 @@ class Credential:
 
 
 def read_credential(value: object) -> object:
-    """Text into a :class:`Credential`; anything else is left to the model to judge."""
+    """Convert text to a :class:`Credential`; the model checks anything else."""
     if not isinstance(value, str):
         return value
     scheme, colon, name = value.partition(":")
@@ -65,7 +65,7 @@ def read_credential(value: object) -> object:
 
 
 HERE = "here"
-"""The ``host`` that means the machine that the command runs on."""
+"""The ``host`` of the machine on which the command runs."""
 
 SELECTION_WORDS = ("all", "cpus", "gpus", "energy", "fastest", "auto")
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
@@ -86,14 +86,14 @@ def _check_name(value: str) -> str:
 
 
 def _check_path(value: str) -> str:
-    # A leading dash would be read as an option by the command that it is an argument of.
+    # A command would read an argument with a leading dash as an option.
     if not value.strip() or value.startswith("-") or not value.isprintable():
         raise ValueError("not a path")
     return value
 
 
 def read_size(value: object) -> object:
-    """``16GB`` or ``16GiB`` into bytes. A number without a unit is ambiguous, so refused."""
+    """Convert ``16GB`` or ``16GiB`` to bytes. A number without a unit is refused as ambiguous."""
     if not isinstance(value, str):
         return value
     found = _SIZE.fullmatch(value.strip())
@@ -162,23 +162,23 @@ class Machine(BaseModel):
     )
     emulated: bool = Field(default=False, description="yes or no")
     tls: bool = Field(default=False, description="yes or no")
-    """Whether connections between workers are encrypted: of all machines, if of any."""
+    """Whether connections between workers are encrypted: for all machines, if set for any."""
     ship_limit: Annotated[int | None, BeforeValidator(read_size)] = Field(
         default=None, gt=0, description="a size with its unit, such as 500MB"
     )
-    """The largest project folder that is sent: to all machines, if to any."""
+    """The largest project folder that is sent; the largest limit counts for all machines."""
     follow_links: bool = Field(default=False, description="yes or no")
-    """Whether links that lead out of the project are sent as files: to all machines, if to any."""
+    """Whether links that lead out of the project are sent as files: to all, if set for any."""
     cpu_ids: tuple[int, ...] = Field(
         default=(), description="the cores that may be used, by number"
     )
-    """Known of this machine only; siblings of one physical core are neighbours in it."""
+    """Known for this machine only; siblings of one physical core are next to each other."""
     real_gpus: int | None = Field(default=None, exclude=True, repr=False)
-    """GPUs that were found; those that an emulated machine only pretends to have are cores."""
+    """GPUs that were found; workers of an emulated machine's other GPUs compute on cores."""
     via: Machine | None = Field(default=None, exclude=True, repr=False)
-    """The jump host, resolved; the blueprint names it by ``jump``."""
+    """The jump host that ``jump`` names in the blueprint, as a machine."""
     known_keys: str | None = Field(default=None, exclude=True, repr=False)
-    """The pool's own file of host keys, beside its blueprint."""
+    """The pool's file of host keys, beside its blueprint."""
 
     @property
     def is_here(self) -> bool:
@@ -186,18 +186,18 @@ class Machine(BaseModel):
 
     @property
     def interpreter(self) -> str:
-        """The Python that the blueprint names; of this machine else the one that we run on."""
+        """The Python that the blueprint names; by default, on this machine, the running one."""
         named = "python" in self.model_fields_set or not self.is_here
         return self.python if named else sys.executable
 
     @property
     def endpoint(self) -> str:
-        """Where SSH reaches it, for people."""
+        """The address of SSH on this machine, as people read it."""
         return self.host if self.is_here or self.port == 22 else f"{self.host}:{self.port}"
 
     @property
     def label(self) -> str:
-        """Name and place, for people."""
+        """Name and address, as people read them."""
         return self.name if self.name == self.endpoint else f"{self.name} ({self.endpoint})"
 
     @property
@@ -206,13 +206,13 @@ class Machine(BaseModel):
 
     @property
     def asks_for_password(self) -> bool:
-        """Whether a password has to be typed to log in, also that of its jump host."""
+        """Whether a password has to be typed to log in, also one of the jump host."""
         own = self.password is not None and self.password.kind == "prompt" and not self.is_here
         return own or (self.via is not None and self.via.asks_for_password)
 
 
 def read_jump(text: str) -> tuple[str | None, str, int]:
-    """User, host and port of a jump host that is no machine of the pool."""
+    """Return user, host and port of a jump host that is no machine of the pool."""
     found = re.fullmatch(_JUMP, text)
     if found is None or not 1 <= int(found["port"] or 22) <= 65535:
         raise ValueError("not a jump host")
@@ -225,7 +225,7 @@ FILE_FIELDS = tuple(f for f in Machine.model_fields if f not in MEASURED)
 
 
 class Pool(BaseModel):
-    """The machines that exist, and where that is known from."""
+    """The machines that exist, and the source of their list."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -235,7 +235,7 @@ class Pool(BaseModel):
 
     @property
     def tls(self) -> bool:
-        """Whether machines speak to each other encrypted."""
+        """Whether connections between the machines are encrypted."""
         return any(machine.tls for machine in self.machines)
 
     @property

@@ -1,4 +1,4 @@
-"""What an agent found its machine to be."""
+"""The facts of a machine, as its agent reports them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to ``facts``: another machine's word, so that kinds and sizes are checked."""
+    """The answer to ``facts``; another machine sends it, so types and sizes are checked."""
 
     hostname: Text
     user: Text

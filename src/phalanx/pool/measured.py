@@ -1,6 +1,6 @@
-"""What a probe of machines and links found, kept beside the blueprint: who plans later reads it.
+"""The figures of a probe of machines and links, kept beside the blueprint for later planning.
 
-``pool.yaml`` has its figures in ``pool.probe.json``. Latencies are seconds one way, bandwidths
+Those of ``pool.yaml`` are in ``pool.probe.json``. Latencies are seconds one way, bandwidths
 bytes per second in one direction.
 """
 
@@ -35,7 +35,7 @@ class LinkFigures(msgspec.Struct, frozen=True):
 
 
 class CollectiveFigures(msgspec.Struct, frozen=True):
-    """One collective at one size: median seconds, and what the cost formula says."""
+    """One collective at one size: median seconds, and the seconds of the cost formula."""
 
     name: str
     bytes: int
@@ -49,7 +49,7 @@ class CollectiveFigures(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A measurement that there was no time for."""
+    """A measurement that was left out for lack of time."""
 
     what: str
     bytes: int | None = None
@@ -64,7 +64,7 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class DeviceRates(msgspec.Struct, frozen=True):
-    """The cores of a machine (``CPU``), or one GPU of a model, of which it has ``count``."""
+    """The rates of a machine's cores (``CPU``), or of one GPU of a model; ``count``: how many."""
 
     name: str
     count: int
@@ -74,22 +74,22 @@ class DeviceRates(msgspec.Struct, frozen=True):
     memory: Rate | None
     """GB/s read and written by a copy."""
     watts: Rate | None = None
-    """Power under load, where the device counts it itself."""
+    """Power under load, if the device measures it itself."""
 
 
 class MachineRates(msgspec.Struct, frozen=True):
-    """One machine: what it has, and how fast it computes."""
+    """The hardware of one machine, and how fast it computes."""
 
     machine: str
     cores: int
     memory: int | None
     gpus: list[str]
-    """Models, one for each."""
+    """The model of each GPU."""
     devices: list[DeviceRates]
 
     @property
     def speed(self) -> float | None:
-        """GFLOP/s in float32 of all its GPUs, or of its cores where it has none."""
+        """GFLOP/s in float32 of all the machine's GPUs, or of its cores if it has none."""
         fast = [d for d in self.devices if d.name != CPU] or self.devices
         rates = [d.float32 * d.count for d in fast if d.float32 is not None]
         return sum(rates) if rates else None
@@ -109,7 +109,7 @@ class Probe(msgspec.Struct, frozen=True):
     participants: list[str] = []
     """The machines that the collectives ran on: all that reach each other."""
     message_seconds: float | None = None
-    """What handling one small message takes, fitted to the collectives of the smallest size."""
+    """Seconds of handling one small message, fitted to the collectives of the smallest size."""
     left_out: list[LeftOut] = []
     trouble: list[Trouble] = []
     emulated: bool = False
@@ -117,7 +117,7 @@ class Probe(msgspec.Struct, frozen=True):
     rates: list[MachineRates] = []
 
     def rates_of(self, machine: str) -> MachineRates | None:
-        """``None`` where it was not measured."""
+        """Return the rates of ``machine``; ``None`` if it was not measured."""
         return next((each for each in self.rates if each.machine == machine), None)
 
     def link(self, source: str, target: str) -> LinkFigures | None:
@@ -126,13 +126,13 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 def among(probe: Probe, names: Iterable[str]) -> list[LinkFigures]:
-    """The links among some machines, both directions."""
+    """Return the links among some machines, in both directions."""
     chosen = set(names)
     return [k for k in probe.links if k.source in chosen and k.target in chosen]
 
 
 def slowest(probe: Probe, names: Iterable[str]) -> tuple[float, float] | None:
-    """(latency, bandwidth) for ``Collective`` and ``choose``: the longest, and the least.
+    """Return the longest latency and the least bandwidth, for ``Collective`` and ``choose``.
 
     A collective waits for its slowest link. ``None`` unless every pair was measured.
     """
@@ -144,12 +144,12 @@ def slowest(probe: Probe, names: Iterable[str]) -> tuple[float, float] | None:
 
 
 def path_beside(blueprint: Path) -> Path:
-    """Where the probe of a pool is kept."""
+    """Return the path of a pool's probe."""
     return blueprint.with_suffix(SUFFIX)
 
 
 def write_probe(probe: Probe, blueprint: Path) -> Path:
-    """Keep it beside its blueprint, readable by whom that is readable by."""
+    """Write the probe beside its blueprint, with the blueprint's permissions."""
     path = path_beside(blueprint)
     text = msgspec.json.format(msgspec.json.encode(probe), indent=1) + b"\n"
     remedy = "Make that folder writable: the measurements are saved beside the blueprint."
@@ -158,7 +158,7 @@ def write_probe(probe: Probe, blueprint: Path) -> Path:
 
 
 def read_probe(blueprint: Path) -> Probe | None:
-    """The probe of a pool; ``None`` when there is none. A broken file is the user's to remove."""
+    """Return the probe of a pool; ``None`` if there is none. A damaged file is an error."""
     path = path_beside(blueprint)
     try:
         return msgspec.json.decode(read_bounded(path, SIZE_LIMIT), type=Probe)
@@ -171,8 +171,8 @@ def read_probe(blueprint: Path) -> Probe | None:
 
 
 def best_rates(probe: Probe) -> tuple[dict[str, float], dict[str, float]]:
-    """Bytes a second that leave each machine, and that come to it: what its best link carries,
-    since a slower one is slow at its other end."""
+    """Return the bytes a second that each machine can send, and those that it can receive, over its
+    best link: a slower link is limited by its other end."""
     out: dict[str, float] = {}
     into: dict[str, float] = {}
     for link in probe.links:
@@ -182,6 +182,6 @@ def best_rates(probe: Probe) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def link_rates(probe: Probe) -> dict[str, float]:
-    """Bits a second of each machine's link, in its slower direction."""
+    """Return the bits a second of each machine's link, in its slower direction."""
     out, into = best_rates(probe)
     return {name: 8.0 * min(rate, into.get(name, rate)) for name, rate in out.items()}

@@ -1,1 +1,1 @@
-"""What we learned: tables, figures, the verdict, and the bundle that lets others run it again."""
+"""Reports of runs: tables, figures, the verdict, and the bundle that lets others repeat a run."""

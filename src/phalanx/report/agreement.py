@@ -10,13 +10,13 @@ from phalanx.report.load import RunGroup
 from phalanx.report.quality import Quality
 
 LOSS_BAND = 0.25
-"""How far a loss may be from the reference's, as a share of that."""
+"""How far a loss may be from the reference's loss, as a share of the latter."""
 ACCURACY_BAND = 0.01
 _PARTS = ("test", "validation", "train")
 
 
 class Agreement(Enum):
-    """How a row's final losses lie to those of the reference."""
+    """Whether a row's final losses agree with those of the reference."""
 
     REFERENCE = "reference"
     AGREES = "agree"
@@ -29,12 +29,12 @@ class Agreement(Enum):
 
 
 def are_systems(groups: Sequence[RunGroup]) -> bool:
-    """Whether more than one system is compared: strategies of ours need no such check."""
+    """Whether more than one system is compared: strategies of one system need no check."""
     return len({group.system for group in groups}) > 1
 
 
 def reference_for(group: RunGroup, groups: Sequence[RunGroup]) -> RunGroup | None:
-    """The first of ours that is done, with the same batch if there is one; else the first."""
+    """Return the first finished group of Phalanx, with the same batch if possible, else of any."""
     done = [other for other in groups if other.done]
     ours = [other for other in done if other.system == OURS]
     same = [other for other in ours if other.batch == group.batch]
@@ -42,7 +42,7 @@ def reference_for(group: RunGroup, groups: Sequence[RunGroup]) -> RunGroup | Non
 
 
 def agreements(groups: Sequence[RunGroup]) -> list[Agreement]:
-    """The agreement of each group; strategies of one system agree by definition."""
+    """Return the agreement of each group; strategies of one system agree by definition."""
     if not are_systems(groups):
         return [Agreement.AGREES] * len(groups)
     return [_judge(group, reference_for(group, groups)) for group in groups]
@@ -73,7 +73,7 @@ def _near(group: RunGroup, reference: RunGroup, quality: Quality) -> bool | None
 
 
 def remarks(groups: Sequence[RunGroup]) -> list[str]:
-    """Which rows are left out of the comparison of times, and why."""
+    """Say which rows are left out of the comparison of times, and why."""
     if not are_systems(groups):
         return []
     told = []

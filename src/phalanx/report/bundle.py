@@ -1,6 +1,6 @@
 """A bundle: everything another person needs to run this again, in one ``.tar.gz``.
 
-It holds neither the blueprint nor any environment, since those may know secrets, and no file from
+It holds neither the blueprint nor any environment, since those may have secrets, and no file from
 outside the run's folder: the script was copied there when the run began. The same run gives the
 same bytes.
 """
@@ -42,7 +42,7 @@ To run it again, with that version of Python:
   {command}
 
 Synchronous strategies repeat bit for bit from the same seed on the same kind of machine;
-asynchronous ones repeat only in outline. Times depend on the machine.
+asynchronous ones repeat only approximately. Times depend on the machine.
 {notes}"""
 
 
@@ -102,7 +102,7 @@ def _readme(study: StudyData, notes: str) -> str:
 
 
 def _source(run: RunData) -> dict[str, bytes]:
-    """The script and its modules as the run kept them. A link might lead anywhere: none counts."""
+    """Return the script and its modules as the run kept them; links are left out."""
     root = run.paths.source
     found: dict[str, bytes] = {}
     if root.is_symlink():
@@ -133,7 +133,7 @@ def _json(value: object) -> bytes:
 
 
 def _pack(files: dict[str, bytes], root: str) -> bytes:
-    """A tar without times, owners or chance in its order."""
+    """Pack a tar without times and owners, in a fixed order."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, content in sorted(files.items()):

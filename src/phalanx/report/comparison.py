@@ -1,4 +1,4 @@
-"""Who won, and by how much, in words that agree with the numbers. Pure functions."""
+"""The verdict of a comparison, in words that agree with the numbers. Pure functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from phalanx.report.ranking import (
 
 @dataclass(frozen=True)
 class ComparisonVerdict:
-    """The sentence, what it claims, and what should be known beside it."""
+    """The sentence of the verdict, its claims, and further remarks."""
 
     sentence: str
     fastest: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class ComparisonVerdict:
 
 
 def decide(rows: Sequence[Competitor], quality: Quality) -> ComparisonVerdict:
-    """The verdict on the finished rows."""
+    """Return the verdict on the finished rows."""
     if not rows:
         return ComparisonVerdict("No run finished, so there is nothing to compare.")
     if len(rows) == 1:
@@ -82,7 +82,7 @@ def _time_clause(times: Ranking) -> str:
 
 
 def _verb(ranking: Ranking, one: str, many: str) -> str:
-    """A difference that one run each cannot prove only *looks* like one."""
+    """Return the verb: a difference that single runs cannot prove only *looks* like one."""
     if ranking.difference is Difference.TENTATIVE:
         return "looks" if len(ranking.front) == 1 else "look"
     return one if len(ranking.front) == 1 else many
@@ -105,7 +105,7 @@ def _quality_range(rows: Sequence[Competitor], quality: Quality) -> str:
 
 
 def _quality_clause(times: Ranking, ranks: Ranking, quality: Quality) -> str:
-    """What the fastest cost or gained, or, where none was fastest, who was best."""
+    """Say how good the fastest row is, or, if no row was fastest, which one is best."""
     if ranks.rival is None:
         return f"; {_quality_range(ranks.front, quality)}: no difference beyond noise"
     fastest, best = times.front[0], ranks.front[0]
@@ -159,10 +159,10 @@ def _unequal_threads(rows: Sequence[Competitor]) -> list[str]:
 
 
 def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | None:
-    """Whether many workers beat one, when ``single`` is among the rows.
+    """Say whether many workers beat one, if ``single`` is among the rows.
 
-    Speed that was bought with a worse model is not worth much, so the fastest that is as good as
-    ``single`` is preferred.
+    A fast run with a worse model is no gain, so the fastest row that is as good as ``single`` is
+    preferred.
     """
     alone = [row for row in rows if row.strategy == "single"]
     others = [row for row in rows if row.strategy != "single"]
@@ -203,7 +203,7 @@ def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | No
 
 
 def _worse(row: Competitor, single: Competitor, quality: Quality) -> bool:
-    """Worse than ``single`` by more than noise."""
+    """Whether ``row`` is worse than ``single`` by more than noise."""
     if not row.quality or not single.quality:
         return False
     own, other = row.quality.middle, single.quality.middle

@@ -1,4 +1,4 @@
-"""What stands out about one run, a sentence each: the straggler, the shares, the switches."""
+"""Findings about one run, a sentence each: the straggler, the shares, the switches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FEW_SWITCHES = 6
 
 
 def findings(summary: Summary) -> list[str]:
-    """All findings, first those that make the result doubtful."""
+    """Return all findings, first those that make the result doubtful."""
     found = (
         nonfinite_sentence(summary),
         straggler_sentence(summary),
@@ -28,7 +28,7 @@ def findings(summary: Summary) -> list[str]:
 
 
 def nonfinite_sentence(summary: Summary) -> str | None:
-    """How many steps did not count, and why."""
+    """Say how many steps were skipped because of numbers that were not finite."""
     count = summary.nonfinite_steps
     if not count or not summary.nonfinite:
         return None
@@ -40,14 +40,14 @@ def nonfinite_sentence(summary: Summary) -> str | None:
 
 
 def lost_sentence(summary: Summary) -> str | None:
-    """What a lost worker took along for good."""
+    """Say how many samples of lost workers no other worker trained."""
     if not summary.samples_lost:
         return None
     return f"{words.count(summary.samples_lost)} samples of lost workers could not be trained."
 
 
 def unreported_sentence(summary: Summary) -> str | None:
-    """Whose part of the figures is missing."""
+    """Say which workers' last figures are missing."""
     if not summary.unreported:
         return None
     machines = {worker.rank: worker.machine for worker in summary.per_worker}
@@ -56,7 +56,7 @@ def unreported_sentence(summary: Summary) -> str | None:
 
 
 def straggler_sentence(summary: Summary) -> str | None:
-    """A sentence about the straggler: which worker it was, and what it cost whom."""
+    """Say which worker was the straggler, and what it cost the others."""
     late = summary.straggler
     if late is None:
         return None
@@ -91,7 +91,7 @@ def _cost(late: Straggler) -> str:
 
 
 def balance_sentence(summary: Summary) -> str | None:
-    """What sharing out by measured speed came to."""
+    """Say which shares followed the measured speeds, and with what effect."""
     balance = summary.balance
     if balance is None:
         return None
@@ -120,20 +120,20 @@ def _refused(balance: BalanceSummary) -> str:
 
 
 def shares(values: Sequence[float]) -> str:
-    """``80 : 20``, in percent; one that would read as nothing keeps a digit."""
+    """Return ``80 : 20``, in percent; a share that would round to 0 has a decimal."""
     return " : ".join(f"{100 * v:.0f}" if v >= 0.0095 else f"{100 * v:.1f}" for v in values)
 
 
 def worth_sentence(summary: Summary) -> str | None:
-    """Whether fewer machines, or balance, would have been faster; from measured figures."""
+    """Say whether fewer machines, or balance, would have been faster, from measured figures."""
     worth = summary.worth
     if worth is None or worth.advice is None or summary.status == "failed":
-        return None  # of a run that failed somebody may be gone, whom it would count on
+        return None  # after a failure, a machine that the advice counts on may be lost
     return f"Worth it? {as_sentence(worth, worth.advice)}."
 
 
 def switch_sentence(summary: Summary) -> str | None:
-    """How long each strategy was trained under, when there was more than one."""
+    """Say how much was trained under each strategy, if there was more than one."""
     switches = summary.switches
     if not switches:
         return None
@@ -149,14 +149,14 @@ def switch_sentence(summary: Summary) -> str | None:
 
 
 def of_group(group: RunGroup, study: StudyData, sentence: str | None) -> str:
-    """A sentence about one of several strategies says which."""
+    """Put the strategy's label before the sentence, if there are several strategies."""
     if not sentence or len(study.groups) == 1:
         return sentence or ""
     return f"{group.label}: {sentence[0].lower()}{sentence[1:]}"
 
 
 def shown_switches(switches: Sequence[SwitchSummary]) -> tuple[list[SwitchSummary], int]:
-    """The first and last few, and how many lie between them."""
+    """Return the first and last few switches, and how many are between them."""
     if len(switches) <= FEW_SWITCHES:
         return list(switches), 0
     half = FEW_SWITCHES // 2

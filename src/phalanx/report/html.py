@@ -56,7 +56,7 @@ def write_report(paths: RunPaths) -> Path:
 
 
 def draw(sections: Sequence[Section]) -> dict[str, Drawn]:
-    """Every plot of the sections, by name."""
+    """Draw every plot of the sections; return them by name."""
     plots = [plot for section in sections for plot in section.plots]
     if not plots:
         return {}
@@ -66,7 +66,7 @@ def draw(sections: Sequence[Section]) -> dict[str, Drawn]:
 
 
 def render(study: StudyData, sections: Sequence[Section], drawn: dict[str, Drawn]) -> str:
-    """The page, as HTML."""
+    """Return the page as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,

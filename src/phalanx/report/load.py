@@ -87,12 +87,12 @@ class RunGroup:
 
     @property
     def shown(self) -> RunData:
-        """The run whose details stand for the group: the one of middling speed."""
+        """The run whose details represent the group: the one of median speed."""
         runs = sorted(self.done or self.runs, key=lambda run: train_seconds(run.summary) or 0.0)
         return runs[len(runs) // 2]
 
     def spread(self, get: Getter) -> Spread | None:
-        """Over the finished repeats; a group that has none shows what it reached."""
+        """Return a quantity over the finished repeats, or over all repeats if none has finished."""
         summaries = [run.summary for run in self.done or self.runs]
         values = tuple(value for s in summaries if (value := get(s)) is not None)
         return Spread(values) if values else None
@@ -113,7 +113,7 @@ class StudyData:
 
     @cached_property
     def groups(self) -> list[RunGroup]:
-        """The runs, repeats together, in the order of their first appearance."""
+        """The runs, grouped with their repeats, in the order of their first appearance."""
         keys: dict[Key, list[RunData]] = {}
         for run in self.runs:
             s = run.summary
@@ -131,13 +131,13 @@ class StudyData:
 
 
 def train_seconds(summary: Summary) -> float | None:
-    """The time that strategies are compared by: training alone, or all when that is unknown."""
+    """Return the time to compare: that of training, or if that is unknown, of the whole run."""
     train = summary.phases.train
     return summary.seconds if train is None else train
 
 
 def load_study(paths: RunPaths) -> StudyData:
-    """The study in ``paths``; a plain run is a study of one."""
+    """Return the study in ``paths``; a plain run is a study of one run."""
     record = read_record(paths.study, StudyRecord)
     if record is None:
         run = load_run(paths)
@@ -161,7 +161,7 @@ def load_study(paths: RunPaths) -> StudyData:
 
 
 def load_run(paths: RunPaths) -> RunData:
-    """The run in ``paths``: its written summary, or one made now if it has none that is final."""
+    """Return the run in ``paths``, with its written summary if that is final, else a new one."""
     summary = read_summary(paths)
     if summary is not None and summary.status != RUNNING:
         return RunData(paths, summary)
@@ -172,10 +172,10 @@ def load_run(paths: RunPaths) -> RunData:
 
 
 def _labels(keys: Sequence[Key]) -> dict[Key, str]:
-    """The strategy, with batch and workers only where the strategy alone would be ambiguous.
+    """Return labels: the strategy, with batch and workers only if it alone would be ambiguous.
 
-    What is emulated always says so: a figure may be looked at without its page. Where systems are
-    compared, ours is named too; another's "strategy" is its name already.
+    Emulated runs are always marked, as a figure may be seen without its page. If systems are
+    compared, Phalanx is named too; another system's "strategy" is its name already.
     """
     labels = {}
     several_systems = len({key[5] for key in keys}) > 1

@@ -1,8 +1,8 @@
-"""Whether two measurements differ, or only seem to.
+"""Whether two measurements differ by more than noise.
 
 Repeated runs are distinguished when their ranges do not overlap and their medians are further apart
-than either range is wide. Runs that were not repeated are judged by what identical runs are known
-to do: below :data:`NOISE` nothing can be said, below :data:`TENTATIVE` it is said with a caution.
+than either range is wide. Runs that were not repeated are judged by known differences of identical
+runs: below :data:`NOISE` there is no claim, below :data:`TENTATIVE` only a tentative one.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from phalanx.report.quality import Quality
 
 NOISE = 0.05
 TENTATIVE = 0.30
-SHORT_SECONDS = 1.0  # of training: whatever differs in less, one run each does not prove it
+SHORT_SECONDS = 1.0  # of training: without repeats, no difference of shorter runs is clear
 SAME = 5e-4
-"""Differences that would be printed as nothing are nothing, however well they repeat."""
+"""Smaller relative differences, which would be printed as 0, count as noise even if they repeat."""
 NOISE_POINTS = 0.005
 TENTATIVE_POINTS = 0.02
 
 
 class Difference(Enum):
-    """What may be said about two measurements."""
+    """How certain the difference of two measurements is."""
 
     NOISE = "noise"
     TENTATIVE = "tentative"
@@ -34,7 +34,7 @@ def judge_times(a: Spread, b: Spread) -> Difference:
     apart = abs(a.middle - b.middle)
     if min(len(a.values), len(b.values)) > 1:
         return _judge_repeated(a, b, apart)
-    if apart <= max(a.width, b.width):  # one of them was repeated, and differs as much from itself
+    if apart <= max(a.width, b.width):  # one was repeated, and its repeats differ as much
         return Difference.NOISE
     longer = max(a.middle, b.middle)
     found = _by_size(apart / longer if longer else 0.0, NOISE, TENTATIVE)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from phalanx.core import words
 from phalanx.observe.summary.summary import Summary
 
-# The first that any run knows is the one that is compared.
+# The first of these figures that any run has is compared.
 CANDIDATES = (
     "test_accuracy",
     "validation_accuracy",
@@ -49,8 +49,8 @@ class Quality:
         return f"{self.number(value)} {self.name}"
 
     def gap(self, value: float, other: float) -> str:
-        """How ``value`` lies to ``other``: ``0.71 points more``, ``0.0123 lower``."""
-        digits = 4  # as many as are shown, so that a reader who subtracts finds the same
+        """Return the difference to ``other`` in words: ``0.71 points more``, ``0.0123 lower``."""
+        digits = 4  # as many as are shown, so that the shown values have this difference
         apart = abs(round(value, digits) - round(other, digits))
         if self.is_share:
             return f"{words.points(apart)} {'more' if value >= other else 'less'}"

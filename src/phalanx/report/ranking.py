@@ -27,7 +27,7 @@ class Competitor:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The front-runner, those that noise cannot tell from it, and the nearest that can."""
+    """The best row and those equal to it within noise (front), and the best other row (rival)."""
 
     front: tuple[Competitor, ...]
     rival: Competitor | None
@@ -50,7 +50,7 @@ def judge(a: Competitor, b: Competitor) -> Difference:
 
 
 def is_implausible(fast: Competitor, slow: Competitor) -> bool:
-    """Whether one worker took longer than several can make up for."""
+    """Whether ``single`` was slower than the number of workers of ``fast`` can explain."""
     if slow.strategy != "single" or not fast.workers or fast.seconds.middle <= 0.0:
         return False
     return slow.seconds.middle / fast.seconds.middle > (1.0 + NOISE) * fast.workers
@@ -83,7 +83,7 @@ def _rank(
 
 
 def competitors(study: StudyData, quality: Quality) -> list[Competitor]:
-    """The groups that have a finished run, a known time, and losses that agree."""
+    """Return the groups that have a finished run, a known time, and losses that agree."""
     rows = []
     for group, found in zip(study.groups, agreements(study.groups), strict=True):
         spread = group.spread(train_seconds) if group.done and found.comparable else None

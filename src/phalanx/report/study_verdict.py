@@ -1,4 +1,4 @@
-"""The verdict on a study: the comparison of its finished runs, and what is odd about them."""
+"""The verdict on a study: the comparison of its finished runs, and remarks on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.report.ranking import competitors
 
 
 def verdict_on(study: StudyData) -> ComparisonVerdict:
-    """The verdict on a study, with whatever makes its runs unlike each other."""
+    """Return the verdict on a study, with remarks on all that makes its runs unlike each other."""
     quality = quality_of([run.summary for run in study.runs])
     if len(study.runs) == 1 and not study.missing:
         return ComparisonVerdict(
@@ -30,7 +30,7 @@ def verdict_on(study: StudyData) -> ComparisonVerdict:
 
 
 def outcome_of(summary: Summary, quality: Quality) -> str:
-    """One run, in one sentence."""
+    """Describe one run in one sentence."""
     many = f" with {summary.workers} workers" if (summary.workers or 0) > 1 else ""
     emulated = f" ({mark(summary.emulated)})" if summary.emulated else ""
     who = f"{summary.strategy or 'The run'}{emulated}{many}"
@@ -57,11 +57,11 @@ _ENDED = {
 
 
 BUSY_PERCENT = 20.0
-"""Percent of all cores; if others use more, times are no longer those of the run alone."""
+"""Percent of all cores; if other programs use more, the run's times are uncertain."""
 
 
 def gone_on(summary: Summary) -> list[str]:
-    """What a resumed run continues."""
+    """Say what a resumed run continues."""
     if not summary.resumes:
         return []
     before = sum(1 for row in summary.history if row.get("earlier"))
@@ -72,13 +72,13 @@ def gone_on(summary: Summary) -> list[str]:
 
 _EMULATED = "Emulated: {}. The times are those of slowed workers and links, not of this machine."
 _SIMULATED = (
-    "Simulated: all times are virtual, those of a cluster that was not there. Losses and "
+    "Simulated: all times are virtual, those of a simulated cluster. Losses and "
     "accuracies are real."
 )
 
 
 def conditions(study: StudyData) -> list[str]:
-    """What was not as on an undisturbed machine: emulation, scripted time, other work."""
+    """Say what differed from an undisturbed machine: emulation, virtual time, other work."""
     kinds = dict.fromkeys(g.emulated for g in study.groups if g.emulated)
     told = [_SIMULATED if mark(k) == "simulated" else _EMULATED.format(k) for k in kinds]
     told = list(dict.fromkeys(told))
@@ -104,7 +104,7 @@ def _busy(study: StudyData) -> list[str]:
 
 
 def unfinished(study: StudyData) -> list[str]:
-    """Which runs have no result, and why, as far as it is known."""
+    """Say which runs have no result, and why, as far as this is known."""
     told = [
         f"{group.label} ({': '.join(_why(run, study))})"
         for group in study.groups
@@ -122,7 +122,7 @@ def _why(run: RunData, study: StudyData) -> list[str]:
 
 
 def unequal_work(study: StudyData) -> list[str]:
-    """Times of runs that saw unlike numbers of samples are not times of the same work."""
+    """Say if runs saw different numbers of samples, so that their times are not comparable."""
     samples = [run.summary.samples for run in study.runs if run.done and run.summary.samples]
     if not samples or max(samples) <= 1.01 * min(samples):
         return []

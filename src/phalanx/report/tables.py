@@ -1,4 +1,4 @@
-"""The table of a study: one column per strategy, as published comparisons have it."""
+"""The table of a study: one column per strategy, as in published comparisons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BASELINES = ("single", "allreduce")
 class TableCell:
     text: str
     note: str = ""
-    """The range over the repeats."""
+    """The range over the repeats, or another remark below the text."""
     best: bool = False
 
 
@@ -39,7 +39,7 @@ class TableRow:
 
 
 def table_lines(study: StudyData) -> list[TableRow]:
-    """The quantities that are worth a line for these runs."""
+    """Return a row for each quantity that is known of these runs."""
     groups = study.groups
     lines = [*_settings(study), *_qualities(groups)]
     found = agreements(groups)
@@ -73,7 +73,7 @@ def _agreed(agreement: Agreement) -> str:
 def _ratios_of_systems(
     groups: Sequence[RunGroup], found: Sequence[Agreement]
 ) -> Iterator[TableRow]:
-    """Time ratios to the first of our runs with the same batch; none if the losses differ."""
+    """Yield time ratios to Phalanx's first run with the same batch; none if the losses differ."""
     cells, bases = [], set[str]()
     for group, agreement in zip(groups, found, strict=True):
         base = reference_for(group, groups)
@@ -91,7 +91,7 @@ def _ratios_of_systems(
 
 
 def _sent(groups: Sequence[RunGroup]) -> TableRow:
-    """Bytes that a worker sends in a step; with a codec also as a share of uncompressed ones."""
+    """Return the bytes that a worker sends in a step; with a codec also as a share without it."""
     line = _line("sent per step", groups, lambda s: s.bytes_per_step, words.size)
     cells = []
     for group, cell in zip(groups, line.cells, strict=True):
@@ -111,7 +111,7 @@ def _part_of_plain(group: RunGroup, groups: Sequence[RunGroup]) -> float | None:
 
 
 def uncoded(strategy: str) -> str:
-    """The same strategy without its codecs."""
+    """Return the same strategy without its codecs."""
     return re.sub(r"\+[^@/]*", "", strategy)
 
 
@@ -179,9 +179,9 @@ def _mark(
     lower: bool,
     among: Sequence[bool] | None = None,
 ) -> TableRow:
-    """Mark the best cells: the front-runner and those that noise cannot tell from it.
+    """Mark the best cells: that of the best value, and those equal to it within noise.
 
-    Nothing is marked when that would be all of them; those that are not ``among`` are passed over.
+    Nothing is marked if that would be all cells. ``among``: which groups take part.
     """
     asked = among or [True] * len(groups)
     pairs = zip(groups, asked, strict=True)
@@ -206,7 +206,7 @@ def _is_baseline(group: RunGroup, name: str) -> bool:
 def ratio_to_baseline(
     group: RunGroup, groups: Sequence[RunGroup], name: str = "allreduce"
 ) -> float | None:
-    """Training time as a multiple of all-reduce's: with the same batch, if that was run."""
+    """Return training time as a multiple of the baseline's, with the same batch if that was run."""
     bases = [other for other in groups if _is_baseline(other, name)]
     same_batch = [base for base in bases if base.batch == group.batch]
     same = [base for base in same_batch if base.workers == group.workers] or same_batch or bases
@@ -216,7 +216,7 @@ def ratio_to_baseline(
 
 
 def wait_share(summary: Summary) -> float | None:
-    """The part of the steps' time that workers spent waiting for each other."""
+    """Return the part of the steps' time that workers spent waiting for each other."""
     time = summary.time
     parts = (time.input, time.compute, time.communicate, time.wait, time.update)
     known = [part for part in parts if part is not None]
@@ -225,7 +225,7 @@ def wait_share(summary: Summary) -> float | None:
 
 
 def print_table(study: StudyData, console: Console) -> None:
-    """The table, fitted to the console's width."""
+    """Print the table, fitted to the console's width."""
     lines = table_lines(study)
     for block in _blocks([group.label for group in study.groups], lines, console.width):
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -242,7 +242,7 @@ def print_table(study: StudyData, console: Console) -> None:
 
 
 def _blocks(labels: list[str], lines: list[TableRow], width: int) -> Iterator[list[int]]:
-    """Columns, as many at a time as fit."""
+    """Yield the columns in blocks, each of as many as fit."""
     name_width = max((len(line.name) for line in lines), default=0) + 2
     block: list[int] = []
     used = name_width

@@ -22,31 +22,31 @@ _PARTS = (
 
 @dataclass(frozen=True)
 class Bar:
-    """A stretch of a step, in seconds from the start of the window."""
+    """One part of a step, in seconds from the start of the window."""
 
     part: str
     start: float
     seconds: float
     first: bool
-    """Whether it is the first of its step."""
+    """Whether this is the first part of its step."""
 
 
 @dataclass(frozen=True)
 class TimelineWindow:
-    """What each rank did in one span of time."""
+    """The parts of steps of each rank in one span of time."""
 
     lanes: tuple[tuple[int, tuple[Bar, ...]], ...]
     switch: float | None = None
 
 
 def usual_span(ranks: Sequence[RankLog]) -> float | None:
-    """The time of a handful of steps of this run."""
+    """Return the usual seconds of ``STEPS_SHOWN`` steps of this run."""
     steps = [step.seconds for log in ranks for step in log.steps]
     return STEPS_SHOWN * median(steps) if steps else None
 
 
 def cut_window(ranks: Sequence[RankLog], span: float) -> TimelineWindow:
-    """``span`` seconds around a switch or a round, or else from a typical step on."""
+    """Cut ``span`` seconds around a switch or a round, or else from a typical step on."""
     switches = next((log.switches for log in ranks if log.switches), [])
     moment = switches[len(switches) // 2].time if switches else None
     begin = _typical_begin(ranks, span) if moment is None else moment - span / 2
@@ -56,9 +56,9 @@ def cut_window(ranks: Sequence[RankLog], span: float) -> TimelineWindow:
 
 
 def _typical_begin(ranks: Sequence[RankLog], span: float) -> float:
-    """The start of a step of middling length in the middle half of the training.
+    """Return the start of a step of median length in the middle half of the training.
 
-    Of workers that train apart it is a round that is shown, in the middle.
+    If workers train independently, a typical round is in the middle of the window instead.
     """
     apart = max(ranks, key=lambda log: len(log.rounds)).rounds
     if apart:

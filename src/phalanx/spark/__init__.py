@@ -1,7 +1,7 @@
-"""Training from Spark: an ``Estimator`` for ``pyspark.ml``, whose workers are beside Spark's tasks.
+"""Training from Spark: an ``Estimator`` for ``pyspark.ml``, with workers beside Spark's tasks.
 
-What belongs here: what the driver, a barrier task and the process of a worker do, and the fitted
-model as a transformer. How workers train is in ``phalanx.train``. The process of a worker imports
+The code of the driver, of a barrier task and of a worker's process, and the fitted model as a
+transformer. How workers train is in ``phalanx.train``. The process of a worker imports
 no ``pyspark``.
 """
 

@@ -1,4 +1,4 @@
-"""Models, optimizers and losses by their names: nothing that a user made is pickled."""
+"""Models, optimizers and losses by their names: no object of a user is pickled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def trust(*makers: str | Callable[..., Any]) -> None:
 
 
 def check_trusted(folder: str, model: str | None, optimizer: str) -> None:
-    """A folder may be somebody else's: what it names is called only if this process trusts it."""
+    """Refuse names in a folder, perhaps another user's, that this process does not trust."""
     for name in (model, None if optimizer in OPTIMIZERS else optimizer):
         if name is not None and name not in _trusted:
             raise InputError(
@@ -53,7 +53,7 @@ def check_trusted(folder: str, model: str | None, optimizer: str) -> None:
 
 
 def named(path: str, what: str) -> Callable[..., Any]:
-    """What ``module:function`` stands for."""
+    """Return the object that ``module:function`` names."""
     module, _, name = path.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
@@ -117,7 +117,7 @@ def loss_of(source: ModelSource) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def check_names(source: ModelSource) -> None:
-    """What the driver can see without the user's modules."""
+    """Check what the driver can without the user's modules."""
     if source.model is not None and not all(source.model.partition(":")):
         raise InputError(
             f"model={source.model!r} names no function", 'Write model="module:function".'
@@ -130,7 +130,7 @@ def check_names(source: ModelSource) -> None:
 
 
 def as_inputs(column: Tensor, model: Any) -> Tensor:
-    """Whole numbers stay what they are, such as the numbers of words."""
+    """Convert a column to the model's type; whole numbers, such as those of words, stay whole."""
     floats = (p.dtype for p in model.parameters() if p.is_floating_point())
     return column.to(next(floats, torch.float32)) if column.is_floating_point() else column.long()
 
@@ -148,7 +148,7 @@ def numbers(shape: Sequence[int] | None) -> str:
 
 
 def check_misfit(error: Exception, source: ModelSource, x: Tensor, y: Tensor) -> None:
-    """Raises a line instead of the frames of a library, if ``error`` is about shapes."""
+    """Raise a short error instead of a library's traceback, if ``error`` is about shapes."""
     said = (str(error).splitlines() or [""])[0]
     if type(error) in (RuntimeError, ValueError, IndexError) and _SHAPES.search(said):
         traceback.print_exc()

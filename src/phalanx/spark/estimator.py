@@ -37,22 +37,22 @@ _PARAMS = {
     "keras": "a Keras model: the bytes of its .keras file, in base64",
     "model_options": "keyword arguments of the model's function",
     "optimizer": "a name of torch.optim, or module:function of the model",
-    "optimizer_options": "its keyword arguments, such as lr",
+    "optimizer_options": "keyword arguments of the optimizer, such as lr",
     "loss": "the name of a loss of torch.nn.functional",
     "features": "the column of features: array<float>, or a vector",
     "label": "the column of labels",
     "strategy": "how the workers agree on the parameters",
-    "workers": "how many; None: as many as Spark has slots",
+    "workers": "number of workers; None: as many as Spark has slots",
     "batch": "rows of a step, of all workers together",
     "epochs": "passes over the rows",
-    "seed": "of weights and order",
+    "seed": "the seed of the weights and of the rows' order",
     "store": "a folder that driver and executors share, for checkpoints; None: there are none",
-    "retries": "how often it begins again when Spark loses an executor",
+    "retries": "how often training begins again when Spark loses an executor",
 }
 
 
 class Estimator(SparkEstimator, DefaultParamsWritable, MLReadable):  # type: ignore[misc]
-    """Trains on the rows of a DataFrame, by one worker for each of Spark's slots.
+    """Trains on the rows of a DataFrame, with one worker for each of Spark's slots.
 
     ``model`` is ``"module:function"`` or a compiled Keras model on its torch backend, which brings
     its own optimizer and loss. Modules are imported on the executors: ``addPyFile`` sends them.
@@ -158,7 +158,7 @@ def _train(
         function = partial(work, training=text, key=key, keras=keras)
         try:
             return _read(rows.mapInArrow(function, messages.SCHEMA, barrier=True).collect())
-        except MachineError as error:  # reported by a worker that lost another
+        except MachineError as error:  # reported by a worker that lost another worker
             lost = error.cause
         except (InputError, ScriptError):
             raise
@@ -222,7 +222,7 @@ def _keras_text(model: Any) -> str:
 
 
 def _kind_of_loss(model: Any) -> str:
-    """Return the loss that tells whether predictions are classes; Keras trains by its own."""
+    """Return a loss that shows whether predictions are classes; Keras trains by the model's."""
     loss = model.loss
     name = getattr(loss, "name", None) or getattr(loss, "__name__", None) or str(loss)
     return "cross_entropy" if "categorical" in name.lower() else "mse_loss"

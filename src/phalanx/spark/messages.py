@@ -48,7 +48,7 @@ class WorkerFailure(Struct, frozen=True, kw_only=True):
 
 
 class TaskReport(Struct, frozen=True, kw_only=True):
-    """What each task tells the others before its worker begins."""
+    """The message of each task to the others before its worker begins."""
 
     address: str
     port: int
@@ -72,16 +72,16 @@ class WorkerRequest(Struct, frozen=True, kw_only=True):
 
 
 class WorkerFigures(Struct, frozen=True, kw_only=True):
-    """What a worker says of its training."""
+    """A worker's figures of its training."""
 
     rows: int
     """Rows that this worker trained on in the last epoch."""
     seconds: float
     input_seconds: float = 0.0
-    """The part of ``seconds`` in which it waited for rows."""
+    """The part of ``seconds`` in which the worker waited for rows."""
     samples_per_second: float
     loss: float | None
-    """The loss over its own rows of the last epoch."""
+    """The loss over this worker's rows of the last epoch."""
     width: int
     """How many numbers the model returns for a row."""
     features: list[int] | None = None

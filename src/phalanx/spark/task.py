@@ -1,6 +1,6 @@
-"""A barrier task of Spark: keeps its rows on the disk, starts its worker, returns what it leaves.
+"""A barrier task of Spark: write its rows to disk, start its worker, return the worker's results.
 
-It returns why a worker has failed instead of raising it: Spark would do the whole stage again.
+The reason for a worker's failure is returned, not raised: Spark would repeat the whole stage.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _report(
 
 
 def _write(batches: Iterator[Any], file: Path) -> tuple[list[int], int]:
-    """Rows of each record batch, and the bytes of all."""
+    """Write the rows to ``file``; return the rows of each record batch, and the bytes of all."""
     import pyarrow as pa
 
     rows, size, writer = [], 0, None
@@ -81,19 +81,19 @@ def _write(batches: Iterator[Any], file: Path) -> tuple[list[int], int]:
 
 
 def newest_checkpoint(store: str | None) -> str | None:
-    """What a training that begins again goes on from."""
+    """Return the checkpoint that a repeated training continues from, if there is one."""
     from phalanx.train.checkpoint.checkpoint_index import newest_valid
 
     try:
         return str(newest_valid(RunPaths(Path(store)).checkpoints)[0]) if store else None
     except InputError:
-        return None  # it ended before it wrote one
+        return None  # the training ended before it wrote one
 
 
 def _run(request: messages.WorkerRequest, cpus: int) -> int:
-    """The exit code of the worker, which does not outlive this process."""
+    """Run the worker, which does not outlive this process; return its exit code."""
     variables = {**os.environ, **dict.fromkeys(THREADS, str(cpus))}
-    # Where Spark has put what the user sent along.
+    # The folders where Spark has put the files that the user sent.
     variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     words = [sys.executable, "-P", "-m", "phalanx.spark.worker"]
     child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=2, env=variables)

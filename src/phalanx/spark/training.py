@@ -1,4 +1,4 @@
-"""What a worker does with its rows: the loop, of a torch model or of a Keras model."""
+"""Train on a worker's rows: the loop, for a torch model or for a Keras model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
 
 
 def _timed(batches: Iterable[Any], waited: list[float]) -> Iterator[Any]:
-    """Iterate over ``batches``, and note how long each was waited for."""
+    """Iterate over ``batches``, and append the seconds of waiting for each to ``waited``."""
     asked = time.monotonic()
     for found in batches:
         waited.append(time.monotonic() - asked)
@@ -74,7 +74,7 @@ def _data(request: WorkerRequest) -> BlockData:
 
 
 class SparkRows:
-    """The record batches of all tasks as blocks; those of this worker's own task can be read."""
+    """The record batches of all tasks as blocks; only those of this worker's task can be read."""
 
     def __init__(self, request: WorkerRequest, columns: list[str]) -> None:
         self._rank = request.rank
@@ -123,7 +123,7 @@ class TorchTrainee:
 
 
 class KerasTrainee:
-    """The model's own ``train_step``, loss and optimizer, on Keras' torch backend."""
+    """Trains by the model's own ``train_step``, loss and optimizer, on Keras' torch backend."""
 
     def __init__(self, request: WorkerRequest) -> None:
         from phalanx.adapters.keras.optimizers import read_state, rule_of
@@ -148,7 +148,7 @@ class KerasTrainee:
         self._checked = environment.workers == 1
 
     def state_dict(self) -> dict[str, int]:
-        """The step of the learning rate's schedule."""
+        """Return the step of the learning rate's schedule."""
         return {"steps": self._done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -161,7 +161,7 @@ class KerasTrainee:
         if not self._checked:
             check_loss(self.model, [(x, y)])
             self._checked = True
-        self.model.reset_metrics()  # what it then says is of this batch alone
+        self.model.reset_metrics()  # so that the logs are of this batch alone
         self._mirror.begin_epoch()
         with self._steps.ours:
             logs = self._mirror.gradients((x, y))

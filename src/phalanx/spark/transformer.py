@@ -35,14 +35,14 @@ from phalanx.spark.messages import KERAS, ModelSource, WorkerFigures
 
 ARRAY, PROBLEM = "__phalanx_features", "__phalanx_problem"
 MOST_ROWS = 4096
-"""Rows that the model is given at once."""
+"""The most rows that the model gets at once."""
 PART_BYTES = 16 << 20
 
 
 class Model(SparkModel, MLWritable, MLReadable):  # type: ignore[misc]
-    """Made by ``Estimator.fit``; ``figures`` are those of its training, one for each worker."""
+    """Made by ``Estimator.fit``; ``figures`` are those of the training, one for each worker."""
 
-    features = Param(Params._dummy(), "features", "its column", TypeConverters.toString)
+    features = Param(Params._dummy(), "features", "the column of features", TypeConverters.toString)
     prediction = Param(Params._dummy(), "prediction", "the column to add", TypeConverters.toString)
 
     def __init__(self, source: ModelSource, weights: bytes, figures: list[WorkerFigures]) -> None:
@@ -105,14 +105,14 @@ class _ModelReader(MLReader):  # type: ignore[misc]
 
 
 def _stored(spark: Any, path: str, source: ModelSource) -> tuple[Any, Any]:
-    """The file of the weights, on whatever storage Spark has, and its file system."""
+    """Return the file of the weights, on whatever storage Spark has, and its file system."""
     name = "model.safetensors" if source.model else KERAS
     file = spark._jvm.org.apache.hadoop.fs.Path(f"{path}/{name}")
     return file, file.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
 
 def with_array(frame: Any, features: str) -> tuple[Any, str]:
-    """``frame`` with the features as an array, and the name of that column."""
+    """Return ``frame`` with the features as an array, and the name of that column."""
     check_column(frame, features, "features")
     if not isinstance(frame.schema[features].dataType, VectorUDT):
         return frame, features
@@ -130,14 +130,14 @@ def check_column(frame: Any, name: str, what: str) -> None:
 # -- on the executors ------------------------------------------------------------------------
 
 _loaded: dict[str, Any] = {}
-"""Spark uses a Python process for many tasks: the model of the last transformer stays."""
+"""Spark uses a Python process for many tasks: the model of the last transformer is kept."""
 
 
 def predict(
     batches: Iterator[Any], weights: Any, source: str, names: tuple[str, str], one_number: bool,
     trained: list[int] | None,
 ) -> Iterator[Any]:  # fmt: skip
-    """The function for ``mapInArrow``: each batch with its predictions, or why there are none.
+    """The function for ``mapInArrow``: yield batches with predictions, or the reason for none.
     ``names``: of features and predictions. ``trained``: the shape of the features in training."""
     import pyarrow as pa
 

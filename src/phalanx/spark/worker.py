@@ -1,7 +1,7 @@
 """``python -m phalanx.spark.worker``: the process that trains, beside the task that started it.
 
-Its request comes on standard input. What it leaves is in the task's folder: weights (of the first
-worker), figures, or why it failed.
+Its request comes on standard input. Its results are in the task's folder: weights (of the first
+worker), figures, or the reason for a failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from phalanx.spark.messages import FAILURE, FIGURES, WEIGHTS, WorkerFailure, Wor
 def main() -> int:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerRequest)
     die_with_parent(request.parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     folder, store = Path(request.folder), request.training.store
     paths = RunPaths(Path(store) if store else folder / "run").make()
     _take_place(request, paths)
@@ -34,7 +34,7 @@ def main() -> int:
         _train(request, folder)
     except BaseException as error:
         failure = _described(error)
-        # The last line is what the other workers hear of it.
+        # Other workers report the last line as the cause.
         paths.traceback_of(request.rank).write_text(failure.text + "\n", encoding="utf-8")
         (folder / FAILURE).write_bytes(msgspec.json.encode(failure))
         return 1
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _take_place(request: WorkerRequest, paths: RunPaths) -> None:
-    """Sets the variables of this process that a launcher of ours would set."""
+    """Set the environment variables that a launcher of Phalanx would set."""
     training, first, own = request.training, request.tasks[0], request.tasks[request.rank]
     chosen = RunSettings(
         strategy=training.strategy, seed=training.seed, resume=first.resume,

@@ -15,7 +15,7 @@ from phalanx.adapters.keras.keras_model import KerasModel, VariableRow, copy_of
 
 
 class JaxKerasModel(KerasModel):
-    """The mirror is where JAX computes, if torch can use that device too."""
+    """A Keras model on JAX; its mirror is on JAX's device, or the CPU if torch cannot use that."""
 
     def _mirror(self, variable: Any) -> nn.Parameter:
         return nn.Parameter(self._buffer(variable))
@@ -52,7 +52,7 @@ class JaxKerasModel(KerasModel):
         self.load()
 
     def _read(self) -> None:
-        """What Keras has in its variables. Copies: the compiled function takes them over."""
+        """Copy Keras' untrained variables and metrics: the compiled function reuses this memory."""
         copy = self._jax.numpy.array
         self._others = [copy(v.value, copy=True) for v in self.model.non_trainable_variables]
         self._metrics = [copy(v.value, copy=True) for v in self.model.metrics_variables]
@@ -87,7 +87,7 @@ class JaxKerasModel(KerasModel):
         (device,) = found.devices()
         if device.platform == ("cpu" if self._device.type == "cpu" else "gpu"):
             row = dlpack.from_dlpack(found)
-        else:  # JAX computes on what torch cannot use
+        else:  # JAX computes on a device that torch cannot use
             row = torch.from_numpy(np.array(found))
         self._layout.give(row, self._used, self.parameters)
         return dict(logs)
@@ -105,7 +105,7 @@ class JaxKerasModel(KerasModel):
             buffer.copy_(torch.from_numpy(np.array(values[id(variable)])))
 
     def _values(self) -> dict[int, Any]:
-        """Values of variables that are not trained, by their ids."""
+        """Return the values of variables that are not trained, by their ids."""
         return dict(zip(map(id, self.model.non_trainable_variables), self._others, strict=True))
 
     def show(self) -> None:
@@ -117,5 +117,5 @@ class JaxKerasModel(KerasModel):
             (model.metrics_variables, self._metrics),
         ):
             for variable, value in zip(variables, values, strict=True):
-                variable.assign(copy(value, copy=True))  # the compiled function takes them over
+                variable.assign(copy(value, copy=True))  # the compiled function reuses ``value``
         super().show()

@@ -1,8 +1,8 @@
 """A Keras model as the engine sees it: a mirror in torch of its variables, and gradients for it.
 
-The engine exchanges and updates torch parameters. It has one for each trainable variable of
-the model; the model's own ``train_step`` computes, and what it would hand to its optimizer becomes
-the gradient. On Keras' torch backend the mirror is the variables themselves.
+The engine exchanges and updates the mirror's parameters, one for each trainable variable. The
+model's own ``train_step`` computes the gradients: they are intercepted on their way to the model's
+optimizer. On Keras' torch backend the mirror's parameters are the variables themselves.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ AVERAGED = {"moving_mean", "moving_variance"}
 
 
 class KerasModel:
-    """``load`` after each step, ``show`` before Keras itself uses the model."""
+    """A model and its mirror: ``load`` after each step, ``show`` before Keras uses the model."""
 
     shows_losses = False
-    """Whether the engine sees them go backwards."""
+    """Whether the engine sees the losses' backward passes, and so reads the losses itself."""
     shares_memory = False
     """Whether the mirror is the model's own variables."""
 
@@ -49,9 +49,9 @@ class KerasModel:
         self.module.refresh = self.read_buffers
         self.own_step = not type(model).train_step.__module__.startswith("keras.")
         self._applied: list[Any] = []
-        """What the optimizer was given in this step; ``None`` where a variable has no gradient."""
+        """The gradients given to the optimizer in this step; ``None`` where a variable has none."""
         self._used: list[int] = []
-        """Variables that had a gradient in the last step that was traced."""
+        """Indices of the variables that had a gradient in the last step that was traced."""
         self._prepare()
 
     # -- what a backend decides --------------------------------------------------------------
@@ -63,34 +63,34 @@ class KerasModel:
         return copy_of(variable)
 
     def _prepare(self) -> None:
-        """Make what ``gradients`` needs."""
+        """Prepare what ``gradients`` needs, once for all steps."""
 
     @staticmethod
     def convert(rows: Any) -> Any:
-        """A NumPy array of a batch, as ``gradients`` takes it."""
+        """Convert a NumPy array of a batch to the type that ``gradients`` takes."""
         return rows
 
     def save_metrics(self) -> list[Any]:
         return [copy_of(variable).numpy() for variable in self.model.metrics_variables]
 
     def restore_metrics(self, saved: list[Any]) -> None:
-        """A step on samples that do not count is not to be seen in them."""
+        """Set the metrics back to ``saved``, after a step on samples that do not count."""
         for variable, value in zip(self.model.metrics_variables, saved, strict=True):
             variable.assign(value)
 
     def begin_epoch(self) -> None:
-        """Keras has set its metrics to zero, or has another state than training left it in."""
+        """Take over what Keras has changed: metrics, variables, or the mode of training."""
 
     def gradients(self, batch: Any) -> dict[str, Any]:
-        """A training step of the model, up to its optimizer: fills ``.grad``, returns logs."""
+        """Do a training step without the update: set every ``.grad``, and return the logs."""
         raise NotImplementedError
 
     def unchanged(self) -> list[Tensor]:
-        """Copies of what a ``train_step`` leaves alone: what is trained, and what is frozen."""
+        """Return copies of the trained and frozen variables, which no ``train_step`` may write."""
         return [copy_of(v) for v in (*self.variables, *(v for v, _ in self.frozen))]
 
     def checked_gradients(self, batch: Any) -> dict[str, Any]:
-        """Gradients of the script's own ``train_step``; refuses one that writes weights."""
+        """Call ``gradients``; refuse a ``train_step`` of the script that writes weights itself."""
         before, logs = self.unchanged(), self.gradients(batch)
         variables = [*self.variables, *(variable for variable, _ in self.frozen)]
         for variable, old, new in zip(variables, before, self.unchanged(), strict=True):
@@ -104,13 +104,13 @@ class KerasModel:
         return logs
 
     def load(self) -> None:
-        """The mirror's parameters become those that the next step computes with."""
+        """Make the next step compute with the mirror's parameters."""
 
     def read_buffers(self) -> None:
-        """The mirror's buffers get what training has made of them."""
+        """Copy the model's states, as training has changed them, to the mirror's buffers."""
 
     def show(self) -> None:
-        """The Keras variables get what the mirror has; metrics what training has counted."""
+        """Copy the mirror's values to the Keras variables, and training's counts to the metrics."""
         for variable, buffer in self.buffers:
             variable.assign(buffer.cpu().numpy())
 
@@ -119,15 +119,15 @@ class KerasModel:
             variable.assign(parameter.detach().cpu().numpy())
 
     def take_states(self, values: Sequence[Tensor]) -> None:
-        """What is not trained by gradients becomes ``values``, in mirror and model."""
+        """Set buffers and frozen variables to ``values``, in the mirror and in the model."""
         for (variable, mirror), value in zip((*self.buffers, *self.frozen), values, strict=True):
             mirror.detach().copy_(value)
             variable.assign(value.cpu().numpy())
 
     @contextmanager
     def lent(self, steps: int) -> Iterator[list[Any]]:
-        """Inside, callbacks may look at the model, after so many ``steps``: it gets its state when
-        they read a variable. Gives what trained variables they assign."""
+        """Let callbacks look at the model after ``steps`` steps: it is brought up to date when they
+        first read a variable. Yield the list of trained variables that they assign."""
         from keras.src.backend.common.variables import Variable
 
         assign, value, written = Variable.assign, Variable.value, list[Any]()
@@ -147,7 +147,7 @@ class KerasModel:
             return assign(variable, given)
 
         def shown_value(variable: Any) -> Any:
-            if not shown and variable is not rate:  # once: what a callback writes stays
+            if not shown and variable is not rate:  # only once: keep what callbacks write
                 show()
             return value.fget(variable)
 
@@ -161,7 +161,7 @@ class KerasModel:
         """Set the number of updates made, which the script's own ``train_step`` may ask for."""
         self.optimizer._iterations.assign(steps)
 
-    # -- the optimizer, which the engine's stands in for ---------------------------------------
+    # -- the model's optimizer, which the engine's optimizer replaces ----------------------------
 
     @contextmanager
     def intercepted(self) -> Iterator[None]:
@@ -208,7 +208,7 @@ class KerasModel:
         return found
 
     def _used_gradients(self) -> list[Any]:
-        """The gradients that there are, and notes of which variables."""
+        """Return the gradients that are not ``None``, and keep the indices of their variables."""
         found = self._intercepted_gradients()
         self._used = [i for i, gradient in enumerate(found) if gradient is not None]
         return [found[i] for i in self._used]
@@ -255,8 +255,8 @@ def _free_name(module: nn.Module, path: str) -> str:
 
 
 def _states_and_frozen(model: Any) -> tuple[list[Any], list[Any]]:
-    """Variables that training changes beside the optimizer, and those that nothing changes. Seeds
-    are neither: each worker has its own."""
+    """Return the variables that training changes without the optimizer, and those that nothing
+    changes. Seeds are in neither list: each worker has its own."""
     kept = {
         id(v)
         for layer in model._flatten_layers(include_self=True, recursive=True)
@@ -274,7 +274,7 @@ def copy_of(variable: Any) -> Tensor:
 
 
 class VariableRow:
-    """Where each of the variables is."""
+    """The variables as one flat row: the span and the shape of each."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         kinds = {variable.dtype for variable in variables}
@@ -289,16 +289,16 @@ class VariableRow:
         self.spans = list(pairwise(accumulate(self._sizes, initial=0)))
 
     def join(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """A copy: frameworks may go on using its memory."""
+        """Return the parameters as one row, a copy whose memory a framework may keep."""
         return torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
 
     def split(self, flat: Any) -> list[Any]:
-        """An array of a framework, as its variables."""
+        """Split a framework's flat array into the variables' arrays."""
         spans = zip(self.spans, self.shapes, strict=True)
         return [flat[start:end].reshape(shape) for (start, end), shape in spans]
 
     def give(self, flat: Tensor, used: Sequence[int], parameters: Sequence[nn.Parameter]) -> None:
-        """Gives the gradients of a row to the variables that are ``used``."""
+        """Set ``.grad`` of the ``used`` parameters from a flat row, and clear all others."""
         for parameter in parameters:
             parameter.grad = None
         parts = flat.split([self._sizes[i] for i in used])

@@ -34,7 +34,7 @@ _ABSENT = {
 
 
 def rule_of(mirror: KerasModel) -> Any:
-    """A torch optimizer of the mirror's parameters, with the rule of Keras' own."""
+    """Return a torch optimizer of the mirror's parameters that updates as Keras' optimizer does."""
     from keras import backend
 
     powers = {"float32_powers": True} if backend.backend() == "tensorflow" else {}
@@ -95,7 +95,7 @@ def _check(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def read_state(mirror: KerasModel, target: torch.optim.Optimizer) -> None:
-    """What Keras' optimizer has learnt so far becomes the state of ``target``."""
+    """Copy the state of Keras' optimizer to ``target``."""
     from keras import ops
 
     source, steps = mirror.optimizer, int(mirror.optimizer.iterations)
@@ -109,7 +109,7 @@ def read_state(mirror: KerasModel, target: torch.optim.Optimizer) -> None:
 
 
 def write_state(source: torch.optim.Optimizer, mirror: KerasModel) -> None:
-    """The other way."""
+    """Copy the state of ``source`` to Keras' optimizer."""
     target = mirror.optimizer
     if (product := getattr(target, "_u_product", None)) is not None:  # of Nadam
         steps = int(source.state[mirror.parameters[0]].get("step", 0))
@@ -123,7 +123,7 @@ def write_state(source: torch.optim.Optimizer, mirror: KerasModel) -> None:
 
 
 def _place(optimizer: Any, variable: Any) -> int:
-    """The variable's index; an error if it was frozen when the optimizer was built."""
+    """Return the variable's index; raise if it was frozen when the optimizer was built."""
     try:
         return int(optimizer._get_variable_index(variable))
     except KeyError:

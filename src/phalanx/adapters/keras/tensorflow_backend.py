@@ -49,9 +49,9 @@ class TensorFlowKerasModel(KerasModel):
         return dict(logs)
 
     def _function_for(self, batch: Any, constants: Any) -> Any:
-        """Return the graph for such a batch, traced once for any number of samples: if TensorFlow
-        looks it up, that takes longer than a small step. It traces a ``train_step`` of the script
-        itself, which may depend on the number of samples."""
+        """Return the graph for batches of these types, traced once for any number of samples:
+        TensorFlow's own lookup takes longer than a small step. TensorFlow traces a script's
+        own ``train_step`` anew where needed: it may depend on the number of samples."""
         if self.own_step or self.model.run_eagerly:
             return self._gradients
         nest, spec = self._tf.nest, self._tf.TensorSpec

@@ -1,4 +1,4 @@
-"""Keras on torch: its variables are torch parameters already."""
+"""Keras on torch, whose variables are torch parameters already."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TorchKerasModel(KerasModel):
         return parameter
 
     def _buffer(self, variable: Any) -> Tensor:
-        """Frozen parameters of Keras' model, which it changes in place."""
+        """Return the tensor of a variable itself, which Keras changes in place."""
         value: Tensor = variable.value
         return value
 
@@ -38,9 +38,9 @@ class TorchKerasModel(KerasModel):
         return logs
 
     def show(self) -> None:
-        """Puts the model in the mode that Keras leaves it in between steps; it shows the mirror
-        itself."""
+        """Put the model in the mode that Keras leaves it in between steps. Its variables need no
+        copy: they are the mirror."""
         self.model.eval()
 
     def show_frozen(self) -> None:
-        """Does nothing: the variables are the mirror."""
+        """Do nothing: the variables are the mirror."""

@@ -1,1 +1,1 @@
-"""``phalanx data``: what files of data hold, and how they become others."""
+"""``phalanx data``: show what data files contain, and convert them."""

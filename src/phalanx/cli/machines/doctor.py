@@ -1,4 +1,4 @@
-"""``phalanx doctor``: whether this machine has what training needs."""
+"""``phalanx doctor``: check that this machine can train."""
 
 from __future__ import annotations
 

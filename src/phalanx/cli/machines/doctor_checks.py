@@ -1,4 +1,4 @@
-"""The checks of ``doctor``. Each looks at one thing for real, not at what should be there."""
+"""The checks of ``doctor``: each tests one thing of this machine, by using it where possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 LEAST_PYTHON = (3, 11)
 LITTLE_MEMORY = 2 * 1024**3
 PATIENCE_SECONDS = 120
-# torch is asked in a process of its own: the command line itself never imports it.
+# Another process imports torch and reports on it: the command line itself never imports torch.
 ASK_TORCH = (
     "import json, torch; print(json.dumps([torch.__version__, torch.cuda.is_available(), "
     "[torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]]))"
@@ -41,7 +41,7 @@ Check = Callable[[], HealthCheck]
 
 
 def examine(check: Check) -> HealthCheck:
-    """A check that breaks is a finding too."""
+    """Return the result of ``check``; an exception in it counts as a failed check."""
     try:
         return check()
     except Exception as error:
@@ -62,7 +62,7 @@ def python() -> HealthCheck:
 
 
 def torch() -> HealthCheck:
-    """Imported for real, and what it sees of GPUs."""
+    """Import torch in another process, and list the GPUs that it can use."""
     try:
         answer = subprocess.run(
             [sys.executable, "-c", ASK_TORCH],
@@ -110,7 +110,7 @@ def memory() -> HealthCheck:
 
 
 def shared_memory() -> HealthCheck:
-    """The segment that two workers would share, made and given back."""
+    """Create and free a memory segment as two workers would share it."""
     from phalanx.sync.arena import memfd
 
     try:
@@ -122,7 +122,7 @@ def shared_memory() -> HealthCheck:
 
 
 def bfloat16(cpu_info: Path = CPU_INFO) -> HealthCheck:
-    """What the processor says about bfloat16; measured speed decides ``--precision auto``."""
+    """Look for bfloat16 instructions; ``--precision auto`` measures the speed instead."""
     try:
         words = set(cpu_info.read_text().split())
     except OSError:
@@ -137,7 +137,7 @@ def bfloat16(cpu_info: Path = CPU_INFO) -> HealthCheck:
 
 
 def run_folder() -> HealthCheck:
-    """Tried, not asked: permissions do not tell about full disks or read-only mounts."""
+    """Write a file to test the folder: permissions do not show full disks or read-only mounts."""
     folder = runs_home()
     nearest = folder.absolute()
     while not nearest.exists() and nearest != nearest.parent:

@@ -1,4 +1,4 @@
-"""``phalanx pool check``: log in everywhere, and say what would keep a run from working."""
+"""``phalanx pool check``: log in to all machines, and print what would make a run fail."""
 
 from __future__ import annotations
 

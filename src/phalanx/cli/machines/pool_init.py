@@ -1,4 +1,4 @@
-"""``phalanx pool init``: a blueprint from nothing but names."""
+"""``phalanx pool init``: write a blueprint of machines that are given by name."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _visits(machines: Sequence[Machine], output: Output) -> list[Visit]:
 def _in_order(
     machines: Sequence[Machine], visits: Sequence[Visit], unseen: dict[str, PhalanxError]
 ) -> list[Visit]:
-    """The visits in the order of the machines, including those without a host key."""
+    """Return a visit of each machine, in order; one without a host key has only its error."""
     from phalanx.launch.pool.pool_check import Visit
 
     known = {visit.machine.name: visit for visit in visits}

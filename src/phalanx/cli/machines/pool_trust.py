@@ -1,4 +1,4 @@
-"""``phalanx pool trust``: host keys are shown, and recorded once somebody has agreed."""
+"""``phalanx pool trust``: show host keys, and record them once the user agrees."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def trust(
 def settle_keys(
     machines: Sequence[Machine], file: Path, output: Output, *, yes: bool
 ) -> tuple[list[Shown], bool]:
-    """Show what is new and record it if that is agreed; jump hosts come first.
+    """Show host keys, and record new ones if the user agrees; jump hosts come first.
 
-    A changed key ends it: nothing more is recorded.
+    Return the keys, and whether all were accepted. Nothing is recorded after a changed key.
     """
     import asyncio
 

@@ -1,1 +1,1 @@
-"""Verbs that answer before time is spent: what to train on, and how."""
+"""``plan`` and ``simulate``: predict runs, to choose machines and a strategy before training."""

@@ -1,4 +1,4 @@
-"""What the planner chooses; ``run --machines auto --strategy auto`` runs it."""
+"""``run --machines auto --strategy auto``: make the job that the planner chooses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AUTO = "auto"
 
 
 def is_auto(strategy: str, options: RunOptions) -> bool:
-    """Whether the planner is asked; refuses what it cannot be asked for."""
+    """Whether the planner chooses; refuse options that do not work with it."""
     if strategy != AUTO and options.machines != AUTO:
         return False
     if strategy != AUTO:
@@ -49,7 +49,7 @@ def follow_plan(
     framework: Framework | None,
     out: Output,
 ) -> tuple[Job, str]:
-    """The job that was chosen, and its title."""
+    """Return the job that the planner chose, and its title."""
     import msgspec
 
     from phalanx.cli.request.systems import framework_job
@@ -76,8 +76,8 @@ def follow_plan(
 def make_choice(
     request: Request, goal: Objectives, out: Output, *, quick: bool = False
 ) -> tuple[Choice, dict[str, float | None]]:
-    """The script is measured, past runs are read, the rules decide: what to do with the machines
-    of ``request``, shown; and what ``plan.json`` and ``summary.json`` keep of its prediction."""
+    """Measure the script, read past runs, and choose and show a plan for the request's machines.
+    Return the choice, and the predicted figures that ``plan.json`` and ``summary.json`` keep."""
     from phalanx.cli.planning.plan_words import show_choice
     from phalanx.core.run_folder.run_paths import runs_home
     from phalanx.launch.profile.profile_job import profile_job

@@ -1,4 +1,4 @@
-"""Choose machines for a script with one of TensorFlow's own strategies, by short runs of it.
+"""Choose machines for a script with one of TensorFlow's own strategies, by short runs.
 
 TensorFlow's exchange is not modelled, so it is measured: each machine alone, then the two fastest
 together, the three fastest, …, until one more machine does not make the run faster.
@@ -34,7 +34,7 @@ from phalanx.plan.prediction import Interval, Prediction
 
 SECONDS = 10.0
 LEAST_ERROR = 0.05
-"""The least error of a measured step: even the same machine varies so much between hours."""
+"""The least error of a measured step: even one machine's steps vary that much between hours."""
 
 
 class MeasuredSteps(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ def choose_by_runs(
 
 
 def _measured(request: Request, framework: Framework, out: Output) -> MeasuredSteps:
-    """The figures of a run that ends after some steps; its folder is temporary."""
+    """Return the figures of a run that ends after some steps, in a temporary folder."""
     out.note(f"measuring steps on {', '.join(m.name for m in request.machines)}")
     variables = {**framework.variables, MEASURE: str(SECONDS)}
     measuring = msgspec.structs.replace(framework, variables=variables)
@@ -143,7 +143,7 @@ def _prediction(names: Sequence[str], framework: Framework, found: MeasuredSteps
 
 def _reasons(chosen: Prediction, best: dict[int, Prediction], every: Sequence[str]) -> list[str]:
     names, took = " and ".join(chosen.machines), seconds(chosen.seconds.value)
-    said = [f"{names}: {took}, measured by short runs; evaluation and saving are not in it"]
+    said = [f"{names}: {took}, measured by short runs, without evaluation and saving"]
     alone, largest = best[1], best[max(best)]
     if len(chosen.machines) == 1 and len(best) > 1:
         said.append(
@@ -155,8 +155,8 @@ def _reasons(chosen: Prediction, best: dict[int, Prediction], every: Sequence[st
         said.append(f"{times:.2f} times as fast as {alone.machines[0]} alone")
     if len(largest.machines) < len(every) and len(best) > 1:
         said.append(
-            f"more than {len(largest.machines)} machines were not tried: one more had not made it"
-            " faster"
+            f"more than {len(largest.machines)} machines were not tried: one more did not make"
+            " the run faster"
         )
     said.append("the strategy is the script's own; --framework keras plans Phalanx's strategies")
     return said

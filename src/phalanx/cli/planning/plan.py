@@ -1,4 +1,4 @@
-"""``phalanx plan``: which machines, which strategy, and whether it is worth it at all."""
+"""``phalanx plan``: choose machines and a strategy, or advise against several machines."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def plan(
     """Choose machines and strategy for SCRIPT, with the expected time.
 
     Trains a few steps on each kind of machine (kept for the next time), predicts all selections
-    and strategies, and ranks them. Only what computes the same as one process is chosen; faster
-    ways that change the result are listed apart.
+    and strategies, and ranks them. Only plans that compute the same as one process are chosen;
+    faster plans that change the result are listed separately.
     """
     import msgspec
 
@@ -76,7 +76,7 @@ def plan(
 
         if quick or goal != Objectives():
             raise InputError(
-                "of a script of another framework only the time is measured",
+                "only the time of another framework's script can be measured",
                 "Leave out --quick, --objective, --deadline, --budget and --max-accuracy-loss.",
             )
         choice = choose_by_runs(request, foreign, checked, out)
@@ -87,8 +87,8 @@ def plan(
 
 
 def _command(ctx: typer.Context, options: o.RunOptions, choice: Choice | None, ours: bool) -> str:
-    """``run`` with all that was asked here but the objectives, and with ``choice``. Without one it
-    plans again, from what was measured now, and keeps the prediction."""
+    """Return a ``run`` command with the options given here except objectives, and ``choice``.
+    Without one, ``run`` plans again from the figures measured now, and keeps its prediction."""
     words = ["phalanx", "run", str(ctx.params["script"])]
     for option in (
         each for each in ctx.command.params if each.name not in (*_OBJECTIVES, "script")

@@ -17,7 +17,7 @@ MARK = "►"
 WIDTH = 80
 MOST_MACHINES = 4
 CLOCK_FROM = 100.0
-"""Seconds from which on a range is shown in hours and minutes."""
+"""A range that ends at this many seconds or later is shown in hours and minutes."""
 
 
 def show_choice(choice: Choice, goal: Objectives, out: Output) -> None:
@@ -56,7 +56,7 @@ def _table(rows: Sequence[tuple[Prediction, str]], goal: Objectives) -> Table:
 
 
 def _cell(value: Interval, shown: Callable[[float], str]) -> str:
-    """The value, and below it the interval that it lies in."""
+    """Return the value, and its interval on a line below."""
     return f"{shown(value.value)}\n{shown(value.low)}–{shown(value.high)}"
 
 

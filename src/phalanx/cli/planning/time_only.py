@@ -1,4 +1,4 @@
-"""``simulate --time-only``: how fast a large cluster would be, without its gradients."""
+"""``simulate --time-only``: predict the speed of a large cluster without computing gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from phalanx.policies.grouping import teams_of
 
 MOST_WORKERS, STEPS = 10_000, 1000
 BATCH = 32
-"""Samples of a worker's step, where nothing says otherwise."""
+"""Samples of a worker's step, if neither an option nor a profile gives them."""
 
 
 def run_timed(
@@ -36,7 +36,7 @@ def run_timed(
     homes = [cluster.home(rank) for rank in range(len(compute))]
 
     def meeting(places: set[int]) -> float:
-        """Seconds of an exchange."""
+        """Return the seconds of an exchange among the machines ``places``."""
         if len(places) < 2 or not cluster.has_links:
             return 0.0
         link = LinkSpeed(cluster.latency, cluster.slowest_link or float("inf"))
@@ -83,7 +83,7 @@ def _free(
 
 
 def show_time(machines: VirtualMachines, spec: Spec, options: RunOptions, out: Output) -> int:
-    """Print samples/s, waiting and staleness; the exit code."""
+    """Print samples/s, waiting and staleness; return the exit code."""
     if len(spec.phases) > 1 or spec.phases[0].name == "single":
         raise InputError(
             f"--time-only cannot time '{spec.text}'",

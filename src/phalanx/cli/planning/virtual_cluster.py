@@ -1,4 +1,4 @@
-"""From options to a cluster that is not there: curves from the profile, links from the probe."""
+"""A simulated cluster from options: step times from the profile, links from the probe."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from phalanx.pool.here import this_machine
 from phalanx.pool.measured import Probe, read_probe
 
 UNKNOWN_STEP = 0.0, 1e-3
-"""Seconds of a step, and of each sample, where nothing is known."""
+"""The seconds of a step, and of each sample, if no option or profile gives them."""
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Options as typed; one that is missing comes from the profile or the probe, if at all."""
+    """Options as typed; a missing one is taken from the profile or the probe, if these have it."""
 
     speeds: str | None = None
     rate: str | None = None
@@ -41,7 +41,7 @@ class ClusterOptions:
     step_seconds: str | None = None
 
     def step(self) -> tuple[float, float] | None:
-        """``10ms+0.2ms`` as the seconds of a step, and those of each sample."""
+        """Read ``10ms+0.2ms`` as the seconds of a step, and those of each sample."""
         option, example = "--step-seconds", "10ms+0.2ms"
         if self.step_seconds is None:
             return None
@@ -52,7 +52,7 @@ class ClusterOptions:
         return found[0], sum(found[1:])
 
     def variation(self) -> float | None:
-        """``10ms~0.1``: the standard deviation of a step's time, as a share of it."""
+        """Read the 0.1 of ``10ms~0.1``: the standard deviation of a step's time, relative to it."""
         text = (self.step_seconds or "").partition("~")[2]
         try:
             found = float(text) if text else None
@@ -60,7 +60,7 @@ class ClusterOptions:
             found = -1.0
         if found is not None and not 0 <= found <= 10:
             raise InputError(
-                f"--step-seconds {self.step_seconds}: what varies must be a share from 0 to 10",
+                f"--step-seconds {self.step_seconds}: the variation must be a share from 0 to 10",
                 "For example: --step-seconds 10ms+0.2ms~0.1",
             )
         return found
@@ -94,9 +94,9 @@ class ClusterOptions:
 
 
 class VirtualMachines:
-    """What is known of a job and its machines, from files only: nothing is measured.
+    """A job and its machines as saved files describe them: nothing is measured.
 
-    ``out`` says so where nothing is.
+    A note on ``out`` says if the script was never measured.
     """
 
     def __init__(self, request: Request, asked: ClusterOptions, out: Output | None = None) -> None:
@@ -115,7 +115,7 @@ class VirtualMachines:
 
         request, kinds = self.request, Kinds(self._probe)
         asked = plain_settings(request.job("single", request.options.batch).settings)
-        # How long it trains, and on how much, makes no difference to its curves.
+        # The number of epochs and the batch size make no difference to the step times.
         plain = msgspec.structs.replace(asked, epochs=None, batch=None)
         keys = [job_key(request.script, request.words, chosen) for chosen in (asked, plain)]
         found = {
@@ -128,14 +128,14 @@ class VirtualMachines:
         return next((msgspec.structs.replace(p, costs=costs) for p in found.values()), None)
 
     def seats(self, asked: int | None) -> list[str]:
-        """The machine of each worker, where nothing is started and so there is no limit."""
+        """Return the machine of each worker; any number is possible, as no worker is started."""
 
         machines = self.request.machines
         shares = share_out(machines, natural_workers(machines) if asked is None else asked)
         return [m.name for m, share in zip(machines, shares, strict=True) for _ in range(share)]
 
     def cluster(self, names: Sequence[str], strategy: str) -> VirtualCluster:
-        """A worker on each of the machines of ``names``; without a pool each is alone on one."""
+        """Return a cluster with a worker for each name; without a pool, no two share a machine."""
 
         asked, rate = self.asked, read_rate(self.asked.rate)
         linked = self._pool is not None or rate is not None
@@ -143,7 +143,7 @@ class VirtualMachines:
         variation = asked.variation()
         if latency is None:
             known = self._network.link(names)[0] if self._probe else None
-            # The tolls add the handling of each message themselves, as the usual one.
+            # The simulated exchanges add the usual time of handling a message themselves.
             latency = (known.latency if known else USUAL_LATENCY) if linked else 0.0
         if variation is None:
             costs = self.profile.costs.items() if self.profile else ()
@@ -182,7 +182,7 @@ class VirtualMachines:
         return [found[name] for name in names]
 
     def simulated(self, job: Job) -> Job:
-        """The same job in virtual time, in this process."""
+        """Return the same job, to run in virtual time in this process."""
 
         if self.request.adopt:
             raise InputError(
@@ -214,7 +214,7 @@ class VirtualMachines:
 
 
 def _servers(strategy: str, cluster: VirtualCluster) -> tuple[int, ...]:
-    """As between machines: by number, or one for two machines, on the best links."""
+    """Choose servers as between machines: ``servers=N``, or one for two, on the best links."""
 
     firsts = {cluster.home(rank): rank for rank in reversed(range(len(cluster.workers)))}
     ranks = sorted(firsts.values())

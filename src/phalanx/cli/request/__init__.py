@@ -1,1 +1,1 @@
-"""From options to what is run: options, values, requests, studies."""
+"""Options of verbs, and the requests, jobs and studies that are made from them."""

@@ -1,4 +1,4 @@
-"""Which checkpoint of a run a verb means."""
+"""Find the checkpoint of a run that a verb uses."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from phalanx.train.checkpoint.checkpoint_manifest import CheckpointManifest, fol
 def find_checkpoint(
     paths: RunPaths, number: int | None, out: Output, *, fetch: bool = False
 ) -> tuple[Path, CheckpointManifest]:
-    """The newest one that is whole, or the one of this ``number``.
+    """Return the newest complete checkpoint, or the one with this ``number``.
 
-    ``fetch``: machines that may still have one are asked, if the run has no controller any more.
+    ``fetch``: without a number, first look for a newer one on the run's machines.
     """
     if number is None:
         return _newest(paths, out, fetch)
@@ -32,7 +32,7 @@ def find_checkpoint(
 
 
 def run_of(checkpoint: Path) -> str:
-    """The id of the run whose checkpoint this is."""
+    """Return the id of the run that has this checkpoint."""
     return checkpoint.absolute().parent.parent.name
 
 
@@ -51,8 +51,8 @@ def _newest(paths: RunPaths, out: Output, fetch: bool) -> tuple[Path, Checkpoint
 
 
 def _fetch_left(paths: RunPaths, out: Output) -> dict[str, str]:
-    """Machines may have a checkpoint that did not come home: the controller was killed, or they
-    were cut off. Returns those that could not be asked, each with the reason."""
+    """Fetch a checkpoint left on machines whose controller was killed, or that were cut off.
+    Return the machines that could not be asked, each with the reason."""
     launch = read_record(paths.launch, LaunchRecord)
     if launch is None or launch.launcher != "ssh" or not _is_one_missing(paths):
         return {}
@@ -77,7 +77,7 @@ def _is_one_missing(paths: RunPaths) -> bool:
 
 
 def _with_silent(error: InputError, silent: dict[str, str]) -> InputError:
-    """The error that no checkpoint was found, with the machines that did not answer."""
+    """Add the machines that did not answer to the error that no checkpoint was found."""
     if not silent:
         return error
     names = ", ".join(silent)
@@ -88,7 +88,7 @@ def _with_silent(error: InputError, silent: dict[str, str]) -> InputError:
 
 
 def _begun_from(paths: RunPaths) -> tuple[Path, CheckpointManifest] | None:
-    """The checkpoint that a resumed run went on from, if it is still there and whole."""
+    """Return the checkpoint that a resumed run started from, if it still exists and is complete."""
     launch = read_record(paths.launch, LaunchRecord)
     if launch is None or launch.settings is None or launch.settings.resume is None:
         return None

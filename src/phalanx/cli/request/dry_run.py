@@ -14,7 +14,7 @@ from phalanx.launch.run.interrupts import Interrupts
 
 
 def show(jobs: list[tuple[str, Job]], out: Output) -> int:
-    """Print every job of ``(name, job)``; nothing is written and nothing starts."""
+    """Print every ``(name, job)``; write no file and start no worker."""
 
     launches = []
     for name, job in jobs:
@@ -28,7 +28,7 @@ def show(jobs: list[tuple[str, Job]], out: Output) -> int:
 
 def _rehearsed(name: str, job: Job, out: Output) -> tuple[Job, Launch]:
 
-    # The id of a real run begins with the moment of its start, which is not known yet.
+    # The id of a real run begins with the time of its start, which is not known yet.
     paths = RunPaths(runs_home().absolute() / f"TIME-{slug(name)}")
     typed = [machine.name for machine in job.fleet.machines if machine.asks_for_password]
     if job.launcher == "ssh" and typed:

@@ -36,7 +36,7 @@ def refuse_beside_explain(framework: str | None, options: RunOptions) -> None:
 
 
 def explain(request: Request, out: Output) -> Explanation:
-    """Explain how the script would be adopted; raises the error that would refuse it."""
+    """Explain how the script would be adopted; raise the error if it would be refused."""
 
     if not request.adopt:
         return Explanation(joins=True, script=str(request.script))
@@ -56,12 +56,12 @@ def explain(request: Request, out: Output) -> Explanation:
         raise outcome.error or ScriptError("the script ended before it trained")
     finally:
         shutil.rmtree(paths.folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # it has other runs
+        with contextlib.suppress(OSError):  # the folder has other runs
             paths.folder.parent.rmdir()
 
 
 def explaining_observer(out: Output) -> Observer:
-    """The script's own output is not shown, but what it failed with is."""
+    """Return an observer that shows notes and failures, but not the script's own output."""
 
     class Failures(Observer):
         def note(self, text: str) -> None:
@@ -107,7 +107,7 @@ def lines(found: Explanation, script: Path) -> Iterator[str]:
 
 
 def _entry(label: str, text: str) -> Iterator[str]:
-    """``label`` on the first line, and the text beside it."""
+    """Yield lines: ``label`` on the first one, and the wrapped text beside it."""
     wrapped = textwrap.wrap(text, _WIDTH - _LABEL - 4, break_long_words=False)
     for number, line in enumerate(wrapped or [""]):
         yield f"  {'' if number else label:<{_LABEL}}  {line}"

@@ -1,4 +1,4 @@
-"""Which run a verb means when its name is left out, and what is known of it."""
+"""Find the run that a verb means, with or without a name, and read its records."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def study_runs(paths: RunPaths) -> list[RunPaths]:
-    """The runs of a study, in the order they were made; those that are gone are left out."""
+    """The runs of a study, in the order they were made, without those that were removed."""
     record = read_record(paths.study, StudyRecord)
     siblings = study_folders(paths, record) if record else []
     return [run for run in siblings if run.launch.exists()]
 
 
 def for_report(name: str | None) -> RunPaths:
-    """The run or study that is meant; the newest run stands for the study it belongs to."""
+    """Return the named run or study; without a name the newest run, or the study that has it."""
     found = find_run(name)
     if name is None and not found.study.exists():
         for study in (run for run in reversed(list_runs()) if run.study.exists()):
@@ -34,7 +34,7 @@ def for_report(name: str | None) -> RunPaths:
 
 
 def for_logs(name: str | None) -> RunPaths:
-    """A single run: the newest, or the newest of the study that is named."""
+    """Return a single run: the named one, the newest of a named study, or the newest of all."""
     if name is not None:
         found = find_run(name)
         _check_is_run(found)
@@ -50,7 +50,7 @@ def for_logs(name: str | None) -> RunPaths:
 
 
 def detached(name: str | None) -> RunPaths:
-    """The run that goes on without a controller: the newest, unless one is named."""
+    """Return the named run, or else the newest one that trains without a controller."""
     if name is not None:
         return find_run(name)
     found = [run for run in list_runs() if run.detached.exists()]
@@ -60,7 +60,7 @@ def detached(name: str | None) -> RunPaths:
 
 
 def running(name: str | None) -> RunPaths | None:
-    """The run that goes on (the newest, or of the study that is named), else the named one."""
+    """Return the newest run in progress, of all or of the named study, else the named run."""
     if name is None:
         candidates = list_runs()
     else:
@@ -73,7 +73,7 @@ def running(name: str | None) -> RunPaths | None:
 
 
 def single_run(name: str | None, verb: str) -> RunPaths:
-    """One run: the newest, or the named one, which must not be a study."""
+    """Return the newest run, or the named one, which must not be a study."""
     if name is not None and (study := find_run(name)).study.exists():
         runs = study_runs(study)
         remedy = f"Name one of its runs, such as '{runs[-1].id}'." if runs else "It has no runs."
@@ -82,7 +82,7 @@ def single_run(name: str | None, verb: str) -> RunPaths:
 
 
 def summary_of(paths: RunPaths) -> Summary:
-    """The summary as written, or as the files tell it now."""
+    """Return the written summary, or make one from the run's files."""
     return read_summary(paths) or summarise(paths)
 
 
@@ -92,7 +92,7 @@ def _check_is_run(paths: RunPaths) -> None:
 
 
 def past_job(paths: RunPaths, pool: Path | None) -> Job:
-    """The job of a run that was started on machines of a blueprint."""
+    """Return the job of a past run, on the machines of its blueprint or of ``pool``."""
     from phalanx.core.run_folder.trust import refuse_foreign
     from phalanx.launch.launcher import Fleet, Job, read_launch
     from phalanx.pool.blueprint import read_blueprint

@@ -1,4 +1,4 @@
-"""The options that verbs share, each said once, and the objects that hold them."""
+"""The options that verbs share, each defined once, and the objects that hold them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STRATEGY_NAMES = "single, allreduce, async, bsp, ssp, dssp, groups, localsgd, di
 
 
 def _explain_strategies(ctx: Any, value: str | None) -> str | None:
-    """``--strategy help`` explains and ends there, whatever else was asked for."""
+    """Print the strategies and exit if ``value`` is ``help``, whatever the other options are."""
     if value == "help" and not ctx.resilient_parsing:
         from phalanx.cli.request.strategy_help import explain
 
@@ -154,7 +154,7 @@ LossKind = Annotated[
     typer.Option(
         "--loss",
         metavar="KIND",
-        help="What a script without Phalanx makes of a batch: mean or sum. Default: as it looks.",
+        help="How a script without Phalanx reduces a batch: mean or sum. Default: detected.",
     ),
 ]
 Slow = Annotated[
@@ -206,7 +206,7 @@ Explain = Annotated[
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What ``run`` and ``compare`` share, as typed and in the order of --help."""
+    """The options that ``run`` and ``compare`` share, as typed and in the order of --help."""
 
     workers: Workers = None
     pool: PoolFile = None
@@ -235,10 +235,10 @@ Verb = Callable[..., int]
 
 
 def expanded(*without: str, **defaults: Any) -> Callable[[Verb], Verb]:
-    """For the parser, the fields of a verb's options object are parameters of the verb.
+    """Show the parser the fields of a verb's options object as parameters of the verb.
 
-    Fields named in ``without`` are no options of this verb; ``defaults`` are this verb's own. A
-    parameter that has a field's name takes the field's place.
+    Fields named in ``without`` are left out; ``defaults`` replace the fields' defaults. A
+    parameter of the verb replaces the field that has its name.
     """
 
     def decorate(verb: Verb) -> Verb:

@@ -1,4 +1,4 @@
-"""What the user asked for: checked as a whole before anything starts, then turned into jobs."""
+"""The user's request: options that are checked before anything starts, and the jobs from them."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ class Request:
     options: RunOptions
     script: Path
     words: tuple[str, ...]
-    """What stands after ``--``: the script's."""
+    """The script's arguments, which stand after ``--``."""
     command: list[str]
     machines: list[Machine]
     pool: Pool
     module: str | None
-    """The script's name, where it was asked for as a module."""
+    """The script's name as a module, if ``-m`` was given."""
     adopt: bool
-    """The script does not call Phalanx."""
+    """Whether the script does not call Phalanx, and is adopted as it is."""
     slow: tuple[float, ...]
     rate: float | None
     checkpoints: values.CheckpointTimes
     servers: Sequence[Machine] = ()
-    """Machines for parameter servers alone."""
+    """Machines that run a parameter server and no worker."""
     keras: str | None = None
     """The name in ``KERAS_SYSTEMS`` that was asked for, if any."""
 
@@ -78,7 +78,7 @@ class Request:
 
     @property
     def launcher(self) -> str:
-        """The one asked for, else the one that reaches the machines."""
+        """The launcher that was asked for, else the one that reaches the machines."""
         if (asked := values.read_launcher(self.options.launcher)[0]) != "auto":
             return asked
         return "local" if all(m.is_here for m in self.machines) else "ssh"
@@ -99,14 +99,14 @@ class Request:
         )
 
     def _view(self, plan: Plan) -> View:
-        """All workers have the same; ``whole`` was not tried on GPUs, nor under other launchers."""
+        """Return the view of all workers; ``auto`` is ``parts`` where ``whole`` was never tried."""
         asked = cast("View", self.options.view)
         cpus = all(s.device == "cpu" for machine in plan.machines for s in machine.slots)
         here = self.launcher in ("local", "ssh", "inprocess")
         return asked if asked != "auto" or (cpus and here) else "parts"
 
     def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
-        """One run; each repeat has its own seed, shared by all strategies."""
+        """Return the job of one run; each repeat has another seed, the same for all strategies."""
 
         options = self.options
         plan = self.plan(strategy, batch)
@@ -173,7 +173,7 @@ class Request:
         )
 
     def _data(self) -> str | None:
-        """Where the data are on this machine; the others have paths of their own."""
+        """Return the path of the data on this machine; other machines may have other paths."""
         if self.options.data is not None:
             return str(self.options.data.resolve())
         return next((m.data for m in self.machines if m.data and m.is_here), None)
@@ -188,11 +188,11 @@ def check(
     joins: bool = True,
     keras: str | None = None,
 ) -> Request:
-    """Refuse whatever can be known to be wrong now, in one line each.
+    """Check the options and return the request; refuse mistakes that can be known before a start.
 
-    ``module``: ``script`` is the name of a module, as for ``python -m``. ``joins``: the script has
-    to call Phalanx, which one of another framework does not. ``keras``: as ``--framework`` names
-    it; what such a script distributes itself is left out.
+    ``module``: ``script`` is the name of a module, as for ``python -m``. ``joins``: the script is
+    not one of another framework. ``keras``: the name in ``--framework`` of a Keras script, whose
+    own distribution is left out.
     """
 
     slow, rate = values.read_slow(options.slow), values.read_rate(options.rate)
@@ -243,7 +243,7 @@ def check_speeds(slow: Sequence[float], workers: int) -> None:
 
 
 def speeds_of(slow: Sequence[float], workers: int) -> list[float] | None:
-    """One speed for each worker: those that are not named keep their own."""
+    """Return a speed for each worker, 1 where none is given; ``None`` if none is given at all."""
     return [*slow, *[1.0] * workers][:workers] if slow else None
 
 
@@ -259,7 +259,7 @@ def _check_choices(options: RunOptions) -> None:
 
 
 def _machines(options: RunOptions) -> tuple[list[Machine], list[Machine], Pool]:
-    """Those of workers, those of servers, and the pool of both."""
+    """Return the machines of workers, the machines of servers, and the pool that has both."""
 
     if options.pool is None:
         pool = this_machine()

@@ -1,4 +1,4 @@
-"""A run that goes on: what it was, what shall be different, and the job that this comes to."""
+"""Resume a run: its records, the options that change it, and the job made from both."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ResumeOptions:
     json: o.Json = False
 
     def settings(self, before: RunSettings) -> dict[str, Any]:
-        """The settings that were given here, by their names."""
+        """Return the settings that were given on this command line, by their names."""
         from phalanx.cli.request.values import read_checkpoints, read_rate, read_slow
 
         given = {name: getattr(self, name) for name in ("strategy", "epochs", "batch")}
@@ -72,7 +72,7 @@ class ResumeOptions:
 
 @dataclass(frozen=True)
 class Resumption:
-    """The run as it was, and what shall be different."""
+    """The records of a past run, and the options that change it."""
 
     paths: RunPaths
     launch: Launch
@@ -80,7 +80,7 @@ class Resumption:
     options: ResumeOptions
 
     def strategy(self, manifest: CheckpointManifest) -> str:
-        """Without --strategy the last one, which a switch may have changed."""
+        """Return --strategy, else the checkpoint's strategy, which a switch may have changed."""
         from phalanx.core.spec import parse_spec
 
         asked = self.options.strategy
@@ -90,7 +90,7 @@ class Resumption:
         return f"{self.options.name or self._name()}-{self.strategy(manifest)}{SUFFIX}"
 
     def request(self, invocation: Invocation) -> Request:
-        """Checked like a new run's."""
+        """Return the request, checked like that of a new run."""
         from phalanx.cli.request.request import check
 
         launch, asked = self.launch, self.options
@@ -115,7 +115,7 @@ class Resumption:
         return replace(request, words=tuple(launch.arguments))
 
     def _workers(self) -> int | None:
-        """How many workers go on: as many as before, or as other machines have room for."""
+        """Return --workers, ``None`` (as many as fit) for other machines, else the run's number."""
         asked = self.options
         if asked.workers is None and (asked.machines or asked.pool):
             return None
@@ -151,7 +151,7 @@ class Resumption:
         raise InputError(f"there is no script '{script}'", " ".join(w for w in (where, kept) if w))
 
     def _name(self) -> str:
-        """The name that the run was given: its id without moment, strategy and suffix."""
+        """Return the run's name: its id without time, strategy and suffix."""
         from phalanx.core.run_folder.run_paths import slug
 
         name = re.sub(r"^\d{8}-\d{6}-", "", self.paths.id)
@@ -160,7 +160,7 @@ class Resumption:
 
 
 def _fleet(job: Job, settings: RunSettings) -> Fleet:
-    """What ``--data`` sent to the machines is sent again, which it need not be if it is there."""
+    """Return the fleet; it copies the run's data folder again if no machine has that path."""
     if settings.data is None or settings.data in {m.data for m in job.fleet.machines}:
         return job.fleet
     return replace(job.fleet, data=Path(settings.data))

@@ -27,7 +27,7 @@ SWITCHES = (
 
 
 def explain(*, json: bool) -> None:
-    """Print the tables; with ``json`` also the object that says the same."""
+    """Print the tables; with ``json`` also print them as a JSON object."""
     strategies = [
         _entry(name, traits.summary, traits.keys) for name, traits in known_strategies().items()
     ]
@@ -52,7 +52,7 @@ def explain(*, json: bool) -> None:
 
 def _entry(name: str, summary: str, keys: Mapping[str, Key]) -> dict[str, Any]:
     options = {key: _option(found) for key, found in keys.items()}
-    # The name with its numbers, as many as fit.
+    # The example is the name with as many numeric options as fit.
     example = name
     for key, option in options.items():
         default = option["default"] or ""
@@ -63,7 +63,7 @@ def _entry(name: str, summary: str, keys: Mapping[str, Key]) -> dict[str, Any]:
 
 
 def _option(key: Key) -> dict[str, Any]:
-    """A key's summary ends with its default in brackets."""
+    """Split off the default, in brackets at the end of a key's summary; add the key's range."""
     found = re.fullmatch(r"(.*?) \(([^()]*)\)", key.summary)
     summary, default = (found[1], found[2]) if found else (key.summary, None)
     return {"summary": summary, "default": default, "range": _range(key)}

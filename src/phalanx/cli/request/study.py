@@ -1,4 +1,4 @@
-"""Carries out a study: a matrix of runs, each in its own folder, and a report on all of them."""
+"""Carry out a study: a matrix of runs, each in its own folder, and a report on all of them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def alternating(
 
 @dataclass
 class Study:
-    """``study.json``, kept up to date while the runs go on."""
+    """``study.json``, kept up to date during the runs."""
 
     paths: RunPaths
     command: list[str]
@@ -86,7 +86,7 @@ class Study:
 
 
 class StudyRun:
-    """Runs the cells one after another; what fails is marked, and the others go on."""
+    """Run the cells one after another; a run that fails is marked, and the next one starts."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class StudyRun:
         self._out = out
         self._cells = cells
         self._batches = len({cell.batch for cell in cells})
-        # Every plan is made before the first run starts, so that no mistake waits in the queue.
+        # Every plan is made before the first run starts, so that mistakes show at once.
         self.jobs = [
             make_job(c) if make_job else request.job(c.strategy, c.batch, repeat=c.repeat)
             for c in cells
@@ -204,7 +204,7 @@ MOST_AGAIN = 60.0
 
 
 def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
-    """Return the indices of the fastest run and of ``single``, if that took implausibly long."""
+    """Return the indices of the fastest run and of ``single``, if the latter took too long."""
 
     taken = {
         i: seconds
@@ -212,7 +212,7 @@ def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
         if outcome.exit_code == DONE and (seconds := train_seconds(outcome.summary))
     }
     if any(outcome.summary.simulated for outcome in outcomes):
-        return []  # a repeated simulation gives the same
+        return []  # a repeated simulation gives the same figures
     alone = [i for i in taken if outcomes[i].summary.strategy == "single"]
     others = [i for i in taken if i not in alone]
     if not alone or not others or not SHORT_SECONDS <= taken[alone[0]] <= MOST_AGAIN:
@@ -223,7 +223,7 @@ def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
 
 
 def start_of(request: Request) -> Output:
-    """The output of a comparison, with the warnings about its request."""
+    """Return the output for a comparison, and print the warnings about its request."""
     out = Output(request.options.json)
     for warning in request.warnings:
         out.note(f"warning: {warning}")

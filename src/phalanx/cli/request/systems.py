@@ -1,4 +1,4 @@
-"""Other systems and frameworks: what was asked for, and the jobs that it comes to."""
+"""Other systems and frameworks: their options, and the jobs made from them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from phalanx.observe.summary.summary import Summary
 
 @dataclass(frozen=True)
 class Wanted:
-    """The rows of ``compare --systems``: strategies of ours, and peers with their scripts."""
+    """The rows of ``compare --systems``: our strategies, and other systems with their scripts."""
 
     systems: Sequence[str]
     strategies: Sequence[str]
@@ -64,9 +64,9 @@ class Wanted:
 
 
 def read_framework(ctx: typer.Context, asked: str | None, script: Path) -> Framework | None:
-    """``--framework``, with the processes of a TensorFlow script: ``tensorflow:worker=2,ps=1``.
+    """Read ``--framework``, with a TensorFlow script's processes: ``tensorflow:worker=2,ps=1``.
 
-    What kind of TensorFlow script it is, it says itself.
+    If no processes are given, the kind of TensorFlow script is read from its source.
     """
     name, colon, roles = (asked or "").partition(":")
     if asked is not None and name not in (*FRAMEWORKS, *KERAS_NAMES):
@@ -119,7 +119,7 @@ def _refuse(ctx: typer.Context, option: str, why: str) -> None:
 def read_systems(
     ctx: typer.Context, systems: str | None, strategies: str, script: Path
 ) -> Wanted | None:
-    """``--systems``; every script is looked for before anything starts."""
+    """Read ``--systems``, and check that the script of every system exists."""
 
     if systems is None:
         return None
@@ -155,7 +155,7 @@ def read_systems(
 
 
 def _script_for(system: str, script: Path) -> Path:
-    """The sibling; but a Keras script is itself what each of Keras' backends trains."""
+    """Return the system's sibling script; Keras' backends train a Keras script itself."""
 
     peer = peer_of(system)
     if system in KERAS_SYSTEMS and script.is_file() and uses_keras(script):
@@ -173,7 +173,7 @@ def framework_of(system: str, roles: Mapping[str, int]) -> Framework:
 
 
 def spark_request(request: Request, system: str, systems: Sequence[str]) -> Request:
-    """The request of a system, with Spark or without: ``spark:URL`` is for only one of these."""
+    """Return a system's request: beside the system on Spark, others do not use ``spark:URL``."""
     asked, by_spark = request.options.launcher, request.launcher == "spark"
     if system == SPARK_SYSTEM:
         asked = asked if by_spark else "spark"
@@ -185,7 +185,7 @@ def spark_request(request: Request, system: str, systems: Sequence[str]) -> Requ
 def framework_job(
     request: Request, framework: Framework, script: Path, batch: int | None, *, repeat: int = 0
 ) -> Job:
-    """A run of another framework's script on the same machines, with as many workers."""
+    """Return the job of another framework's script on the same machines, with as many workers."""
 
     if request.launcher == "inprocess":
         raise InputError(
@@ -223,7 +223,7 @@ def framework_job(
 
 
 def ready(job: Job, out: Output) -> Job:
-    """With an environment on this machine, made now if there is none; others make their own."""
+    """Return the job with its framework's environment on this machine, which is made if missing."""
 
     if job.framework is not None and LEGACY_KERAS in job.framework.variables:
         out.note(
@@ -245,7 +245,7 @@ def ready(job: Job, out: Output) -> Job:
 
 
 def cannot_run(job: Job, paths: RunPaths, error: PhalanxError) -> RunOutcome:
-    """The outcome of a run that could not even be started: a row with its reason."""
+    """Return the outcome of a run that could not start: its row in the report gives the reason."""
 
     summary = Summary(run=paths.id, status="failed", strategy=job.settings.strategy)
     summary.system = launcher.system_of(job)

@@ -1,4 +1,4 @@
-"""Reads the values of options that are more than a word or a number, and refuses wrong ones."""
+"""Read the values of options that are more than a word or a number, and refuse wrong ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CheckpointTimes:
 
 
 def read_launcher(text: str) -> tuple[str, str]:
-    """Read ``slurm:partition=gpu`` as the launcher, and what its cluster is asked for."""
+    """Read ``slurm:partition=gpu`` as the launcher and the options of its cluster."""
 
     kind, colon, where = text.partition(":")
     if kind not in (known := ["auto", *LAUNCHERS.names()]):
@@ -103,7 +103,7 @@ def read_duration(
 
 
 def read_check(text: str) -> tuple[int, OnNonfinite]:
-    """Read ``12``, ``off`` or ``12,finite``: the steps to check, and what becomes of a NaN."""
+    """Read ``12``, ``off`` or ``12,finite`` as the steps to check, and what to do at a NaN."""
     parts = [part.strip() for part in text.split(",")]
     steps = [part for part in parts if part != "finite"] or [str(CHECKED)]
     off = steps == ["off"]

@@ -1,1 +1,1 @@
-"""What people read on the terminal: progress, tables, lines."""
+"""Text for people on the terminal: progress, tables, lines."""

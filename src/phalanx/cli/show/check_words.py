@@ -71,7 +71,7 @@ def _reached_by(check: Check, name: str) -> tuple[str, str]:
 
 
 def clock_words(skew: float | None) -> str:
-    """Ahead of ours or behind it."""
+    """Return how far a clock is ahead of this machine's, or behind it (negative)."""
     if skew is None:
         return "?"
     for unit, seconds in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
@@ -85,7 +85,7 @@ def short(name: str) -> str:
 
 
 def plain_table(first: str, *titles: str, left: Collection[str] = (), gap: int = 2) -> Table:
-    """Without lines: the first column and those in ``left`` begin alike, the others end alike."""
+    """Return a table without lines; columns are aligned right, except the first and ``left``."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, gap, 0, 0))
     table.add_column(first, no_wrap=True)
     for title in titles:

@@ -1,5 +1,5 @@
-"""The tables of a probe: of links, of collectives beside their predictions, and of machines: what
-they have, and how fast they compute."""
+"""The tables of a probe: links, collectives beside their predictions, and machines with their
+hardware and speed."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ MOST_ROWS = 16
 
 @contextmanager
 def observe(out: Output, title: str, *, worth: bool = False) -> Iterator[Observer]:
-    """The display that suits where the text goes; it leaves the terminal as it was.
+    """Yield a live display if the output is a terminal, else one of plain lines.
 
-    ``worth``: it also says, once, what the machines are worth.
+    ``worth``: also print, once, what each machine contributes.
     """
     if not out.human.is_terminal:
         yield PlainProgress(out.human, out.errors, worth=worth)
@@ -46,7 +46,7 @@ def observe(out: Output, title: str, *, worth: bool = False) -> Iterator[Observe
 
 
 class _Progress(Observer):
-    """What both displays share: the state, and the notes shown once."""
+    """The base of both displays: the state, and the notes that are printed once."""
 
     def __init__(self, told_on: Console, worth: bool) -> None:
         self.state = ProgressState()
@@ -81,7 +81,7 @@ class _Progress(Observer):
 
 
 class PlainProgress(_Progress):
-    """Lines for a pipe or a file: the script's own to one stream, ours to stderr."""
+    """Plain lines for a pipe or a file: the script's to ``script_output``, others to stderr."""
 
     def __init__(self, script_output: Console, errors: Console, *, worth: bool = False) -> None:
         super().__init__(errors, worth)
@@ -106,7 +106,7 @@ class PlainProgress(_Progress):
 
 
 class LiveProgress(_Progress):
-    """An overall bar with the time to go, and one row per worker."""
+    """A live display: a bar with the time left, and one row per worker."""
 
     def __init__(
         self, console: Console, title: str, errors: Console | None = None, *, worth: bool = False
@@ -169,12 +169,12 @@ def epoch_line(line: EpochLine, epochs: int | None) -> str:
 
 
 def _trained_before(launch: Launch) -> int:
-    """The samples that the checkpoint stands for from which the run goes on."""
+    """Return how many samples were trained before the checkpoint that the run resumes from."""
     if launch.settings.resume is None:
         return 0
     try:
         manifest = read_manifest(Path(launch.settings.resume))
-    except Damaged:  # the workers will say so
+    except Damaged:  # the workers report it
         return 0
     return manifest.epoch * manifest.samples + manifest.position
 
@@ -225,14 +225,14 @@ _REST = "further {} are in the report"
 
 
 class ChangeLines:
-    """Says each change once, and after the first few only that there are more."""
+    """Lines about changes: the first few of each kind, then one line that there are more."""
 
     def __init__(self) -> None:
         self._shares = self._reverted = self._switches = self._refused = 0
         self._last = ""
 
     def line(self, event: ev.Event) -> str | None:
-        """What to print about ``event``, if anything."""
+        """Return the line to print about ``event``, if any."""
         if isinstance(event, ev.StepRefused):
             self._refused += 1
             told = f"epoch {event.epoch + 1}, step {event.step} skipped: {event.what} is not finite"

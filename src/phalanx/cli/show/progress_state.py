@@ -1,4 +1,4 @@
-"""What the progress display knows: a pure function of the events so far."""
+"""The state that the progress display shows, computed from the events so far."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WorkerState:
 
     @property
     def waiting(self) -> float | None:
-        """The share of its time that it waits for others."""
+        """The share of its recent time for which the worker waited for others."""
         seconds = sum(sum(map(sum, _columns(s))) for s in self.recent)
         waited = sum(sum(s.wait) + sum(s.settle) for s in self.recent)
         return waited / seconds if seconds > 0 else None
@@ -66,19 +66,19 @@ class EpochLine:
     rate: float | None
     elapsed: float
     trained: bool = True
-    """``False``: the run went on from a checkpoint after this epoch, and only evaluated it."""
+    """``False`` if the run resumed after this epoch, and only evaluated it."""
     step: int | None = None
-    """Steps so far of a training without epochs."""
+    """The number of steps so far, in a training without epochs."""
 
 
 class ProgressState:
-    """Feed it events in any order of ranks; ask it for rows, totals and finished epochs."""
+    """Takes events, in any order of ranks; has the workers' rows, totals and finished epochs."""
 
     def __init__(self, epochs: int | None = None) -> None:
         self.epochs = epochs
         self.total_samples: int | None = None
         self.before = 0
-        """Samples of this training that an earlier run has done."""
+        """Samples that an earlier run of this training has trained."""
         self.notes: list[str] = []
         self.workers: dict[int, WorkerState] = {}
         self.logged: dict[str, float] = {}
@@ -115,7 +115,7 @@ class ProgressState:
 
     @property
     def epoch(self) -> int:
-        """The first worker's, counted from 1."""
+        """The epoch of the first worker, counted from 1."""
         return self.workers[0].epoch + 1 if 0 in self.workers else 1
 
     @property
@@ -136,7 +136,7 @@ class ProgressState:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds to go, from the pace so far (evaluation included)."""
+        """The seconds left, estimated from the pace so far (evaluation included)."""
         share = self.share
         if not share or self.elapsed <= 0:
             return None
@@ -144,7 +144,7 @@ class ProgressState:
         return self.elapsed * (1 - share) / here if here > 0 else None
 
     def finished_epochs(self, *, ended: bool = False) -> list[EpochLine]:
-        """Epochs that are over and were not shown before; all of them once the run has ended."""
+        """Return the epochs not shown yet that are over; if the run has ``ended``, all of them."""
         lines = []
         while self._is_over(self._told, ended):
             if self._told in self._done:
@@ -164,16 +164,16 @@ class ProgressState:
 
     @property
     def _going(self) -> set[int]:
-        """The workers of whom more is expected."""
+        """The ranks of all workers that are not lost."""
         return {rank for rank, worker in self.workers.items() if worker.finished != "lost"}
 
     def _has_figures(self, epoch: int) -> bool:
-        """Whether all that this run logs was logged in ``epoch``."""
+        """Whether every figure that this run logs was logged in ``epoch``."""
         names = {name for values in self._values.values() for name in values}
         return epoch in self._values and names <= self._values[epoch].keys()
 
     def _everyone_past(self) -> int:
-        """The newest epoch that every worker has ended."""
+        """Return the newest epoch that every worker has ended, or -1."""
         ends: dict[int, int] = {}
         for part in (part for parts in self._done.values() for part in parts):
             ends[part.rank] = max(part.epoch, ends.get(part.rank, -1))

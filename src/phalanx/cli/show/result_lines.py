@@ -1,4 +1,4 @@
-"""What a run or a study came to, on the terminal: the table, the sentence, where the report is."""
+"""The results of a run or a study on the terminal: table, verdict, and the report's path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tell_study(paths: RunPaths, out: Output) -> Path:
 
 
 def tell_results(paths: RunPaths, out: Output) -> None:
-    """Print table and verdict, which takes no time: nothing is drawn."""
+    """Print table and verdict; this is quick, because nothing is drawn."""
 
     study = load_study(paths)
     verdict = verdict_on(study)
@@ -41,11 +41,11 @@ def tell_results(paths: RunPaths, out: Output) -> None:
 
 
 FAR_OFF = 0.3
-"""A prediction that is off by more than this share should be made anew."""
+"""After a prediction that is off by more than this share, measuring again is advised."""
 
 
 def beside_prediction(summary: Summary) -> list[str]:
-    """What was predicted beside what happened, of a run that is done."""
+    """Return lines that compare the predicted and the actual time of a finished run."""
     predicted, took = summary.predicted, summary.seconds
     expected, low, high = (predicted.get(n) for n in ("seconds", "seconds_low", "seconds_high"))
     if summary.status != "done" or not expected or not low or not high or not took:
@@ -62,7 +62,7 @@ def beside_prediction(summary: Summary) -> list[str]:
 
 
 def describe(summary: Summary) -> str:
-    """How a run ended, in one line."""
+    """Return one line about how a run ended."""
     parts = [f"{summary.status}: {summary.strategy}"]
     if summary.emulated:
         parts.append(f"{mark(summary.emulated)} ({summary.emulated})")

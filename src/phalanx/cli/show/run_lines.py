@@ -1,4 +1,4 @@
-"""The lines of ``phalanx runs``: no wider than the terminal, and every id whole, to be copied."""
+"""The lines of ``phalanx runs``: no wider than the terminal, with ids never cut, to be copied."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADER = ("run", "status", "strategy", "workers", "elapsed", "accuracy")
 
 
 def run_lines(rows: Sequence[dict[str, Any]], room: int) -> Iterator[Text]:
-    """A line for each run; where there is no room for that, the ids stand above the rest."""
+    """Yield a line for each run; if that is too wide, each id is on a line above the rest."""
     table = [HEADER, *map(_cells, rows)]
     widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
     above = sum(widths) + len(widths) - 1 > room

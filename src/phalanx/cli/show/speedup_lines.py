@@ -1,6 +1,6 @@
-"""Two lines, once, after the first steps: what each machine contributes, and what would be faster.
+"""Two lines, printed once after the first steps: each machine's contribution, and faster choices.
 
-A run that is too short to judge gets neither; one that is too uneven gets only the first.
+A run that is too short to judge gets neither line; a run that is too uneven gets only the first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _waiting(worth: Worth) -> str:
 
 
 class LiveWorth:
-    """Takes in the events of a run until it can say its lines."""
+    """Collects the events of a run until they suffice for the two lines."""
 
     def __init__(self, strategy: str, *, balance: bool) -> None:
         self._strategy, self._balance = strategy, balance

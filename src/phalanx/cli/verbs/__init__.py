@@ -1,1 +1,1 @@
-"""One file per verb that trains or concerns runs."""
+"""The verbs that start runs or concern them, one file each."""

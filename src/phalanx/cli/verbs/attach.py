@@ -1,4 +1,4 @@
-"""``phalanx attach``: be with a detached run again."""
+"""``phalanx attach``: follow a detached run until its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def attach(run: o.RunName = None, pool: o.OtherPool = None, json: o.Json = False) -> int:
     """Follow a run that has no controller, and fetch its results when it ends.
 
-    Started with --detach, or by a computer that was asleep or disconnected for too long.
+    The run was started with --detach, or from a computer that slept or was offline for too long.
 
     What happened meanwhile is shown first. Ctrl-C stops the run.
     """
@@ -40,7 +40,7 @@ def attach(run: o.RunName = None, pool: o.OtherPool = None, json: o.Json = False
 
 
 def job_of(paths: RunPaths, pool: Path | None) -> Job:
-    """The job as it was started, with the machines as the blueprint has them now."""
+    """Return the job as it was started, with the machines as the blueprint has them now."""
     from phalanx.cli.request.find_run import past_job
 
     if not paths.detached.exists() and paths.summary.exists():

@@ -35,7 +35,7 @@ def compare(
         bool, typer.Option(help="Also train with one process, as the baseline.")
     ] = True,
     simulate: Annotated[
-        bool, typer.Option("--simulate", help="In virtual time, on a cluster that is not there.")
+        bool, typer.Option("--simulate", help="Train in virtual time, on a simulated cluster.")
     ] = False,
     *,
     options: o.RunOptions,

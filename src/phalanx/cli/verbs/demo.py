@@ -1,4 +1,4 @@
-"""``phalanx demo``: the whole way, on data that come with the package."""
+"""``phalanx demo``: compare strategies on data that come with the package."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def export(
             tensors, parameters = _write(target, source.save, force)
             break
         except InputError:
-            # A run that goes on may have removed the checkpoint meanwhile, for a newer one.
+            # A run in progress may have replaced the checkpoint by a newer one.
             if not left or source.place.exists():
                 raise
     out.say(f"wrote   {target}")
@@ -78,7 +78,7 @@ def export(
 
 @dataclass(frozen=True)
 class WeightsSource:
-    """Where the weights come from, and how they get into a file."""
+    """The weights' origin (in words, and as a path), and a function that saves them."""
 
     words: str
     place: Path
@@ -133,7 +133,7 @@ def _check_target(target: Path, force: bool) -> None:
 
 
 def _write(target: Path, save: Callable[[Path], object], force: bool) -> tuple[int, int]:
-    """Write the whole file or nothing; return how many tensors and values it has."""
+    """Write the whole file or nothing; return its numbers of tensors and values."""
     scratch = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
         save(scratch)
@@ -150,7 +150,7 @@ def _write(target: Path, save: Callable[[Path], object], force: bool) -> tuple[i
 
 
 def _contents(file: Path) -> tuple[int, int]:
-    """How many tensors there are, and how many values in all of them."""
+    """Return the number of tensors, and the number of values in all of them."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,4 +1,4 @@
-"""``phalanx logs``: what a worker printed."""
+"""``phalanx logs``: show what a worker printed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 LONGEST_LINE = 1 << 20
-"""Bytes; what has no line end by then is shown in parts."""
+"""The most bytes shown at once; a longer line is shown in parts."""
 
 
 def logs(
@@ -42,7 +42,7 @@ def logs(
         for line in _lines(paths, rank, follow):
             lines += 1
             for shown in line_as_shown(line):
-                # Not through rich, which would wrap it and take its colours for text.
+                # Not through rich, which would wrap the line and take its colour codes for text.
                 file = out.human.file
                 file.write(shown + "\n")
                 file.flush()
@@ -76,7 +76,7 @@ def _lines(paths: RunPaths, rank: int, follow: bool) -> Iterator[str]:
     with paths.log_of(rank).open("rb") as file:
         part = b""
         while True:
-            # Asked before reading: what was written until then is read below.
+            # Check before reading: whatever the run wrote before this is then read below.
             alive = follow and controller_alive(paths)
             while line := file.readline(LONGEST_LINE - len(part)):
                 part += line

@@ -1,4 +1,4 @@
-"""``phalanx report``: what a run or a study came to."""
+"""``phalanx report``: write the report of a run or a study."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def report(
         from phalanx.report.bundle import write_bundle
 
         target = output or paths.folder / f"{paths.id}.tar.gz"
-        # A link is followed only where the user named it.
+        # A symbolic link is followed only if the user named it.
         write_bundle(paths, written, target.resolve() if output else target)
         result["bundle"] = str(target)
         out.say(f"bundle  {result['bundle']}")
@@ -50,7 +50,7 @@ def report(
 
 
 def _together(names: Sequence[str | None]) -> RunPaths:
-    """A new study of runs that were made one by one."""
+    """Make a new study of runs that were started one by one."""
     from phalanx.cli.request.find_run import for_report, study_runs
     from phalanx.cli.request.study import Study
     from phalanx.core.run_folder.run_paths import new_run, runs_home

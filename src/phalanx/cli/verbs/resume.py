@@ -1,4 +1,4 @@
-"""``phalanx resume``: go on with a run from its newest checkpoint, in a run of its own."""
+"""``phalanx resume``: continue a run from its newest checkpoint, as a new run."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def resume(ctx: typer.Context, run: o.RunName = None, *, options: ResumeOptions)
 
 
 def where(manifest: CheckpointManifest) -> str:
-    """``after epoch 2`` or ``epoch 3, 41 %``: how far the training had come."""
+    """``after epoch 2`` or ``epoch 3, 41 %``: how far the training was at the checkpoint."""
     if manifest.position >= manifest.samples:
         return f"after epoch {manifest.epoch + 1}"
     return f"epoch {manifest.epoch + 1}, {100 * manifest.position // manifest.samples} %"
 
 
 def changed_machines(past: Resumption, job: Job) -> str | None:
-    """A line about which machines go on, if some of the run's machines do not."""
+    """Return a line about the machines used now, if some of the run's machines are not."""
     now = [machine.name for machine in job.plan.machines]
     without = [m.name for m in past.plan.machines if m.name not in now]
     if not without:
@@ -75,7 +75,7 @@ def changed_machines(past: Resumption, job: Job) -> str | None:
 
 
 def changed_sources(paths: RunPaths, script: Path) -> list[str]:
-    """What the script and its modules are no longer, compared with the run's copy of them."""
+    """Return a line for each source file that was changed or removed since the run began."""
     folder = script.resolve().parent
     remarks = []
     for kept in sorted(file for file in paths.source.rglob("*.py") if file.is_file()):
@@ -89,7 +89,7 @@ def changed_sources(paths: RunPaths, script: Path) -> list[str]:
 
 
 def _check_is_own(past: Resumption, pool: Path | None, trust: bool) -> None:
-    """What a folder names is started only if it is the user's own, or the user has said so."""
+    """Refuse to start what another user's run folder names, unless the user trusts it."""
     from phalanx.core.run_folder.trust import refuse_foreign
 
     launch = past.launch
@@ -108,7 +108,7 @@ def _check_can_go_on(past: Resumption, there_is_more: bool) -> None:
     name = past.paths.id
     if controller_alive(past.paths) or past.paths.detached.exists():
         raise InputError(f"'{name}' is still running", f"Stop it first: phalanx stop {name}")
-    # Without its model, which was lost with a machine or a controller, it is not finished.
+    # A run whose model was lost, with a machine or a controller, is not finished.
     done = summary_of(past.paths).status == "done" and past.paths.model.exists()
     if done and not there_is_more:
         raise InputError(f"'{name}' has finished", "Train it longer: --epochs N (total).")

@@ -33,7 +33,7 @@ def run(
     The first worker's output is shown here; that of the others is in the logs. Everything about
     the run is in its folder, runs/ID, whose path the last lines print.
 
-    With --machines auto --strategy auto it runs what 'phalanx plan' would choose.
+    With --machines auto --strategy auto the run is the one that 'phalanx plan' would choose.
     """
     from phalanx.cli.planning.follow_plan import follow_plan, is_auto
     from phalanx.cli.request.explain_run import refuse_beside_explain
@@ -44,7 +44,7 @@ def run(
 
     planned = is_auto(strategy, options)
     if explain and planned:
-        raise InputError("--strategy auto does not go with --explain", "Name a strategy.")
+        raise InputError("--strategy auto cannot be used with --explain", "Name a strategy.")
     spec = parse_spec("allreduce" if planned else strategy)
     if explain:
         refuse_beside_explain(framework, options)
@@ -90,7 +90,7 @@ def _explain(request: Request, out: Output) -> int:
 
 
 def execute_and_tell(title: str, job: Job, out: Output) -> int:
-    """Run ``job`` to its end and say what came of it; the exit code."""
+    """Run ``job`` to its end and print its outcome; return the exit code."""
     from phalanx.cli.show.progress import observe
     from phalanx.core.run_folder.run_paths import new_run
     from phalanx.launch.run.controller import execute
@@ -105,7 +105,7 @@ def execute_and_tell(title: str, job: Job, out: Output) -> int:
 
 
 def tell_outcome(outcome: RunOutcome, paths: RunPaths, out: Output) -> int:
-    """What came of a run, for people and for programs; the exit code."""
+    """Print the outcome of a run, for people and for programs; return the exit code."""
     from phalanx.cli.show.result_lines import beside_prediction, describe
     from phalanx.report.findings import findings
 

@@ -1,4 +1,4 @@
-"""``phalanx runs``: what was run here."""
+"""``phalanx runs``: list the runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def runs(
     every = list_runs()
     rows = [_row_or_warning(paths, out) for paths in every[-limit:]]
     if rows:
-        # In a pipe there is room for all, so that a line that is found there names its run.
+        # A pipe has no width: every line then has its run's id, also for tools such as grep.
         from phalanx.cli.show.run_lines import run_lines
 
         limited = out.human.is_terminal or "COLUMNS" in os.environ
@@ -46,7 +46,7 @@ def runs(
 
 
 def _row_or_warning(paths: RunPaths, out: Output) -> dict[str, Any]:
-    """The row of a run; a folder that cannot be read only gives a warning."""
+    """Return the row of a run; a folder that cannot be read gives a warning and no error."""
     from phalanx.cli.request.find_run import study_runs, summary_of
     from phalanx.observe.summary.run_records import LaunchRecord, read_record
 

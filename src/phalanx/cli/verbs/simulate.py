@@ -1,4 +1,4 @@
-"""``phalanx simulate``: train on a cluster that is not there, in virtual time."""
+"""``phalanx simulate``: train on a simulated cluster, in virtual time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def simulate(
     *,
     options: o.RunOptions,
 ) -> int:
-    """Train SCRIPT on a cluster that is not there: virtual time, real gradients.
+    """Train SCRIPT on a simulated cluster: virtual time, real gradients.
 
     Workers are threads of this process. Their steps take as long as the script's profile says
     (phalanx plan makes one), or --step-seconds; links and servers take their time too. Accuracies

@@ -1,4 +1,4 @@
-"""``phalanx stop``: end a run that is going on, in order."""
+"""``phalanx stop``: end a run in progress in an orderly way."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _stop(paths: RunPaths, pool: Path | None) -> dict[str, Any]:
 
 
 def _stop_detached(paths: RunPaths, pool: Path | None) -> dict[str, Any]:
-    """Be its controller for as long as it takes to stop it, and bring home what there is."""
+    """Take over as the run's controller, to stop the run and fetch its results."""
     from phalanx.cli.verbs.attach import job_of
     from phalanx.launch.launchers.attached import take_over
     from phalanx.launch.run.observer import Observer
@@ -70,7 +70,7 @@ def _stop_detached(paths: RunPaths, pool: Path | None) -> dict[str, Any]:
 
     class Stopper(Observer):
         def has_seen_enough(self) -> bool:
-            """A moment later: it may have ended by itself, which is heard first."""
+            """Stop after a moment: by then it is known whether the run has ended by itself."""
             return time.monotonic() - began > HEAR_SECONDS
 
     summary = take_over(job_of(paths, pool), paths, Stopper()).summary

@@ -1,4 +1,4 @@
-"""``phalanx switch``: another strategy for a run that is going on."""
+"""``phalanx switch``: change the strategy of a run in progress."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def switch(
     launch = read_record(paths.launch, LaunchRecord) or LaunchRecord()
     events = EventTail(paths, [worker.rank for worker in launch.workers])
     while events.poll():
-        pass  # only those to come count
+        pass  # only later events count
     number = _ask(paths, spec)
     switched = _wait(paths, events, spec)
     out.say(_told(paths, spec, switched))
@@ -111,14 +111,14 @@ def _last_number(paths: RunPaths) -> int:
 
 
 def _wait(paths: RunPaths, events: EventTail, spec: Spec) -> Switched | None:
-    """The workers' word that they did it, if it comes in time."""
+    """Wait for the workers' event of the switch; ``None`` if it does not come in time."""
     from phalanx.observe.events.event_types import Switched
     from phalanx.observe.summary.run_status import controller_alive
 
     labels = {phase.label for phase in spec.phases}
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        alive = controller_alive(paths)  # asked first: what was written until then is read below
+        alive = controller_alive(paths)  # checked first: events written before are read below
         for event in events.poll():
             if isinstance(event, Switched) and event.after in labels:
                 return event

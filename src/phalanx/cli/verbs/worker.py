@@ -84,7 +84,7 @@ def worker(
 
 
 def _write_key(path: Path, out: Output) -> int:
-    """Only ever a new file: a key in use is not replaced under somebody."""
+    """Write a new key to a new file: a key that may be in use is never replaced."""
     from phalanx.core.run_folder.run_key import RunKey
 
     try:
@@ -145,7 +145,7 @@ def _check_key() -> None:
 
 
 def _settings(**given: Any) -> RunSettings:
-    """The command line wins over the variables."""
+    """Return the settings in environment variables, overridden by the command line."""
     from msgspec.structs import replace
 
     from phalanx.cli.request.request import MOST_SEED
@@ -170,7 +170,7 @@ def _settings(**given: Any) -> RunSettings:
 def _publish(
     settings: RunSettings, seat: Seat, pool: Path | None, servers: str | None, serve: bool
 ) -> None:
-    """Put into the environment what the script's ``fit`` or ``join`` will look for."""
+    """Set the environment variables that the script's ``fit`` or ``join`` will read."""
     from phalanx.core import hosts_settings as hosts
     from phalanx.core.settings import SETTINGS, THREADS
 
@@ -178,7 +178,7 @@ def _publish(
     if pool is not None:
         from phalanx.pool.blueprint import read_blueprint
 
-        read_blueprint(pool)  # what is wrong with it is said now
+        read_blueprint(pool)  # report its mistakes now
         os.environ[hosts.POOL] = str(pool.absolute())
     if servers is not None:
         os.environ[hosts.SERVERS] = servers
@@ -186,7 +186,7 @@ def _publish(
         os.environ[hosts.SERVE] = "1"
     usable = len(os.sched_getaffinity(0))  # a launcher may have bound this process
     share = max(1, min(usable, (os.cpu_count() or 1) // (seat.locals or 1)))
-    # What the launcher or the user chose for one library holds for all of them.
+    # A number that the launcher or the user chose for one library counts for all libraries.
     threads = next((os.environ[v] for v in THREADS if v in os.environ), share)
     for variable in THREADS:
         os.environ.setdefault(variable, str(threads))

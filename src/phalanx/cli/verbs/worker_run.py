@@ -1,4 +1,4 @@
-"""What a process of ``phalanx worker`` does: the script as ``__main__``, and the run's record."""
+"""Run the script of a ``phalanx worker`` as ``__main__``, and keep the run's record."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from phalanx.train.start.launcher_env import Seat
 
 
 def train(seat: Seat, job: Job, title: str, out: Output) -> int:
-    """Run the script to its end; the exit code of the command."""
+    """Run the script to its end; return the exit code of the command."""
     stop_in_order()
     paths = _folder(f"{seat.launcher}-{seat.run}", title)
     record = _begin(seat, job, paths, out) if seat.process == 0 else None
     keep_output(paths.log_of(seat.process))
-    # From here on as the bootstrap of ``phalanx run`` prepares a script.
+    # From here on, prepare the script as the bootstrap of ``phalanx run`` does.
     os.environ[names.STARTED] = repr(time.monotonic())
-    # Only these steps see a rank: for the script it is settled when the workers have met.
+    # Only these steps see this rank: the script gets its rank when the workers have met.
     mine = {**os.environ, names.RANK: str(seat.process)}
     context.enter(context.WorkerContext(mine, None))
     try:
@@ -79,7 +79,7 @@ def _folder(word: str, title: str) -> RunPaths:
 def _begin(seat: Seat, job: Job, paths: RunPaths, out: Output) -> Record:
     record = Record(job, paths)
     record.begin()
-    # Before the script: what it leaves to its exit is done when the summary is written.
+    # Registered before the script starts, so that its exit handlers run before the summary.
     atexit.register(_tell_end, record, paths, out)
     out.note(f"run {paths.id}: {seat.processes} workers ({seat.launcher}), {job.settings.strategy}")
     return record
@@ -88,7 +88,7 @@ def _begin(seat: Seat, job: Job, paths: RunPaths, out: Output) -> Record:
 def job_of(
     seat: Seat, settings: RunSettings, script: Path, words: list[str], command: list[str]
 ) -> Job:
-    """The job as a controller would make it, except the machines, which only workers know."""
+    """Return the job as a controller would make it, without machines: only workers know these."""
     plan = Plan(
         strategy=settings.strategy,
         selection="all",
@@ -102,7 +102,7 @@ def job_of(
 
 
 def _judge(code: int, seat: Seat, paths: RunPaths) -> int:
-    """Say why the script ended as it did; one that never joined has failed too."""
+    """Print why a script failed, and return its exit code; not to join is a failure too."""
     told = told_by(seat.process, paths)
     if code == 0 and not paths.folder.is_dir():
         code, told = MACHINE_FAILED, str(folder_gone(paths)).splitlines()
@@ -130,16 +130,16 @@ def _tell_end(record: Record, paths: RunPaths, out: Output) -> None:
 
 
 _PATIENCE = 5.0
-"""Seconds that the others have for their last words after process 0 is done."""
+"""Seconds that other workers have to write their last events after process 0 is done."""
 _TICK = 0.1
 
 
 class Record:
-    """The files of one run besides its events, from its start to its end."""
+    """Writes the files of one run except its events, from the run's start to its end."""
 
     def __init__(self, job: Job, paths: RunPaths) -> None:
         self.code: int | None = None
-        """How the script of this process ended; ``None`` until it has."""
+        """The exit code of this process's script; ``None`` until it ends."""
         self._job, self._paths = job, paths
         self._claim = ExitStack()
         self._ended = threading.Lock()
@@ -157,7 +157,7 @@ class Record:
         self._claim.enter_context(claim.hold(self._paths))
 
     def end(self) -> Summary | None:
-        """Write the summary, once; ``None`` the second time."""
+        """Write and return the summary; return ``None`` if it was written before."""
         if not self._ended.acquire(blocking=False):
             return None
         status = status_of_code(self.code)
@@ -186,13 +186,13 @@ def status_of_code(code: int | None) -> str:
 
 
 def exit_code_of(code: int) -> int:
-    """The exit code of the command for that of its script."""
+    """Return the command's exit code for the exit code of its script."""
     known = {0: DONE, STOPPED_CODE: STOPPED, PEER_LOST_CODE: MACHINE_FAILED}
     return known.get(code, code if code in (2, MACHINE_FAILED) else 1)
 
 
 def stop_in_order() -> None:
-    """SIGTERM, by which launchers end a run, and Ctrl-C both stop it as ``phalanx stop`` does."""
+    """Make SIGTERM (by which launchers end a run) and Ctrl-C stop it as ``phalanx stop`` does."""
     signal.signal(signal.SIGTERM, _stop)
     # Ctrl-C raises SIGTERM, because training replaces that handler by its own.
     signal.signal(signal.SIGINT, lambda number, frame: signal.raise_signal(signal.SIGTERM))
@@ -203,7 +203,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 class Tee:
-    """What the script prints goes to the launcher's stream and to the log of its rank."""
+    """Writes the script's output to the launcher's stream and to the log of its rank."""
 
     def __init__(self, stream: IO[str], log: IO[str]) -> None:
         self._stream, self._log = stream, log
@@ -213,7 +213,7 @@ class Tee:
             self._log.write(text)
             self._log.flush()
         except (OSError, ValueError):
-            pass  # a full disk: the launcher's stream still has it
+            pass  # a full disk: the text is still in the launcher's stream
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -221,7 +221,7 @@ class Tee:
 
 
 def keep_output(log: Path) -> None:
-    """Keeps a copy of what Python prints from now on in ``log``."""
+    """Write a copy of all that Python prints from now on to ``log``."""
     try:
         file = log.open("a", encoding="utf-8", errors="backslashreplace")
     except OSError:

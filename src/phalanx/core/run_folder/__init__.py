@@ -1,1 +1,1 @@
-"""The folder of a run: the names of its files, its key, who made it. Knows nothing of training."""
+"""The folder of a run: the names of its files, its key, its owner. Nothing of training."""

@@ -2,8 +2,8 @@
 
 A cluster's launcher starts each process by itself. The first of them makes the folder;
 the others, on this machine or on any that shares the file system, find it by a word that they all
-know. The word may have been used before (launchers number from the start again): as long as one
-process of a run lives it holds a lock, so a word without a lock is free to be used anew.
+know. The word may have been used before (launchers may restart their numbers): every process of
+a run holds a lock while it lives, so a word without a lock is free for a new run.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from phalanx.core.run_folder.run_paths import MOST_NAME, REMEDY, RunPaths, new_r
 
 _HIDDEN = ".started"
 _held: list[int] = []
-"""Descriptors whose locks say that this process lives; closed by its end."""
+"""Descriptors whose locks show that this process lives; the system closes them at its end."""
 
 
 def agreed_run(word: str, title: str) -> RunPaths:
-    """The folder of the run called ``word``: the one in use, else a new one named ``title``."""
+    """Return the folder of the run called ``word`` if it runs, else a new one named ``title``."""
     place = runs_home() / _HIDDEN
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def agreed_run(word: str, title: str) -> RunPaths:
 
 @contextmanager
 def _alone(gate: Path) -> Iterator[None]:
-    """A lock that one process at a time holds while it decides."""
+    """Hold a lock, so that one process at a time looks for the folder or makes it."""
     file = os.open(gate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -55,7 +55,7 @@ def _found_or_made(record: Path, title: str) -> RunPaths:
         paths = made
     else:
         paths = RunPaths(runs_home() / slug(os.pread(file, 4096, 0).decode(errors="replace")))
-    # No other process asks meanwhile: the gate is ours. Changing the lock in two steps is harmless.
+    # This process holds the gate, so no other one sees the moment between the two locks.
     fcntl.flock(file, fcntl.LOCK_SH)
     return paths.make()
 

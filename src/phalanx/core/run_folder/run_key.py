@@ -30,12 +30,12 @@ class RunKey:
 
     @staticmethod
     def new() -> RunKey:
-        """A key that no run has had."""
+        """Return a new random key."""
         return RunKey(secrets.token_bytes(KEY_BYTES))
 
     @staticmethod
     def from_text(text: str) -> RunKey:
-        """The key that ``text()`` gave."""
+        """Return the key that has this ``text()``."""
         digits = text.strip()
         try:
             if len(digits) != 2 * KEY_BYTES or not digits.isalnum():
@@ -49,11 +49,11 @@ class RunKey:
             ) from None
 
     def text(self) -> str:
-        """64 hexadecimal digits, to be handed over in private."""
+        """Return the key as 64 hexadecimal digits, which must stay secret."""
         return self._secret.hex()
 
     def secret(self) -> bytes:
-        """The bytes themselves, for the two sides of a connection to prove."""
+        """Return the key's bytes, whose possession the two sides of a connection prove."""
         return self._secret
 
     def __repr__(self) -> str:
@@ -70,13 +70,13 @@ class RunKey:
 
 
 def without_core_dumps() -> None:
-    """A process that holds a key leaves no image of its memory behind when it crashes."""
+    """Turn off core dumps: a crash must not write the key in this process's memory to disk."""
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
 def key_from(variables: Mapping[str, str]) -> RunKey | None:
-    """The key in ``PHALANX_KEY``, or in the file that ``PHALANX_KEY_FILE`` names, if any."""
+    """Return the key in ``PHALANX_KEY``, or in the file of ``PHALANX_KEY_FILE``, if any."""
     if text := variables.get(KEY_VARIABLE):
         return RunKey.from_text(text)
     if name := variables.get(KEY_FILE_VARIABLE):
@@ -94,7 +94,7 @@ def _read_private(path: Path) -> str:
             f"Set {KEY_FILE_VARIABLE} to a file that only you can read.",
         ) from None
     try:
-        # Asked of the open file: its name may point elsewhere a moment later.
+        # Checked on the open file: its name may point elsewhere a moment later.
         mode = os.fstat(file).st_mode
         if not stat.S_ISREG(mode):
             raise InputError(

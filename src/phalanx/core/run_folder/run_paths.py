@@ -1,7 +1,7 @@
 """Every path inside a run's folder, in one place.
 
-``runs/<id>/`` (``./runs``, or ``$PHALANX_RUNS``) is the whole truth about a run. A study (what
-``compare`` makes) is a folder of the same kind that holds ``study.json`` and its own report.
+``runs/<id>/`` (in ``./runs``, or ``$PHALANX_RUNS``) has everything that is known about a run. A
+study (of ``compare``) is a folder of the same kind that holds ``study.json`` and its own report.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class RunPaths:
     signature = _Inside("launch.sig")
     """Proves that this user wrote ``launch.json``, see ``trust.py``."""
     controller = _Inside("controller.json")
-    """The run's controller: ``{"pid": …, "created": …}``; no process: no controller."""
+    """The run's controller: ``{"pid": …, "created": …}``; it may have ended since."""
     detached = _Inside("detached")
-    """There while a run may go on without a controller."""
+    """Exists while a run may continue without a controller."""
     summary = _Inside("summary.json")
     report = _Inside("report.html")
     figures = _Inside("figures")
@@ -67,20 +67,20 @@ class RunPaths:
     logs = _Inside("logs")
     machines = _Inside("machines")
     files = _Inside("files")
-    """``run.folder`` of the script API: what a worker writes here comes home."""
+    """``run.folder`` of the script API: files that workers write here are fetched."""
     source = _Inside("source")
     """The script and its own modules, as they were when the run began."""
     model = _Inside("model.safetensors")
     best = _Inside("best.safetensors")
     checkpoints = _Inside("checkpoints")
-    """One folder each, named in the order in which they were written."""
+    """A folder for each checkpoint, numbered in the order in which they were written."""
     switch = _Inside("switch.json")
-    """What ``phalanx switch`` asks of a run that is going on: ``{"number": N, "spec": …}``."""
+    """The request of ``phalanx switch`` to a run in progress: ``{"number": N, "spec": …}``."""
     profile = _Inside("profile.json")
-    """What a run that only measures its script has found."""
+    """The figures of a run that only measures its script."""
     study = _Inside("study.json")
     made_files = _Inside("logs/made-files.jsonl")
-    """What an adopted script has made in the first worker, a name in a line."""
+    """The files that an adopted script has made in the first worker, one name per line."""
 
     def events_of(self, rank: int) -> Path:
         return self.events / f"rank-{rank}.jsonl"
@@ -92,11 +92,11 @@ class RunPaths:
         return self.logs / f"rank-{rank}.traceback"
 
     def make_private(self) -> str:
-        """A new folder for what a worker writes for itself alone; it is no result of the run."""
+        """Make a folder for files of one worker that are no result of the run; return its path."""
         return tempfile.mkdtemp(prefix=PRIVATE, dir=self.folder.absolute())
 
     def remove_private(self) -> None:
-        """Removes private files of killed workers, which could not do it themselves."""
+        """Remove the private folders of killed workers, which could not do it themselves."""
         for folder in self.folder.glob(f"{PRIVATE}*"):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -113,22 +113,22 @@ class RunPaths:
         return self
 
     def remove_if_empty(self) -> None:
-        """Removes the folder if there is not one file in all of its folders."""
+        """Remove the folder if neither it nor any folder in it has a file."""
         if not any(files for _, _, files in os.walk(self.folder)):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-MOST_SHOWN = 5  # runs that are named where a name is like none: the newest
-MOST_NAME = 120  # characters: names of files end at 255 bytes, and this is only a part
+MOST_SHOWN = 5  # the most (newest) runs that are listed if a name is like none
+MOST_NAME = 120  # characters: a file name has at most 255 bytes, and this is a part of one
 
 
 def slug(name: str) -> str:
-    """``name`` as a part of a folder's name."""
+    """Return ``name`` in a form that can be part of a folder's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
 
 
 def new_run(name: str) -> RunPaths:
-    """A fresh folder named after the moment and ``name``."""
+    """Make a new folder, named after the time and ``name``."""
     base = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)[:MOST_NAME]}"
     home = _made_home()
     for attempt in range(1, 1000):
@@ -153,14 +153,14 @@ def _made_home() -> Path:
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:
-    # A link to nowhere "exists" for ``mkdir``, and for nothing else.
+    # A broken symbolic link "exists" for ``mkdir``, and for nothing else.
     in_the_way = isinstance(error, FileExistsError)
     why = "it exists and is not a folder" if in_the_way else error.strerror
     return InputError(f"cannot write the run folder {folder}: {why}", REMEDY)
 
 
 def list_runs() -> list[RunPaths]:
-    """Every run and study of this home, oldest first."""
+    """Return every run and study in ``runs_home()``, oldest first."""
     home = runs_home()
     if not home.is_dir():
         return []
@@ -170,14 +170,14 @@ def list_runs() -> list[RunPaths]:
 
 
 def beside(paths: RunPaths, name: str) -> RunPaths | None:
-    """The folder called ``name`` beside ``paths``; ``None`` for a name that leads elsewhere."""
+    """Return the folder ``name`` beside ``paths``; ``None`` for a name that leads elsewhere."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         return None
     return RunPaths(paths.folder.parent / name)
 
 
 def find_run(name: str | None) -> RunPaths:
-    """The run called ``name`` (an id, a unique part of one, a path), or else the newest."""
+    """Return the run ``name`` (an id, a unique part of an id, or a path), or else the newest."""
     if name and Path(name).is_dir():
         return RunPaths(Path(name))
     runs = list_runs()

@@ -1,9 +1,9 @@
-"""Which run folders this user made: their launch records carry a code that needs this user's key.
+"""Which run folders this user made: their launch records are signed with this user's key.
 
 ``launch.json`` and ``plan.json`` name the blueprint, the machines, the script and the Python that
-verbs go on with. A folder that somebody else made could name anything, so none of it is used
-before the code is found to be right. It stands for the place of the folder as well: a copy of a
-record elsewhere is not the record.
+verbs use later. Another user's folder could name anything, so nothing in it is used before the
+signature is verified. The signature covers the folder's path as well: a copy of a record in another
+folder is not valid.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _LABEL = b"phalanx run folder 1"
 
 
 def key_file() -> Path:
-    """Where this user's key lies, in the folder for state (``$XDG_STATE_HOME``)."""
+    """Return the path of this user's key, in the folder for state (``$XDG_STATE_HOME``)."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(state).expanduser() / "phalanx" / "run-folders.key"
 
 
 def write_launch(paths: RunPaths, text: str) -> None:
-    """Write ``launch.json``, signed together with the ``plan.json`` that is there.
+    """Write ``launch.json``, signed together with the existing ``plan.json``.
 
-    The only way to write it. Where there is no home to keep a key in, the record is not signed.
+    Nothing else may write ``launch.json``. If no key can be stored, the record is not signed.
     """
     data = text.encode()
     key = _key(make=True)
     if key is not None:
-        # First, and beside the earlier ones: at no moment is there a record without its code.
+        # Written first, beside the earlier codes, so that no record is ever without its code.
         known = [*_codes(paths), _code(key, paths, data)]
         write_whole(paths.signature, "".join(f"{code}\n" for code in dict.fromkeys(known)))
     write_whole(paths.launch, data)
 
 
 def is_own(paths: RunPaths) -> bool:
-    """Whether this user wrote the launch record and the plan, here, and they are as written."""
+    """Whether this user wrote launch record and plan, in this folder, and they are unchanged."""
     try:
         data = read_bounded(paths.launch)
         key = _key(make=False)
@@ -59,7 +59,7 @@ def is_own(paths: RunPaths) -> bool:
 
 
 def refuse_foreign(paths: RunPaths, would: str, remedy: str) -> None:
-    """End the verb unless the folder is this user's own; ``would`` says what it was about to do."""
+    """Raise an error unless this user made the folder; ``would``: what the verb would do."""
     if is_own(paths):
         return
     raise InputError(
@@ -89,7 +89,7 @@ def _codes(paths: RunPaths) -> list[str]:
 
 
 def _key(make: bool) -> bytes | None:
-    """This user's key; ``None`` where there is none (and, asked to make one, none can be kept)."""
+    """Return this user's key; ``None`` if there is none (or, with ``make``, none can be kept)."""
     try:
         path = key_file()
         with suppress(FileNotFoundError):
@@ -97,7 +97,7 @@ def _key(make: bool) -> bytes | None:
         if not make:
             return None
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Whole from the first moment; of two that make one at once, the first one's stays.
+        # Linked when complete; of two processes that make a key at once, the first one's stays.
         scratch = path.with_name(f".{secrets.token_hex(8)}.part")
         file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

@@ -43,9 +43,9 @@ __all__ = [
 
 ON_STRAGGLER = "switch:on=straggler"
 EQUAL_SHARES = ":shares=equal"
-"""Anywhere in a spec, of all its phases."""
+"""May be anywhere in a spec; applies to all of its phases."""
 AUTO_SWITCH = "switch:at=auto"
-"""Where past runs say, which the command line reads; else in the middle."""
+"""A switch where past runs recommend it, as the command line finds; else in the middle."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ class Spec:
     text: str
     phases: tuple[Phase, ...]
     on_straggler: bool = False
-    """The first phase, except while a worker is transiently slow: then the second."""
+    """Whether the first phase holds, except while a worker is transiently slow: then the second."""
     equal_shares: bool = False
-    """Batch shares do not follow the measured speeds."""
+    """Whether batch shares stay equal whatever speeds are measured."""
 
 
 def parse_spec(text: str) -> Spec:
@@ -115,7 +115,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def parse_specs(text: str) -> list[Spec]:
-    """A comma-separated list of specs."""
+    """Read a comma-separated list of specs."""
     return [parse_spec(part) for part in text.split(",")]
 
 

@@ -29,7 +29,7 @@ class CodecTraits:
     summary: str
     keys: Mapping[str, Key] = field(default_factory=lambda: MappingProxyType({}))
     feedback: bool = False
-    """What a message leaves out is added to the next one."""
+    """Whether values left out of one message are added to the next one."""
 
 
 _BLOCK = {"block": Key(int, 2, 1 << 20, summary="values per scale (256)")}

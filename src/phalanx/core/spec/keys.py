@@ -1,4 +1,4 @@
-"""Options in a spec (``NAME:KEY=VALUE``): what a key takes, and how a value is read."""
+"""Options in a spec (``NAME:KEY=VALUE``): the values that a key allows, and how they are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Value = int | float | str
 
 @dataclass(frozen=True)
 class Key:
-    """One option: its type and range. Without a default, the implementation has its own."""
+    """One option: its type and range. Its default is in the implementation."""
 
     kind: type[int] | type[float] | type[str]
     low: float | None = None
@@ -48,7 +48,7 @@ def _plain(number: float) -> str:
 
 
 def read_options(name: str, keys: Mapping[str, Key], parts: Sequence[str]) -> dict[str, Value]:
-    """``["bound=3"]`` as checked values."""
+    """Read options such as ``["bound=3"]`` as checked values."""
     found: dict[str, Value] = {}
     for part in parts:
         key, equals, value = part.partition("=")

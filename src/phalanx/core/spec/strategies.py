@@ -1,4 +1,4 @@
-"""Strategies by name: what each promises and takes. Their classes live in ``phalanx.sync``."""
+"""Strategies by name: their properties and options. Their classes live in ``phalanx.sync``."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from phalanx.core.spec.keys import Key, Value
 
 @dataclass(frozen=True)
 class Traits:
-    """What a strategy promises, as far as planning and data need to know."""
+    """The properties of a strategy that planning and data depend on."""
 
     summary: str
     lockstep: bool
-    """All workers step together: data come as shares of one global batch."""
+    """Whether all workers step together, each with its share of one global batch."""
     divides_rate: bool = False
-    """Updates arrive one by one, so the learning rate is divided by their sources."""
+    """Whether updates arrive one by one, so that the number of their sources divides the rate."""
     keys: Mapping[str, Key] = field(default_factory=lambda: MappingProxyType({}))
     balanced: bool = False
-    """Somebody waits for the slowest, so shares follow the measured speeds."""
+    """Whether workers wait for the slowest, so that shares follow the measured speeds."""
     local: bool = False
-    """Workers train apart and agree every so many global batches (the option ``every``)."""
+    """Whether workers train independently and synchronise after ``every`` global batches."""
     grouped: bool = False
-    """Workers form groups that step together; groups do not wait for each other."""
+    """Whether workers form groups that step together; groups do not wait for each other."""
     any_optimizer: bool = False
     """Whether optimizers may be other than element-wise."""
     check: Callable[[Mapping[str, Value]], None] | None = None
-    """Refuses options that do not go together."""
+    """Refuses options that contradict each other."""
 
 
 def _check_range(options: Mapping[str, Value]) -> None:

@@ -1,1 +1,1 @@
-"""The events of a run: their types, who writes them, who reads them."""
+"""The events of a run: their types, their writers and their readers."""

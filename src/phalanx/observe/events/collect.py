@@ -1,4 +1,4 @@
-"""Reads what workers write while they write it."""
+"""Read files while workers write them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.events.event_types import Event, decode
 
 _CHUNK = 1 << 20
-"""Bytes a poll reads at most, so that a flood of output cannot hold the controller up."""
+"""The most bytes that a poll reads, so that a flood of output cannot delay the controller."""
 
 
 class LineTail:
-    """The complete new lines of a growing file; a partial last one is kept for the next poll."""
+    """Reads new complete lines of a growing file; keeps a partial one for the next poll."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,11 +24,11 @@ class LineTail:
         self._partial = b""
 
     def poll(self) -> list[bytes]:
-        """New lines, without their newlines."""
+        """Return the new lines, without their newlines."""
         try:
             with self.path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
-                    # Another file by that name: a cluster has started the job again.
+                    # The file was replaced by a new one: a cluster has started the job again.
                     self._offset, self._partial = 0, b""
                 file.seek(self._offset)
                 data = file.read(_CHUNK)
@@ -36,13 +36,13 @@ class LineTail:
             return []
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
-        if len(self._partial) > _CHUNK:  # a line without end: passed on in parts, not split again
+        if len(self._partial) > _CHUNK:  # a very long line: passed on in parts, not split again
             lines.append(self._partial)
             self._partial = b""
         return lines
 
     def drain(self) -> list[bytes]:
-        """All that is left, a last line without newline included: no process writes any more."""
+        """Return all remaining lines, also a last one without newline: no process writes now."""
         lines: list[bytes] = []
         self._skip_a_flood()
         before = -1
@@ -55,7 +55,7 @@ class LineTail:
         return lines
 
     def _skip_a_flood(self) -> None:
-        """Skips most of a very long log at the end; the file itself has all of it."""
+        """Skip most of a very long log at the end; the file itself has all of it."""
         try:
             size = self.path.stat().st_size
         except OSError:
@@ -65,7 +65,7 @@ class LineTail:
 
 
 class EventTail:
-    """The events of all ranks as they are written."""
+    """Reads the events of all ranks as they are written."""
 
     def __init__(self, paths: RunPaths, ranks: Iterable[int]) -> None:
         self._tails = [LineTail(paths.events_of(rank)) for rank in ranks]
@@ -74,7 +74,7 @@ class EventTail:
         return _decoded(line for tail in self._tails for line in tail.poll())
 
     def drain(self) -> list[Event]:
-        """The rest, after the last worker has ended."""
+        """Return the remaining events, after the last worker has ended."""
         return _decoded(line for tail in self._tails for line in tail.drain())
 
 

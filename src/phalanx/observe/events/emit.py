@@ -1,4 +1,4 @@
-"""Writes a worker's events without ever making training wait.
+"""Write a worker's events without ever making training wait.
 
 The training thread only appends to lists; a background thread turns them into lines, at most
 one batch of steps every 250 ms.
@@ -15,11 +15,11 @@ from phalanx.observe.events.event_types import STEP_COLUMNS, Alive, Event, Steps
 
 INTERVAL = 0.25
 SIGN_OF_LIFE = 5.0
-"""Seconds after which a worker that has nothing to tell says that it is there."""
+"""Seconds without an event after which a worker writes that it is alive."""
 MOST_UNWRITTEN = 1 << 24
-"""Bytes that are kept for a disk that is full; more than that is forgotten."""
+"""The most bytes that are kept while the disk is full; all are dropped when there are more."""
 MOST_ROWS = 10_000
-"""Steps of one line: readers pass over lines without end."""
+"""The most steps in one line: readers skip lines that are too long."""
 
 StepRow = tuple[
     int, float, int, float, float, float, float, float, float, float, int, float | None
@@ -27,13 +27,13 @@ StepRow = tuple[
 
 
 class EventWriter:
-    """``path`` is ``None`` where no one reads: then everything is dropped."""
+    """Writes a rank's events to ``path``; if that is ``None``, everything is dropped."""
 
     def __init__(self, path: Path | None, rank: int) -> None:
         self._rank = rank
         self._events: deque[Event] = deque()
         self.rows: deque[StepRow] = deque(maxlen=None if path else 0)
-        """Steps to write."""
+        """Steps that are still to be written."""
         self._written = 0
         self._unwritten = b""
         self._stop = threading.Event()
@@ -48,7 +48,7 @@ class EventWriter:
             self._events.append(event)
 
     def close(self) -> None:
-        """Write what there is and end. Safe to call twice."""
+        """Write all pending events and close the file. May be called twice."""
         self._stop.set()
         if self._file:
             self.flush()
@@ -64,7 +64,7 @@ class EventWriter:
                 self.emit(Alive(rank=self._rank))
 
     def flush(self) -> bool:
-        """Write what there is now; whether there was anything."""
+        """Write all pending events; return whether there were any."""
         with self._flushing:
             if not self._file:
                 return False
@@ -76,7 +76,7 @@ class EventWriter:
             return bool(lines)
 
     def _write(self) -> None:
-        """A full disk must not end the training: what does not fit now may do so later."""
+        """Write as much as possible now: a full disk must not end the training."""
         assert self._file is not None
         try:
             while self._unwritten:
@@ -84,7 +84,7 @@ class EventWriter:
                 self._unwritten = self._unwritten[written:]
         except OSError:
             if len(self._unwritten) > MOST_UNWRITTEN:
-                self._unwritten = b"\n"  # whatever was cut in half is a line of its own
+                self._unwritten = b"\n"  # ends a line that was cut in half
 
     def _take_steps(self) -> list[Steps]:
         rows = [self.rows.popleft() for _ in range(len(self.rows))]

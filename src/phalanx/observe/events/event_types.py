@@ -1,7 +1,7 @@
 """The events of a run: one JSON object a line, one file a rank (``events/rank-N.jsonl``).
 
 Times are seconds of this machine's monotonic clock, which every process on it shares; ``Joined``
-carries the wall-clock reading that belongs to its own time. Steps come in batches of columns,
+has the wall-clock reading that belongs to its ``time``. Steps come in batches of columns,
 at most one line per rank per 250 ms.
 """
 
@@ -16,7 +16,7 @@ from phalanx.core.files import read_lines
 
 
 class Joined(msgspec.Struct, tag="joined", frozen=True, kw_only=True):
-    """A worker is ready: its model is set up and has everyone's weights."""
+    """A worker is ready: its model is set up and has the weights that all workers begin with."""
 
     time: float
     wall: float
@@ -32,9 +32,9 @@ class Joined(msgspec.Struct, tag="joined", frozen=True, kw_only=True):
     seed: int
     versions: dict[str, str]
     notes: list[str]
-    """Whatever changes the mathematics (precision, rate, shares), as printed at the start."""
+    """Changes of the mathematics (precision, rate, shares), as printed at the start."""
     phase: str = ""
-    """The phase of the strategy that it begins in: a resumed run may begin in a later one."""
+    """The phase of the strategy that the worker begins in: after a resume, perhaps a later one."""
 
 
 class Planned(msgspec.Struct, tag="planned", frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class Planned(msgspec.Struct, tag="planned", frozen=True, kw_only=True):
     rank: int
     epochs: int | None
     samples: int
-    """Per epoch, over all workers."""
+    """Samples per epoch, over all workers."""
     batch: int
     """The global batch."""
 
@@ -52,7 +52,7 @@ class Planned(msgspec.Struct, tag="planned", frozen=True, kw_only=True):
 class Steps(msgspec.Struct, tag="steps", frozen=True, kw_only=True):
     """Consecutive steps of one rank; the lists are columns of equal length.
 
-    A row without samples, input and compute is a round: workers that train apart came together.
+    A row without samples, input and compute is a round: independent workers synchronised.
     A step begins when the worker asks for data. The durations follow each other in this order:
     ``input`` (until the data are ready), ``compute`` (until the gradient is ready), ``send``
     (publishing it), ``wait`` (until the worker is admitted), ``reduce`` (combining gradients or
@@ -91,7 +91,7 @@ class PhaseDone(msgspec.Struct, tag="phase", frozen=True, kw_only=True):
 
 
 class EpochDone(msgspec.Struct, tag="epoch", frozen=True, kw_only=True):
-    """One rank finished its part of an epoch (epochs count from 0)."""
+    """A rank has finished its part of an epoch (epochs count from 0)."""
 
     time: float
     rank: int
@@ -104,7 +104,7 @@ class EpochDone(msgspec.Struct, tag="epoch", frozen=True, kw_only=True):
     train_accuracy: float | None
     rate: float | None
     step: int | None = None
-    """Where a script makes its batches itself, so that it has no epochs: its steps until here."""
+    """The number of steps so far, in a script that makes its batches itself and has no epochs."""
 
 
 class Logged(msgspec.Struct, tag="logged", frozen=True, kw_only=True):
@@ -130,21 +130,21 @@ class Switched(msgspec.Struct, tag="switched", frozen=True, kw_only=True):
 
 
 class Balanced(msgspec.Struct, tag="balanced", frozen=True, kw_only=True):
-    """From now on the workers take these parts of each global batch, by rank."""
+    """The workers' parts of each global batch, by rank, from now on."""
 
     time: float
     rank: int
     epoch: int
     shares: list[float]
     refused: list[float] | None = None
-    """Others that were tried and taken back, because they were not faster."""
+    """Other shares that were tried and reverted, because they were not faster."""
     rate_before: float | None = None
     rate_after: float | None = None
     """Samples a second in steps with the old shares, and with those that were tried."""
 
 
 class Noted(msgspec.Struct, tag="noted", frozen=True, kw_only=True):
-    """What a worker has said of how it trains."""
+    """A worker's note on how it trains."""
 
     time: float
     rank: int
@@ -156,47 +156,47 @@ class StepRefused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
 
     time: float
     rank: int
-    """The worker that tells of it."""
+    """The worker that reports the refused step."""
     epoch: int
     step: int
     """The step of this worker, counted from 1."""
     what: str
-    """``the loss of worker 1``."""
+    """The numbers that were not finite, such as ``the loss of worker 1``."""
     workers: list[int]
     """The workers whose gradients were not finite; empty if only their sum was not."""
 
 
 class WorkerLost(msgspec.Struct, tag="lost", frozen=True, kw_only=True):
-    """A worker is gone, and the others go on without it."""
+    """A worker is lost, and the others continue without it."""
 
     time: float
     rank: int
-    """The worker that tells of it."""
+    """The worker that reports the loss."""
     worker: int
     machine: str
     address: str
 
 
 class SamplesSettled(msgspec.Struct, tag="settled", frozen=True, kw_only=True):
-    """What became of the samples of a worker that is gone, as the parameter store knows it."""
+    """The samples of a lost worker, as the parameter store has counted them."""
 
     time: float
     rank: int
-    """The worker that tells of it."""
+    """The worker that reports them."""
     worker: int
     epoch: int
     trained: int
-    """Samples that its updates hold, since it joined."""
+    """Samples in the lost worker's updates since it joined."""
     of_epoch: int
-    """Samples of ``epoch`` that its updates hold."""
+    """Samples of ``epoch`` in the lost worker's updates."""
     back: int
-    """Samples that the others train instead."""
+    """Samples that the other workers train instead."""
     lost: int
-    """Samples that no worker trains: of an update that came in part, or before its step."""
+    """Samples that no worker trains: in a partial update, or in gradients without their step."""
 
 
 class Data(msgspec.Struct, tag="data", frozen=True, kw_only=True):
-    """A data source was read: what, and the checksums of its files."""
+    """A data source was read: its name and size, and the checksums of its files."""
 
     time: float
     rank: int
@@ -215,13 +215,13 @@ class Saved(msgspec.Struct, tag="saved", frozen=True, kw_only=True):
 
 
 class Alive(msgspec.Struct, tag="alive", frozen=True, kw_only=True):
-    """A sign of life of a worker that had nothing else to tell for some seconds."""
+    """A sign of life of a worker that had no other event for some seconds."""
 
     rank: int
 
 
 class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True):
-    """The worker's last word. ``status``: done, failed or stopped."""
+    """The last event of a worker. ``status``: done, failed or stopped."""
 
     time: float
     rank: int
@@ -254,7 +254,7 @@ _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 def encode(event: Event) -> bytes:
-    """Encodes an event as one line, newline included."""
+    """Encode an event as one line, newline included."""
     return _encoder.encode(event) + b"\n"
 
 
@@ -263,9 +263,9 @@ def decode(line: bytes) -> Event:
 
 
 def read_events(path: Path) -> Iterator[Event | None]:
-    """The events of a file; a last line cut short by a crash is passed over.
+    """Yield the events of a file; a last line cut short by a crash is skipped.
 
-    ``None`` stands for what was left out because there was too much of it.
+    ``None`` stands for a part that was left out because it was too long.
     """
     if not path.is_file():
         return
@@ -284,21 +284,21 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     """Use of all cores together, 0 to 100."""
     memory_bytes: int
     network_bytes_per_second: float
-    """Sent and received, all interfaces."""
+    """Bytes sent and received, over all interfaces."""
     workers_cpu_percent: float
-    """What the run's own workers used, in percent of one core."""
+    """Use by the run's workers, in percent of one core."""
     workers_memory_bytes: int
     network_received: int | None = None
-    """Bytes since the machine started; what is not known is null."""
+    """Bytes since the machine started; ``None`` (null) if unknown."""
     network_sent: int | None = None
     disk_bytes_per_second: float | None = None
-    """Read and written."""
+    """Bytes read and written."""
     gpu_percent: float | None = None
-    """Mean of its GPUs."""
+    """The mean use of the machine's GPUs."""
     gpu_memory_bytes: int | None = None
     watts: float | None = None
-    """Watts of processors and GPUs, as far as these count them themselves."""
+    """Watts of those processors and GPUs that count them."""
     cores: float | None = None
-    """What ``cpu_percent`` is of: the cores, or the part of them that a control group may use."""
+    """The cores that ``cpu_percent`` refers to: all, or those that a control group may use."""
     cpu_source: str | None = None
-    """What the processor time is of: the kernel, a control group, or the processes seen."""
+    """The source of the processor time: the kernel, a control group, or the processes seen."""

@@ -1,12 +1,12 @@
-"""Figures that any script can tell by printing a line: ``phalanx-figures {"epoch": 0, …}``.
+"""Figures that any script can report by printing a line: ``phalanx-figures {"epoch": 0, …}``.
 
-The first process of the run tells them for all. A line with ``epoch`` (from 0) ends that epoch:
+The first process of the run reports for all. A line with ``epoch`` (from 0) ends that epoch:
 ``seconds`` and ``samples`` of its training, and any other numbers (``train_loss``,
-``test_accuracy``, …). A line without it, before the first epoch, says what is trained:
+``test_accuracy``, …). A line without it, before the first epoch, describes the training:
 ``parameters``, ``batch`` (the global one), ``workers``, ``epochs``, ``samples`` (an epoch's), and
 how long it took to read and to prepare the data: ``read_seconds``, ``prepare_seconds``; if training
 has begun by then, how long ago: ``since_seconds``.
-Here they become the events that a script with ``phalanx.fit`` would have written.
+This module writes them as the events that a script with ``phalanx.fit`` would have written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from phalanx.observe.events.event_types import (
 MARK = b"phalanx-figures "
 LONGEST = 1 << 16  # bytes of a line
 MOST_NAMES = 64
-LARGEST = 1 << 53  # a whole number beyond this is none
+LARGEST = 1 << 53  # a number beyond this counts as unknown
 UNKNOWN = "the script reported no metrics, so epochs, losses and samples/s are unknown"
 _OWN = {"epoch", "seconds", "samples", "train_loss", "train_accuracy", "rate", "evaluate_seconds"}
 
@@ -60,7 +60,7 @@ def is_figures(line: bytes) -> bool:
 
 
 def read_line(line: bytes) -> Values | None:
-    """The numbers of a line of figures; ``None`` where it is none that can be understood."""
+    """The numbers of a line of figures; ``None`` if it is no such line or cannot be read."""
     if not is_figures(line) or len(line) > LONGEST:
         return None
     try:
@@ -73,7 +73,7 @@ def read_line(line: bytes) -> Values | None:
 
 
 class FigureLines:
-    """Follows the log of the first rank, and writes the events of all."""
+    """Follows the log of the first rank, and writes the events of all ranks."""
 
     def __init__(self, paths: RunPaths, told: Told) -> None:
         self._paths, self._told = paths, told
@@ -88,7 +88,7 @@ class FigureLines:
         self._take(self._tail.poll())
 
     def finish(self, status: str) -> None:
-        """The processes have ended: the last words of all ranks."""
+        """Write the last events of all ranks, when the processes have ended."""
         self._take(self._tail.drain())
         self._join({})
         now = time.monotonic()
@@ -110,7 +110,7 @@ class FigureLines:
                 self._end_epoch(values)
 
     def _join(self, values: Values) -> None:
-        """Tell that every rank joined, when the first line comes or else at the end."""
+        """Write that every rank joined, when the first line comes or else at the end."""
         if self._joined:
             return
         self._joined = True
@@ -168,7 +168,7 @@ class FigureLines:
         try:
             file = os.open(self._paths.events_of(rank), flags, 0o644)
         except OSError:
-            return  # a full disk is the summary's to tell
+            return  # the summary will report a full disk
         try:
             os.write(file, encode(event))
         except OSError:
@@ -182,7 +182,7 @@ def _is_figure(value: Any) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """What is not finite is unknown."""
+    """Return a number; ``None`` if it is not finite or too large."""
     if value is None or abs(value) > LARGEST or not math.isfinite(value):
         return None
     return float(value)

@@ -1,6 +1,6 @@
-"""What each rank did between one meeting of the workers and the next.
+"""What each rank did between one synchronisation of the workers and the next.
 
-Only durations count, never moments: they are true whatever the machines' clocks say.
+Only durations on one machine's clock are used, so the machines' clocks need not agree.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from phalanx.observe.events.timeline import WorkerStep
 WARM_UP = 3
 """The first steps of a rank, which load code and fill caches."""
 MOST = 96
-"""The most laps kept of a rank, spread over the whole time."""
+"""The most laps that are kept of a rank, spread over the whole time."""
 _ENOUGH, _DIFFERENT = 3, 1.5
-"""Steps of one size that make a typical one; sizes so far apart tell what a step itself costs."""
+"""The least steps of one size for a median; the least ratio of sizes that shows fixed costs."""
 
 
 _LONGEST = 1e6
 
 
 class Lap(NamedTuple):
-    """A step, or, of workers that train apart, the steps before a round and the round."""
+    """A step; for workers that train independently, a round with the steps before it."""
 
     epoch: int
     samples: int
     busy: float
-    """Seconds until the worker was ready for the others."""
+    """Seconds until the worker was ready to synchronise."""
     wait: float
     """Seconds that the worker waited for the others."""
     update: float
@@ -40,27 +40,27 @@ class Lap(NamedTuple):
 
 @dataclass(frozen=True)
 class RankWindow:
-    """The laps of one rank that are looked at, and what its work costs: ``fixed + each * n``."""
+    """Selected laps of one rank, and the seconds of its work on n samples: ``fixed + each * n``."""
 
     laps: tuple[Lap, ...]
     fixed: float = 0.0
     each: float = 0.0
     trained: float = 0.0
-    """The seconds of all its laps, those that are not looked at included."""
+    """The seconds of all laps, including those that were not selected."""
 
     def busy(self, samples: float) -> float:
         return self.fixed + self.each * samples
 
     def cut(self, part: int, parts: int) -> RankWindow:
-        """Cuts one of several parts of equal length."""
+        """Return one of several parts of equal length."""
         count = len(self.laps)
         begin, end = part * count // parts, (part + 1) * count // parts
         return RankWindow(self.laps[begin:end], self.fixed, self.each)
 
 
 def windows_of(phase: PhaseSteps, since: int = 0) -> dict[int, RankWindow]:
-    """The laps of each rank after the warm-up, from step ``since`` on if shares changed. Laps of
-    workers that wait for each other stand side by side: the same place is one meeting."""
+    """Return the laps of each rank after the warm-up, from step ``since`` on if shares changed. If
+    workers wait for each other, their laps at the same index belong to the same synchronisation."""
     laps: dict[int, list[Lap]] = {}
     late: dict[int, list[Lap]] = {}
     for steps, rounds in zip(phase.steps, phase.rounds or [[] for _ in phase.steps], strict=True):
@@ -101,7 +101,7 @@ def _laps(steps: Sequence[WorkerStep], rounds: Sequence[WorkerStep]) -> list[Lap
 
 
 def _is_sane(lap: Lap) -> bool:
-    """What a machine tells may be anything; a lap without samples says nothing either."""
+    """Whether a lap has samples and plausible figures: a machine may report anything."""
     parts = (lap.busy, lap.wait, lap.update)
     return lap.samples > 0 and 0.0 < lap.seconds < _LONGEST and min(parts) >= 0.0
 
@@ -113,14 +113,14 @@ def _step(step: WorkerStep, before: WorkerStep | None) -> Lap:
 
 
 def _between(before: WorkerStep | None, step: WorkerStep) -> float:
-    """What the script did by itself since its step before: work too, on one machine's clock."""
+    """Return the seconds of the script's own work since its previous step, which count as busy."""
     if before is None or (before.epoch, before.number + 1) != (step.epoch, step.number):
         return 0.0
     return max(0.0, step.began - before.ended)
 
 
 def _apart(steps: Sequence[WorkerStep], met: WorkerStep) -> Lap:
-    """Laps of workers that train apart: they also update apart, so all of it is their own work."""
+    """Make the lap of a worker that trains independently: its updates are its own work too."""
     busy = sum(step.seconds for step in steps)
     samples = sum(step.samples for step in steps)
     return Lap(met.epoch, samples, busy, met.wait + met.settle, met.update, busy + met.seconds)
@@ -129,7 +129,7 @@ def _apart(steps: Sequence[WorkerStep], met: WorkerStep) -> Lap:
 def _side_by_side(
     laps: Mapping[int, Sequence[Lap]], teams: Mapping[int, int]
 ) -> dict[int, list[Lap]]:
-    """Counted from each epoch's start: a rank without samples of a short last batch has no row."""
+    """Align laps from each epoch's start: a rank without samples of a short last batch has none."""
     found: dict[int, list[Lap]] = {rank: [] for rank in laps}
     for team in sorted(set(teams.values())):
         members = [rank for rank in laps if teams[rank] == team]
@@ -146,9 +146,9 @@ def _spread(laps: Sequence[Lap]) -> Sequence[Lap]:
 
 
 def _costs(laps: Sequence[Lap]) -> tuple[float, float]:
-    """What a lap costs whatever its size, and what each sample costs.
+    """Return the fixed seconds of a lap, and the seconds per sample.
 
-    Laps of one size cannot tell the two apart: then all of it is counted to the samples.
+    Laps of similar sizes cannot separate the two: then all seconds count as per sample.
     """
     sizes: dict[int, list[float]] = defaultdict(list)
     for lap in laps:

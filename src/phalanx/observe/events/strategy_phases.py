@@ -1,7 +1,7 @@
-"""The steps of a run, phase by phase of its strategy, as it truly went.
+"""The steps of a run, split by the phases of its strategy as they really happened.
 
-What was planned does not tell: a straggler, a hand at the terminal or a checkpoint may have changed
-it. The events do: in which phase each training began, and every switch.
+The plan does not show this: a straggler, ``phalanx switch`` or a checkpoint may have changed the
+phases. The events show in which phase each training began, and every switch.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from phalanx.observe.events.event_types import Switched
 from phalanx.observe.events.timeline import RankLog, WorkerStep
 
 _CLOCK_ERROR = 1e-6
-"""Durations that are added up miss the clock by less than this."""
+"""Seconds by which a sum of durations may differ from the clock."""
 _DEFAULT_GROUP = 2
 
 
 class WaitRule(Enum):
-    """Which workers wait for which others."""
+    """Which workers wait for which other workers."""
 
     LOCKSTEP = "lockstep"
-    """Everyone of a team, in every step or round, for its last."""
+    """In every step or round, all workers of a team wait for its last."""
     BOUNDED = "bounded"
-    """Workers that are too far ahead, for the slowest."""
+    """Workers that are too far ahead wait for the slowest."""
     NOBODY = "nobody"
 
 
@@ -45,7 +45,7 @@ class PhaseSteps:
 
 
 def split_phases(ranks: Sequence[RankLog], strategy: str) -> list[PhaseSteps]:
-    """The steps of each phase in the order of time."""
+    """Return the steps of each phase, in the order of time."""
     spoken = next((log.switches for log in ranks if log.switches), [])
     turns = [_turns(log, spoken, strategy) for log in ranks]
     names = [name for _, name in max(turns, key=len, default=[])]
@@ -58,7 +58,7 @@ def split_phases(ranks: Sequence[RankLog], strategy: str) -> list[PhaseSteps]:
 
 
 def _turns(log: RankLog, spoken: Sequence[Switched], strategy: str) -> list[tuple[float, str]]:
-    """When this rank began which phase. Only the first worker tells switches."""
+    """Return when this rank began each phase. Only the first worker reports switches."""
     first = spoken[0].before if spoken else _first_label(strategy)
     joins = [(joined.time, joined.phase or first) for joined in log.joins]
     switches = [(switch.time, switch.after) for switch in log.switches or spoken]
@@ -101,8 +101,8 @@ def _described(
 
 
 def _teams(phase: Phase, ranks: Sequence[RankLog]) -> tuple[int, ...]:
-    """The teams that the files tell of. Groups by speed are found while training, so none is
-    blamed."""
+    """Return the team of each rank. Groups by speed are formed while training, so the files do not
+    show them: each rank is then a team."""
     if not phase.traits.grouped:
         return (0,) * len(ranks)
     by = phase.options.get("by", "rank")

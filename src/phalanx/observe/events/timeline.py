@@ -40,7 +40,7 @@ class WorkerStep(NamedTuple):
 
     @property
     def is_round(self) -> bool:
-        """Whether this is no step but a meeting of workers that train apart."""
+        """Whether this is not a step but a synchronisation of workers that train independently."""
         return not self.samples and self.compute == 0.0 and self.input == 0.0
 
     @property
@@ -61,12 +61,12 @@ _LISTS: dict[type[ev.Event], str] = {
     ev.Data: "data",
     ev.Saved: "saved",
 }
-"""Where a log keeps events as they are, by their type."""
+"""The attributes of ``RankLog`` that keep events unchanged, by the events' types."""
 
 
 @dataclass
 class RankLog:
-    """Everything one rank said."""
+    """All events of one rank."""
 
     rank: int
     joins: list[ev.Joined] = field(default_factory=list)
@@ -74,28 +74,28 @@ class RankLog:
     plans: list[ev.Planned] = field(default_factory=list)
     steps: list[WorkerStep] = field(default_factory=list)
     rounds: list[WorkerStep] = field(default_factory=list)
-    """Where workers that train apart came together: communication, and no step."""
+    """Synchronisations of workers that train independently: communication without a step."""
     phases: dict[str, float] = field(default_factory=dict)
     epochs: list[ev.EpochDone] = field(default_factory=list)
     logged: list[ev.Logged] = field(default_factory=list)
     switches: list[ev.Switched] = field(default_factory=list)
     balanced: list[ev.Balanced] = field(default_factory=list)
-    """Shares that were kept; others were tried and taken back."""
+    """Shares that were kept; those in ``taken_back`` were tried and reverted."""
     taken_back: list[ev.Balanced] = field(default_factory=list)
     noted: list[ev.Noted] = field(default_factory=list)
     refused: list[ev.StepRefused] = field(default_factory=list)
     lost: list[ev.WorkerLost] = field(default_factory=list)
-    """Workers without whom it went on."""
+    """Lost workers that this rank reported."""
     settled: list[ev.SamplesSettled] = field(default_factory=list)
-    """What it found of the samples of those."""
+    """What this rank reported about lost workers' samples."""
     gone: ev.SamplesSettled | None = None
-    """What another found of this one's, when it was lost."""
+    """What another rank reported about this rank's samples, if this rank was lost."""
     data: list[ev.Data] = field(default_factory=list)
     saved: list[ev.Saved] = field(default_factory=list)
     finished: ev.Finished | None = None
     """The last event of this rank, unless it joined again: a script may train more than once."""
     left_out: int = 0
-    """Segments of its events that were too long to be read."""
+    """How many parts of this rank's events were too long to be read."""
     bytes_sent: int | None = None
     last_time: float | None = None
 
@@ -105,7 +105,7 @@ class RankLog:
 
     @property
     def samples(self) -> int:
-        """How many samples it trained; for a lost worker, as the store knows it."""
+        """How many samples this rank trained; for a lost worker, as the parameter store counted."""
         if self.gone is None:
             return sum(step.samples for step in self.steps)
         began = self.joins[-1].time if self.joins else 0.0
@@ -119,7 +119,7 @@ class RankLog:
         return sorted([*self.steps, *self.rounds], key=lambda row: row.began)
 
     def add(self, event: ev.Event) -> None:
-        """Take in one event."""
+        """Add one event."""
         match event:
             case ev.Steps():
                 for row in _rows(event):
@@ -148,7 +148,7 @@ def _rows(event: ev.Steps) -> Iterator[WorkerStep]:
 
 
 def read_ranks(paths: RunPaths) -> list[RankLog]:
-    """The logs of all ranks that wrote events, by rank."""
+    """Return the logs of all ranks that wrote events, in the order of the ranks."""
     logs = []
     for file in paths.events.glob("rank-*.jsonl") if paths.events.is_dir() else ():
         found = re.fullmatch(r"rank-(\d+)", file.stem)

@@ -1,1 +1,1 @@
-"""Figures of the machines: samples of this one and of agents, and what they add up to."""
+"""Figures of the machines: samples of this machine and from agents, and their averages."""

@@ -1,5 +1,5 @@
 """Readings of machines as samples of the run: those that agents send, and this machine's own, once
-a second, for about a thousandth of a core."""
+a second, which take about a thousandth of a core."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from phalanx.observe.events.event_types import MachineSample
 
 
 class Power(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine counts apart and a sample adds up."""
+    """The watts that a machine counts separately, and whose sum is in a sample."""
 
     gpu_watts: float | None = None
     cpu_watts: float | None = None
 
 
 def sample_of(tell: dict[str, Any], clock_offset: float = 0.0) -> MachineSample:
-    """Another machine's word, so that kinds are checked; ``clock_offset``: seconds from its clock
-    to that of the run."""
+    """Convert a reading, perhaps of another machine, to a sample, with its types checked.
+    ``clock_offset``: seconds from the machine's clock to that of the run."""
     sample, power = msgspec.convert(tell, MachineSample), msgspec.convert(tell, Power)
     known = [each for each in (power.cpu_watts, power.gpu_watts) if each is not None]
     return msgspec.structs.replace(
@@ -37,19 +37,19 @@ def sample_of(tell: dict[str, Any], clock_offset: float = 0.0) -> MachineSample:
 
 
 class ToldSample(MachineSample, frozen=True, kw_only=True):
-    """A sample as it is kept, with its moment on the machine's own clock."""
+    """A sample as it is kept, with its time on the machine's own clock."""
 
     at: float
 
 
 class SampleReader:
-    """Samples of one machine in order; what is no sample, or goes back in time, is passed over."""
+    """Reads one machine's samples in order; skips invalid ones and those that go back in time."""
 
     def __init__(self) -> None:
         self._last = float("-inf")
 
     def go_on_after(self, last: ToldSample) -> None:
-        """Samples up to this one have been read before."""
+        """Skip the samples up to ``last``, which have been read before."""
         self._last = last.at
 
     def read(self, tell: dict[str, Any], clock_offset: float = 0.0) -> ToldSample | None:
@@ -65,7 +65,7 @@ class SampleReader:
 
 
 class Monitor:
-    """A thread that samples this machine into a file. Its errors never harm the run."""
+    """A thread that samples this machine into a file. Errors in it never end the run."""
 
     def __init__(
         self, name: str, path: Path, pids: Callable[[], list[int]], clock_offset: float = 0.0
@@ -81,7 +81,7 @@ class Monitor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; prompt, and harmless when it was never started."""
+        """End the thread; wait for it for ``PERIOD`` at most, or not if it was never started."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=PERIOD)

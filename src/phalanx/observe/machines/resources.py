@@ -1,4 +1,4 @@
-"""What the machines' readings add up to."""
+"""Averages, minima and maxima of the machines' readings."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _MEANS = ("cpu_percent", "gpu_percent")
 _APART = 0.9
 """Seconds at least between two instants of a cluster, whose machines are read once a second."""
 _HOLD = 5.0
-"""Seconds that a machine counts before its first reading and after its last: not all are read at
-the same instants, but one that came later, or left, was not there."""
+"""Seconds before its first reading and after its last for which a machine counts: machines are not
+read at the same instants. Outside these the machine had not joined yet, or had left."""
 
 
 def use_of(samples: Sequence[MachineSample]) -> Resources:
-    """Average, least and most of one machine's readings."""
+    """Return the average, minimum and maximum of one machine's readings."""
     columns = {name: [getattr(each, name) for each in samples] for name in _FIELDS}
     return _over_time([each.time for each in samples], columns)
 
 
 def use_together(machines: Mapping[str, Sequence[MachineSample]]) -> Resources:
-    """Average, least and most of a whole cluster: at each instant, percentages are means over the
-    machines, and all else are sums."""
+    """Return the average, minimum and maximum of a whole cluster: at each instant, percentages are
+    means over the machines, and all other figures are sums."""
     series = [_Series(samples) for samples in machines.values() if samples]
     if len(series) == 1:
         return use_of(series[0].samples)
@@ -64,7 +64,7 @@ def use_together(machines: Mapping[str, Sequence[MachineSample]]) -> Resources:
 
 
 class _Series:
-    """One machine's readings, each of which tells of the time since the one before it."""
+    """One machine's readings; each describes the time since the one before it."""
 
     def __init__(self, samples: Sequence[MachineSample]) -> None:
         self.samples = samples
@@ -72,23 +72,23 @@ class _Series:
         self._hold = max([_HOLD, *(after - before for before, after in pairwise(self.times[-2:]))])
 
     def at(self, instant: float) -> MachineSample | None:
-        """``None`` where the machine was not there."""
+        """Return the reading at ``instant``; ``None`` if the machine was not there."""
         place = min(bisect_left(self.times, instant), len(self.times) - 1)
         away = max(self.times[0] - instant, instant - self.times[-1])
         return self.samples[place] if away <= self._hold else None
 
 
 def _over_time(times: Sequence[float], columns: Mapping[str, Sequence[float | None]]) -> Resources:
-    """A value counts in the average for the time since the one before it.
+    """Average columns; each value is weighted by the time since the one before it.
 
-    How long the first one tells of is not known; it is soon taken, so counts only if it is alone.
+    The first value's time is unknown but short, so this value counts only if it is alone.
     """
     seconds = [0.0, *(after - before for before, after in pairwise(times))][: len(times)]
     return Resources(**{name: _range(values, seconds) for name, values in columns.items()})
 
 
 def network_bytes(samples: Sequence[MachineSample]) -> int | None:
-    """Sent and received between the first reading and the last; a counter may have begun anew."""
+    """Return the bytes sent and received between first and last reading; counters may restart."""
     totals = [
         s.network_sent + s.network_received
         for s in samples
@@ -107,7 +107,7 @@ def used_by_others(
 ) -> float | None:
     """Percent of all cores that other programs used between two moments, on average.
 
-    ``cores``: of a machine whose samples do not say how many it may use.
+    ``cores``: used if the samples do not say how many cores the machine may use.
     """
     during = [s for s in samples if began <= s.time <= ended]
     if len(during) < FEWEST_READINGS or cores < 1:

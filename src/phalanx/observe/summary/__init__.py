@@ -1,1 +1,1 @@
-"""What a run came to, from its files: summary, history, status, ancestry."""
+"""The results of a run, from its files: summary, history, status, ancestry."""

@@ -1,4 +1,4 @@
-"""One row per epoch: the ranks combined, and whatever was logged beside them."""
+"""One row per epoch: the ranks' figures combined, and all other logged figures."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ OWN_FIELDS = ("epoch", "seconds", "samples", "samples_per_second", "rate", "earl
 
 
 def make_history(ranks: Sequence[RankLog], began: float | None) -> list[Row]:
-    """The rows of all epochs that a rank has finished, in order."""
+    """Return the rows of all epochs that any rank has finished, in order."""
     by_epoch: dict[int, list[EpochDone]] = {}
     for log in ranks:
         for done in log.epochs:
             by_epoch.setdefault(done.epoch, []).append(done)
     for event in (log.gone for log in ranks if log.gone):
         parts = by_epoch.setdefault(event.epoch, [])
-        if all(part.rank != event.worker for part in parts):  # it was lost before its end
+        if all(part.rank != event.worker for part in parts):  # lost before the epoch's end
             parts.append(_part_of(event))
     logged = logged_values(ranks)
     return [
@@ -40,7 +40,7 @@ def make_history(ranks: Sequence[RankLog], began: float | None) -> list[Row]:
 
 
 def _part_of(event: SamplesSettled) -> EpochDone:
-    """What a lost worker had trained of its last epoch."""
+    """Return a lost worker's part of its last epoch."""
     return EpochDone(
         time=event.time,
         rank=event.worker,
@@ -54,7 +54,7 @@ def _part_of(event: SamplesSettled) -> EpochDone:
 
 
 def logged_values(ranks: Sequence[RankLog]) -> dict[int, dict[str, float | None]]:
-    """What was logged in each epoch; where ranks differ, the first rank is believed."""
+    """Return the figures logged in each epoch; where ranks differ, the first rank's count."""
     values: dict[int, dict[str, float | None]] = {}
     for log in reversed(ranks):
         for event in log.logged:
@@ -63,14 +63,14 @@ def logged_values(ranks: Sequence[RankLog]) -> dict[int, dict[str, float | None]
 
 
 def last_value(history: Sequence[Row], name: str) -> float | None:
-    """The newest known value of ``name``."""
+    """Return the newest known value of ``name``."""
     return next((row[name] for row in reversed(history) if row.get(name) is not None), None)
 
 
 def epoch_row(
     parts: Sequence[EpochDone], logged: Mapping[str, float | None], began: float | None
 ) -> Row:
-    """Combines the ranks' ``parts`` of one epoch with what was ``logged`` in it."""
+    """Combine the ranks' ``parts`` of one epoch with what was ``logged`` in it."""
     samples = sum(part.samples for part in parts)
     longest = max(part.seconds for part in parts)
     ended = max(part.time for part in parts)
@@ -91,7 +91,7 @@ def epoch_row(
 
 
 def _mean(pairs: Iterable[tuple[float | None, int]]) -> float | None:
-    """The mean, weighted by samples, of the values that are known."""
+    """Return the mean, weighted by samples, of the known values."""
     known = [(value, weight) for value, weight in pairs if value is not None and weight > 0]
     weight = sum(weight for _, weight in known)
     return sum(value * part for value, part in known) / weight if weight else None
@@ -106,7 +106,7 @@ class ResumeSource:
 
 
 def source_of(paths: RunPaths, resumes: str | None) -> ResumeSource | None:
-    """Where the run in ``paths`` goes on from, if that folder still lies beside it."""
+    """Return the checkpoint that a run resumed from, if its run's folder is still beside it."""
     found = re.fullmatch(r"(.+), checkpoint (\d+)", resumes or "")
     parent = beside(paths, found[1]) if found else None
     if not found or parent is None:
@@ -117,9 +117,9 @@ def source_of(paths: RunPaths, resumes: str | None) -> ResumeSource | None:
 
 
 def went_on(earlier: Sequence[Row], own: Sequence[Row], seconds: float) -> list[Row]:
-    """One history; rows from before the checkpoint, taken after ``seconds``, say ``earlier``.
+    """Join the histories before and after a checkpoint that was written after ``seconds``.
 
-    An epoch that was trained before the checkpoint and only evaluated after it is one of them.
+    Rows have ``earlier`` if trained before it, even if the epoch was evaluated only after it.
     """
     trained = [row for row in own if row["samples"]]
     first = min((row["epoch"] or 0 for row in trained), default=None)

@@ -1,4 +1,4 @@
-"""What past runs say for the next plan: accuracies of the same script, and kept promises."""
+"""Past runs as evidence for a plan: accuracies of the same script, and errors of predictions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from phalanx.plan.choice.evidence import Losses
 from phalanx.plan.cost.model import is_same_mathematics
 
 MOST_RUNS = 300
-"""The newest that are looked at: a plan should not wait for the rest."""
+"""How many of the newest runs are read: a plan should not wait for the rest."""
 
 
 @dataclass(frozen=True)
 class PastRun:
     script: str
-    """A digest."""
+    """A digest of the script."""
     ground: tuple[object, ...]
-    """What has to be equal in a pair: arguments, data, epochs, batch, precision, virtual time."""
+    """What compared runs must share: arguments, data, epochs, batch, precision, virtual time."""
     summary: Summary
 
     @property
@@ -42,12 +42,12 @@ class PastRun:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it computed what one process would."""
+        """Whether the run is plain: it computed the same as one process would."""
         return self.spec is not None and is_same_mathematics(self.spec)
 
 
 def past_runs(home: Path) -> list[PastRun]:
-    """Past runs that were done, the oldest first."""
+    """Return the finished past runs, the oldest first."""
     try:
         folders = sorted(folder for folder in home.iterdir() if folder.is_dir())
     except OSError:
@@ -66,7 +66,7 @@ def _read(paths: RunPaths) -> PastRun | None:
     try:
         summary = read_record(paths.summary, Summary)
         launch = read_record(paths.launch, LaunchRecord)
-    except InputError:  # larger than anything that is ours
+    except InputError:  # larger than any record of Phalanx
         return None
     if summary is None or launch is None or launch.script is None or summary.status != "done":
         return None
@@ -77,7 +77,7 @@ def _read(paths: RunPaths) -> PastRun | None:
 
 
 def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -> Losses:
-    """Losses of pairs of runs of the same script, data and seed; the newest of equal pairs."""
+    """Return strategies' losses of accuracy, each against a plain run with the same seed."""
     digest = digest_of(script)
     ours = [r for r in runs if digest and r.script == digest and r.ground[0] == tuple(arguments)]
     known = [(r, r.summary, r.accuracy) for r in ours if r.accuracy is not None]
@@ -95,7 +95,7 @@ def losses_of(runs: Sequence[PastRun], script: Path, arguments: Sequence[str]) -
 
 
 def outcomes_of(runs: Sequence[PastRun]) -> Iterator[tuple[list[str], str, float]]:
-    """For each predicted run: its machines, its strategy, and measured ÷ predicted seconds."""
+    """Yield for each predicted run its machines, its strategy, and measured ÷ predicted seconds."""
     for run in runs:
         summary, predicted = run.summary, run.summary.predicted
         rate, expected = summary.samples_per_second, predicted.get("samples_per_second")

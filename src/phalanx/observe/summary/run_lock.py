@@ -1,8 +1,8 @@
-"""Who controls a run: ``controller.json``, which the controller keeps open and locked.
+"""The controller of a run: ``controller.json``, which the controller keeps open and locked.
 
-What the file says could be written by anybody. That a process of that number and age has this very
-file open, and that it is locked, could not: so a run's folder cannot name a stranger's process to
-be signalled.
+Anybody could write the file, so a process that it names counts only if its start time matches, it
+has this very file open, and the file is locked. A run's folder thus cannot direct a signal to an
+unrelated process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def hold(paths: RunPaths) -> Iterator[None]:
     scratch = paths.controller.with_name(f".controller-{os.getpid()}.part")
     scratch.unlink(missing_ok=True)
     with scratch.open("x", encoding="utf-8") as file:
-        # Locked before it has its name, so that a process that finds it finds it locked.
+        # Locked before it gets its name, so that no process can find it unlocked.
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.write(json.dumps(me) + "\n")
@@ -46,9 +46,9 @@ def hold(paths: RunPaths) -> Iterator[None]:
 
 
 def controller_of(paths: RunPaths) -> psutil.Process | None:
-    """The living process that controls this run, if there is one."""
+    """Return the living process that controls this run, if there is one."""
     try:
-        # Neither a link to another run's record nor a pipe that never ends is followed.
+        # Do not follow a link to another run's record, nor wait for a pipe.
         file = os.open(paths.controller, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
@@ -62,7 +62,7 @@ def controller_of(paths: RunPaths) -> psutil.Process | None:
 
 
 def _recorded(file: int) -> psutil.Process | None:
-    """The process that the record names; not a later one of the same number."""
+    """Return the process that the record names, but not a later one of the same id."""
     if not stat.S_ISREG(os.fstat(file).st_mode):
         return None
     try:
@@ -78,10 +78,10 @@ def _recorded(file: int) -> psutil.Process | None:
 
 def _locked(file: int) -> bool:
     try:
-        # Shared, so that two who ask at once do not take each other for the controller.
+        # Shared, so that two readers at once do not take each other for the controller.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        return True  # or this file system knows no locks: then what a process has open must do
+        return True  # or this file system has no locks: then an open file must suffice
     return False
 
 
@@ -89,7 +89,7 @@ def _has_open(process: psutil.Process, file: int) -> bool:
     try:
         opened = process.open_files()
     except psutil.AccessDenied:
-        # Another user's: it can be looked at from outside only, and not be signalled either.
+        # Another user's process: its open files are hidden, and it cannot be signalled either.
         return any("phalanx" in word for word in process.cmdline())
     mine = os.fstat(file)
     for one in opened:

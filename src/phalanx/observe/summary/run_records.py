@@ -1,7 +1,7 @@
-"""The files of a run as a summary needs them, read forgivingly.
+"""The files of a run as a summary needs them; mistakes in them are no errors.
 
 A run may have been stopped before a file was written, or while it was: whatever is missing or
-broken reads as "unknown". The full structures belong to the rooms that write them.
+broken reads as "unknown". The full structures belong to the packages that write them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MachineRecord(msgspec.Struct, kw_only=True):
 
 
 class PlanRecord(msgspec.Struct, kw_only=True):
-    """``plan.json``: what was to be done."""
+    """``plan.json``: the plan of the run."""
 
     strategy: str | None = None
     workers: int | None = None
@@ -67,7 +67,7 @@ class LaunchRecord(msgspec.Struct, kw_only=True):
 
 
 class ControllerRecord(msgspec.Struct, kw_only=True):
-    """``controller.json``: the process that runs this; ``created`` tells a later one of its id."""
+    """``controller.json``: the controller's process; with ``created``, as ids are used again."""
 
     pid: int = 0
     created: float = 0.0
@@ -90,7 +90,7 @@ T = TypeVar("T")
 
 
 def read_record(path: Path, kind: type[T]) -> T | None:
-    """The record in ``path``, or ``None`` when it is missing or broken; too large is an error."""
+    """Return the record in ``path``; ``None`` if it is missing or broken. Too large is an error."""
     try:
         return msgspec.json.decode(read_bounded(path), type=kind)
     except (OSError, msgspec.DecodeError, RecursionError):
@@ -98,12 +98,12 @@ def read_record(path: Path, kind: type[T]) -> T | None:
 
 
 def study_folders(paths: RunPaths, record: StudyRecord) -> list[RunPaths]:
-    """The folders of a study's runs: they lie beside it, so a name that leads away is none."""
+    """Return the folders of a study's runs; all lie beside it, so other paths are left out."""
     return [run for name in record.runs if (run := beside(paths, name)) is not None]
 
 
 def read_samples(paths: RunPaths) -> dict[str, list[MachineSample]]:
-    """The readings of every machine that was watched, by its name."""
+    """Return the readings of every machine that was monitored, by its name."""
     if not paths.machines.is_dir():
         return {}
     files = sorted(file for file in paths.machines.glob("*.jsonl") if file.is_file())
@@ -122,7 +122,7 @@ def _samples(path: Path) -> Iterator[MachineSample]:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Everything that was read of one run."""
+    """All files of one run, as they were read."""
 
     paths: RunPaths
     plan: PlanRecord
@@ -133,7 +133,7 @@ class RunFiles:
 
     @property
     def helpers(self) -> set[int]:
-        """Parameter servers, and TensorFlow's chief and evaluator."""
+        """The ranks of parameter servers, and of TensorFlow's chief and evaluator."""
         return {w.rank for w in self.launch.workers if w.role not in ("", "worker")}
 
     @property

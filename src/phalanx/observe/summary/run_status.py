@@ -20,18 +20,18 @@ class _Written(msgspec.Struct):
 
 
 def controller_alive(paths: RunPaths) -> bool:
-    """Whether the process that controls this run still lives (not merely one of its id)."""
+    """Whether the process that controls this run still lives (not another one of its id)."""
     return controller_of(paths) is not None
 
 
 def written_exit_codes(paths: RunPaths) -> list[int | None]:
-    """The exit codes that an earlier summary recorded."""
+    """Return the exit codes that an earlier summary recorded."""
     record = read_record(paths.summary, _Written)
     return list(record.exit_codes) if record else []
 
 
 def status_of(paths: RunPaths, ranks: Sequence[RankLog], workers: int | None) -> str:
-    """The status, from the earlier summary, the workers' last words and the controller."""
+    """Return the status, from the earlier summary, the workers' last events and the controller."""
     record = read_record(paths.summary, _Written)
     if record and record.status and record.status != RUNNING:
         return record.status

@@ -1,6 +1,6 @@
-"""What a run came to: a pure function of its files.
+"""Summarise a run from its files alone.
 
-It never fails on a run that was stopped, lost or hardly begun: what is not known is null.
+This never fails on a run that was stopped, lost or hardly begun: unknown figures are null.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from phalanx.observe.summary.summary_steps import add_bytes, add_shares, add_ste
 __all__ = ["Summary", "summarise"]
 
 FIRST = 16
-"""Steps that were not taken, each with its reason."""
+"""How many of the skipped steps are listed, each with its reason."""
 NEWEST = 64
-"""Checkpoints whose moments are listed."""
+"""How many of the newest checkpoints are listed with their training time."""
 
 
 def read_summary(paths: RunPaths) -> Summary | None:
-    """The summary as written, under the name of its folder, whatever it calls itself."""
+    """Return the written summary; its ``run`` is always the name of the folder."""
     summary = read_record(paths.summary, Summary)
     if summary is not None:
         summary.run = paths.id
@@ -49,7 +49,7 @@ def read_summary(paths: RunPaths) -> Summary | None:
 def summarise(
     paths: RunPaths, *, status: str | None = None, exit_codes: Sequence[int | None] | None = None
 ) -> Summary:
-    """The summary of the run in ``paths``; ``status`` as the controller knows it, if one does."""
+    """Summarise the run in ``paths``; ``status``: as the controller knows it, if there is one."""
     return summarise_files(read_run(paths), status=status, exit_codes=exit_codes)
 
 
@@ -60,7 +60,7 @@ def summarise_files(
     exit_codes: Sequence[int | None] | None = None,
     generation: int = 0,
 ) -> Summary:
-    """Summarises files that are already read; ``generation`` counts runs resumed from it."""
+    """Summarise files that are already read; ``generation`` counts the runs resumed from it."""
     paths, ranks = run.paths, run.ranks
     summary = Summary(run=paths.id, status=status or status_of(paths, ranks, run.workers))
     codes = written_exit_codes(paths) if exit_codes is None else exit_codes
@@ -71,7 +71,7 @@ def summarise_files(
     ranks = [log for log in ranks if log.rank not in run.helpers]
     add_steps(summary, ranks, split_phases(ranks, run.strategy or ""))
     add_shares(summary, ranks)
-    if run.launch.ours:  # another system's processes do not count what they send
+    if run.launch.ours:  # another system's processes do not count the bytes that they send
         add_bytes(summary, ranks)
     _add_worth(summary, run)
     _add_extras(summary, run)
@@ -80,7 +80,7 @@ def summarise_files(
 
 def _add_worth(summary: Summary, run: RunFiles) -> None:
     if run.launch.launcher == "inprocess" or not run.strategy:
-        return  # workers that take turns say nothing about machines
+        return  # workers in one process take turns, so their times say nothing about machines
     balance = run.settings is not None and run.settings.balance == "auto"
     summary.worth = judge(run.ranks, run.strategy, balance=balance)
 
@@ -107,7 +107,7 @@ def _add_settings(summary: Summary, run: RunFiles) -> None:
 
 
 def _add_machines(summary: Summary, run: RunFiles) -> None:
-    training = set(range(run.plan.workers or 0)) - run.helpers  # servers of ours come after it
+    training = set(range(run.plan.workers or 0)) - run.helpers  # Phalanx's servers come later
     workers = {m.name: sum(s.rank in training for s in m.slots) for m in run.plan.machines}
     if not workers:
         workers = dict(Counter(worker.machine for worker in run.launch.workers))
@@ -142,7 +142,7 @@ def _other_use(run: RunFiles, machine: str) -> float | None:
 
 
 def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
-    """Epochs, losses, accuracies, and the time it all took."""
+    """Add epochs, losses, accuracies and times."""
     ranks = run.ranks
     starts = [log.plans[0].time for log in ranks if log.plans]
     starts = starts or [log.steps[0].began for log in ranks if log.steps]
@@ -171,7 +171,7 @@ def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
 
 
 def _add_earlier(summary: Summary, run: RunFiles, generation: int) -> float:
-    """Put the epochs before the checkpoint first; returns the training time until it."""
+    """Put the epochs before the checkpoint first; return the training time until it."""
     if not run.settings or not run.settings.resume:
         return 0.0
     summary.resumes = run.launch.resumes or f"a checkpoint ({run.settings.resume})"
@@ -192,7 +192,7 @@ def _parent(source: ResumeSource, generation: int) -> Summary | None:
     if written is not None and written.status != RUNNING:
         return written
     if generation >= MOST_GENERATIONS:
-        return None  # a ring of runs that claim to come from each other
+        return None  # a cycle of runs that claim to resume each other
     return summarise_files(read_run(source.paths), generation=generation + 1)
 
 
@@ -215,14 +215,14 @@ def _is_checkpoint(saved: Saved) -> bool:
 
 
 def _elapsed(run: RunFiles) -> float | None:
-    """Seconds from the start of the launch (or of the first worker) to the last event of all."""
+    """Return the seconds from the start of the launch (or first worker) to the last event."""
     ends = [log.last_time for log in run.ranks if log.last_time is not None]
     if not ends or not run.joined:
         return None
     first = min(run.joined, key=lambda joined: joined.time)
     began = first.time
     if run.settings is not None and run.settings.virtual is not None:
-        return max(ends) - began  # stamps are virtual, the launch was not
+        return max(ends) - began  # events have virtual times, the launch has not
     if run.launch.started_wall is not None:
         began = min(began, first.time - (first.wall - run.launch.started_wall))
     return max(ends) - began

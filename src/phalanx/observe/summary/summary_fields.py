@@ -1,4 +1,4 @@
-"""The fields of ``summary.json``. Stable: unknown is null, never absent."""
+"""The fields of ``summary.json``. They are stable: an unknown one is null, never absent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class MachineSummary(msgspec.Struct, kw_only=True):
     workers: int
     resources: Resources = msgspec.field(default_factory=Resources)
     other_cpu_percent: float | None = None
-    """What other programs used of all its cores while this run trained, on average."""
+    """Use of all its cores by other programs while this run trained, on average."""
     network_bytes: int | None = None
-    """Sent and received from its first reading to its last, by the kernel's own counters."""
+    """Bytes sent and received from its first reading to its last, by the kernel's counters."""
     contribution: int | None = None
     """Samples that its workers trained on."""
 
@@ -30,13 +30,13 @@ class Phases(msgspec.Struct, kw_only=True):
     read: float | None = None
     """Seconds in ``phalanx.data.load``."""
     prepare: float | None = None
-    """What else the script does before it joins: preprocessing, as a rule."""
+    """Seconds of the script's other work before it joins, usually preprocessing."""
     train: float | None = None
     evaluate: float | None = None
 
 
 class TimeSplit(msgspec.Struct, kw_only=True):
-    """Where the steps' time went, in seconds per worker (the mean of the workers)."""
+    """How the steps' time was spent, in seconds per worker (the mean of the workers)."""
 
     input: float | None = None
     compute: float | None = None
@@ -65,7 +65,7 @@ class WorkerSummary(msgspec.Struct, kw_only=True):
     seconds_per_sample: float | None = None
     """Seconds of input and computing for one sample, without any waiting."""
     share: float | None = None
-    """Part of a global batch at the end; null where shares were never changed."""
+    """Part of a global batch at the end; null if shares were never changed."""
     wait_share: float | None = None
     mean_staleness: float | None = None
     peak_memory_bytes: int | None = None
@@ -82,33 +82,33 @@ class RefusedSummary(msgspec.Struct, kw_only=True):
 
     epoch: int
     step: int
-    """The step of the worker that tells of it, counted from 1."""
+    """The step of the worker that reports it, counted from 1."""
     what: str
-    """Such as ``the loss of worker 1``."""
+    """The numbers that were not finite, such as ``the loss of worker 1``."""
 
 
 class BalanceSummary(msgspec.Struct, kw_only=True):
-    """What sharing the batches out by measured speed did."""
+    """The effect of batch shares by measured speed."""
 
     changes: int
     refused: int = 0
-    """Other shares that were tried and taken back, because they were not faster."""
+    """Other shares that were tried and reverted, because they were not faster."""
     first_epoch: int
     last_epoch: int
     rate_before: float | None = None
-    """Samples a second of all workers in typical steps before the first change,"""
+    """Samples a second of all workers in typical steps before the first change."""
     rate_after: float | None = None
-    """and after the last. Null where another strategy was under way by then."""
+    """The same after the last change; both are null if the strategy was switched."""
 
 
 class CheckpointSummary(msgspec.Struct, kw_only=True):
     path: str
     epoch: int
-    """The epoch in which it was taken, counted from 0."""
+    """The epoch in which it was written, counted from 0."""
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """What a run came to."""
+    """The results of a run."""
 
     run: str
     status: str
@@ -139,22 +139,22 @@ class Summary(msgspec.Struct, kw_only=True):
     resources: Resources = msgspec.field(default_factory=Resources)
     bytes_sent: int | None = None
     emulated: str | None = None
-    """What is not real about it: slowed workers and wires, in words."""
+    """Words on what is emulated, such as slowed workers and links; null if nothing is."""
     simulated: bool = False
-    """All times are virtual: the cluster was not there. Losses and accuracies are real."""
+    """Whether the cluster was simulated, so that all times are virtual. Losses are real."""
     shares: list[float] | None = None
-    """The workers' last parts of a global batch; null where they never changed."""
+    """The workers' last parts of a global batch; null if they never changed."""
     checkpoints: int = 0
-    """How many were taken; the newest few are kept."""
+    """How many checkpoints were written; the newest few are kept."""
     resumes: str | None = None
-    """The run and checkpoint that this one goes on from."""
+    """The run and checkpoint that this run resumed from."""
     nonfinite_steps: int = 0
-    """Steps that were not taken because numbers were not finite."""
+    """Steps that were skipped because numbers were not finite."""
     switches: list[SwitchSummary] = []
     exit_codes: list[int | None] = []
     predicted: dict[str, float | None] = msgspec.field(default_factory=lambda: {"seconds": None})
     history: list[dict[str, float | int | None]] = []
-    # From here on, helpful but not promised: fields may come and go.
+    # The fields from here on are not stable: later versions may add and remove some.
     parameters: int | None = None
     step_seconds: float | None = None
     staleness: dict[int, int] = {}
@@ -166,9 +166,9 @@ class Summary(msgspec.Struct, kw_only=True):
     worth: Worth | None = None
     """What each machine contributed, and whether fewer would be faster."""
     samples_by_phase: dict[str, int] = {}
-    """How many were trained under which phase of the strategy."""
+    """Samples trained in each phase of the strategy."""
     bytes_per_step: float | None = None
-    """What one worker sends, on average over its steps."""
+    """Bytes that one worker sends, on average over its steps."""
     checkpoint: CheckpointSummary | None = None
     """The last checkpoint."""
     checkpoint_seconds: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""What the steps of a run come to: where their time went, and each worker's part."""
+"""Summarise the steps of a run: how their time was spent, and each worker's part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.observe.summary.summary_fields import BalanceSummary, Summary, Time
 
 
 def add_steps(summary: Summary, ranks: Sequence[RankLog], phases: Sequence[PhaseSteps]) -> None:
-    """Where the time of the steps went, and who waited for whom."""
+    """Add how the steps' time was spent, and for which worker the others waited."""
     active = [log.rows for log in ranks if log.steps]
     summary.per_worker = [_worker(log) for log in ranks]
     if not active:
@@ -39,7 +39,7 @@ def add_steps(summary: Summary, ranks: Sequence[RankLog], phases: Sequence[Phase
 
 
 def add_shares(summary: Summary, ranks: Sequence[RankLog]) -> None:
-    """How balance shared the batches out."""
+    """Add the batch shares that followed the measured speeds."""
     log = next((log for log in ranks if log.balanced or log.taken_back), None)
     if log is None:
         return
@@ -66,11 +66,11 @@ def add_shares(summary: Summary, ranks: Sequence[RankLog]) -> None:
 
 
 def _rate(ranks: Sequence[RankLog], began: float, ended: float) -> float | None:
-    """Samples a second of all workers, each in its typical step between two moments."""
+    """Return all workers' samples a second, from typical steps between two times."""
     rates = []
     for log in ranks:
         steps = [s for s in log.steps if began <= s.began and s.ended <= ended and s.seconds > 0]
-        if len(steps) < ENOUGH_STEPS or log.rounds:  # a step apart says nothing of the waiting
+        if len(steps) < ENOUGH_STEPS or log.rounds:  # independent steps do not show waiting
             return None
         rates.append(median(step.samples / step.seconds for step in steps))
     return sum(rates)

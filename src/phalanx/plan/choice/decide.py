@@ -1,4 +1,4 @@
-"""The rules of choice, and what they say about themselves."""
+"""The rules that choose a plan."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from phalanx.plan.prediction import Interval, Prediction
 from phalanx.pool.machine import Machine
 
 LEAST_GAIN = 1.05
-"""The factor by which more machines must be better, at the low end of the interval."""
+"""The factor by which more machines must at least be better, at the low end of the interval."""
 MOST_BASES = 4
-"""Selections on which strategies that change the mathematics are tried."""
+"""The most selections on which strategies that change the mathematics are tried."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do, what else there is, and why."""
+    """The chosen plan, its alternatives, and the reasons."""
 
     chosen: Prediction
     ranked: list[Prediction]
     """The best of each number of machines, the best first."""
     unknown: list[Prediction]
-    """Better than what was chosen, with an unknown effect on the accuracy."""
+    """Better than the chosen one, but with an unknown effect on the accuracy."""
     reasons: list[str]
 
 
@@ -40,7 +40,7 @@ def choose_plan(
     goal: Objectives,
     losses: Losses | None = None,
 ) -> Choice:
-    """The machines and the strategy for a job."""
+    """Choose the machines and the strategy for a job."""
     if not machines:
         raise InputError("the pool has no machine to plan for", "Add one to the blueprint.")
     unpriced = [machine.name for machine in machines if machine.price_per_hour is None]
@@ -75,7 +75,7 @@ def choose_plan(
 
 
 def decide(best: Mapping[int, Prediction], goal: Objectives) -> Prediction:
-    """Goes from few machines to many; more only if the lower end of the gain exceeds 5 %."""
+    """Choose the number of machines; more only if the lower end of the gain exceeds 5 %."""
     first, *larger = (best[size] for size in sorted(best))
     chosen = first
     for found in larger:
@@ -85,7 +85,7 @@ def decide(best: Mapping[int, Prediction], goal: Objectives) -> Prediction:
 
 
 def least_gain(before: Interval, after: Interval) -> float:
-    """How many times better ``after`` is at least, if both are wrong independently."""
+    """Return how many times better ``after`` is at least, if the errors of both are independent."""
     if after.value <= 0.0:
         return LEAST_GAIN + 1.0 if before.value > 0.0 else 1.0
     if before.value <= 0.0:
@@ -95,7 +95,7 @@ def least_gain(before: Interval, after: Interval) -> float:
 
 
 def _impossible(found: Sequence[Prediction], goal: Objectives) -> InputError:
-    """The error when no plan meets the deadline or budget, with the best that does exist."""
+    """Return the error if no plan meets the deadline or budget, with the best possible figures."""
     quickest = min(found, key=lambda p: p.seconds.value)
     cheapest = min(found, key=lambda p: p.price.value if p.price else 0.0)
     time, price = quickest.seconds.value, cheapest.price.value if cheapest.price else 0.0

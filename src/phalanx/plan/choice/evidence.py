@@ -1,4 +1,4 @@
-"""What past runs say: whether a strategy keeps the accuracy, and how far predictions were off."""
+"""Evidence of past runs: whether a strategy keeps the accuracy, and the errors of predictions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from phalanx.core.spec import AUTO_SWITCH
 
 LEAST_PAIRS = 3
 SHRINKING = 3.0
-"""How many runs have to agree before half of their deviation is believed."""
+"""The number of runs at which half of their mean deviation is applied."""
 SWITCH, MIDDLE_SWITCH = "switch:at=", "switch:at=0.5"
 SWITCH_LOSS = 0.003
 """Accuracy that a switch may cost, on average."""
 MOST_FACTOR = 3.0
-"""A run that took longer than this many times its prediction met something else."""
+"""Runs whose time differs from the prediction by a larger factor are ignored."""
 
 Losses = Mapping[tuple[str, int], Mapping[int, float]]
-"""Losses of accuracy by strategy and workers, then by seed. Each is of a pair of runs of one script
-on the same data with the same seed, one of them with the mathematics of one process."""
+"""Losses of accuracy by strategy and workers, then by seed. Each compares two runs of one script on
+the same data with the same seed, one of which computes as one process would."""
 
 
 def keeps_accuracy(losses: Iterable[float], max_loss: float) -> bool:
@@ -29,7 +29,7 @@ def keeps_accuracy(losses: Iterable[float], max_loss: float) -> bool:
 
 
 def earliest_switch(losses: Losses, workers: int) -> str | None:
-    """The earliest ``switch:at=…`` of so many workers that keeps the accuracy."""
+    """Return the earliest ``switch:at=…`` of so many workers that keeps the accuracy."""
     kept = [
         spec
         for (spec, count), found in losses.items()
@@ -40,7 +40,7 @@ def earliest_switch(losses: Losses, workers: int) -> str | None:
 
 
 def why_auto_switch(losses: Losses, workers: int) -> str:
-    """What ``switch:at=auto`` is, and why."""
+    """Say which switch ``switch:at=auto`` is, and why."""
     if (found := earliest_switch(losses, workers)) is None:
         return (
             f"switch:at=auto is {MIDDLE_SWITCH}: no {LEAST_PAIRS} pairs of past runs with the same"
@@ -58,10 +58,10 @@ def why_auto_switch(losses: Losses, workers: int) -> str:
 def learn_factors(
     outcomes: Iterable[tuple[Sequence[str], str, float]],
 ) -> Mapping[tuple[str, str], float]:
-    """Learns factors by machine and strategy, shrunken towards 1: n runs count n / (n + 3).
+    """Learn factors by machine and strategy, shrunken towards 1: n runs count n / (n + 3).
 
-    ``outcomes``: machines, strategy without options, and the seconds of a step by those that were
-    predicted without any factor.
+    ``outcomes``: machines, strategy without options, and a step's measured seconds divided by
+    those predicted without any factor.
     """
     found: dict[tuple[str, str], list[float]] = {}
     for machines, strategy, ratio in outcomes:

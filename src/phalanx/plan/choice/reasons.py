@@ -78,7 +78,7 @@ class Reasons:
             )
 
     def _fewer(self) -> Iterator[str]:
-        """Than were asked for by ``--workers``."""
+        """Say if fewer workers are used than ``--workers`` asked for."""
         asked, used = self.model.asked_workers, self.chosen.workers
         if asked is not None and used < asked:
             yield (
@@ -87,7 +87,7 @@ class Reasons:
             )
 
     def _price_in_time(self) -> Iterator[str]:
-        """Reasons about time: what another objective costs in time, and a deadline missed."""
+        """Say how much time another objective costs, and if the deadline may be missed."""
         took, quickest = self.chosen.seconds, self.quickest
         times = took.value / quickest.seconds.value
         if self.goal.objective != TIME and times >= SLOWER_TO_TELL:

@@ -13,13 +13,13 @@ from phalanx.plan.prediction import Prediction
 from phalanx.pool.machine import Machine
 
 MOST_SUBSETS = 8
-"""Up to so many machines every subset is tried; of more, only the best 1, 2, 3, …"""
+"""The most machines of which every subset is tried; of more, only the best 1, 2, 3, …"""
 OTHERS = ("async", "ssp:bound=3", "dssp", MIDDLE_SWITCH, "localsgd:every=8")
 CODECS = ("fp16", "int8", "topk:ratio=0.01")
 GROUPED = "groups:by=speed"
 LEAST_GROUPED = 4
 JUDGED = 6
-"""How many candidates of unknown accuracy the engine predicts exactly."""
+"""How many candidates of unknown accuracy are predicted exactly."""
 
 Selection = tuple[Machine, ...]
 Approved = Callable[[str, int], bool]
@@ -45,7 +45,7 @@ def selections(model: CostModel, machines: Sequence[Machine]) -> list[Selection]
 def choosable(
     model: CostModel, chosen: Sequence[Machine], approved: Approved
 ) -> Iterable[Prediction]:
-    """Predictions that may be chosen on these machines: exact strategies and approved ones."""
+    """Yield predictions that may be chosen on these machines: of exact and approved strategies."""
     if len(chosen) == 1:
         yield model.predict(chosen, "single")
     workers = model.workers_on(chosen)
@@ -63,7 +63,7 @@ def choosable(
 
 
 def best_by_size(found: Iterable[Prediction], goal: Objectives) -> dict[int, Prediction]:
-    """The best allowed prediction for each number of machines, if there is one."""
+    """Return the best allowed prediction for each number of machines, if there is one."""
     best: dict[int, Prediction] = {}
     for each in filter(goal.allows, found):
         known = best.setdefault(len(each.machines), each)
@@ -73,7 +73,7 @@ def best_by_size(found: Iterable[Prediction], goal: Objectives) -> dict[int, Pre
 
 
 def other_specs(model: CostModel, chosen: Sequence[Machine]) -> list[str]:
-    """Strategies and codecs that change the mathematics, where they make sense."""
+    """Return strategies and codecs that change the mathematics, if they suit these machines."""
     workers = model.workers_on(chosen)
     if workers == 1:
         return []
@@ -88,7 +88,7 @@ def other_specs(model: CostModel, chosen: Sequence[Machine]) -> list[str]:
 def others(
     model: CostModel, bases: Sequence[Sequence[Machine]], goal: Objectives, approved: Approved
 ) -> list[Prediction]:
-    """The best few ways to train whose effect on accuracy is unknown; the engine judges them."""
+    """Return the best few predictions with an unknown effect on accuracy, by exact simulation."""
     rough = [
         (model.predict(chosen, spec, exact=False), chosen)
         for chosen in bases

@@ -1,7 +1,7 @@
-"""The sections of a report: each is one function, and a line here.
+"""The sections of a report: each is one function, which is registered here.
 
 A section is ``(study) -> Section | None``; ``None`` leaves it out. Sections are shown by their
-``place``, so one that is added from outside can stand wherever it belongs.
+``place``, so that plugins can add one anywhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Plot:
     """A figure, and how to read it."""
 
     name: str
-    """Also the name of its files."""
+    """The name of the figure and of its files."""
     caption: str
     figure: Figure
     wide: bool = False
@@ -46,7 +46,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. A row begins with its name; its cells are plain text or :class:`Cell`."""
+    """A table. A row begins with its name; its cells are text or :class:`TableCell`."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str | TableCell, ...], ...]
@@ -61,12 +61,12 @@ class Section:
     plots: tuple[Plot, ...] = ()
     grids: tuple[Grid, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
-    """Pairs of a term and what it is; the text is shown as it was typed."""
+    """Pairs of a term and its text, which is shown unchanged."""
     lines: tuple[str, ...] = field(default=())
 
 
 def make_sections(study: StudyData) -> list[Section]:
-    """Every registered section that has something to say about ``study``, in order."""
+    """Return every registered section that applies to ``study``, in order."""
     made = [REPORT_SECTIONS.get(name)(study) for name in REPORT_SECTIONS.names()]
     found: list[Section] = [section for section in made if section is not None]
     return sorted(found, key=lambda section: section.place)

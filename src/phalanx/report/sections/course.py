@@ -1,4 +1,4 @@
-"""How the training went: its phases, its switches, a few steps, how stale gradients were."""
+"""The course of the training: its phases, its switches, a few steps, and staleness."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PHASES_NOTE = (
 
 
 def phases(study: StudyData) -> Section | None:
-    """The phases of each run; input, compute, communicate, wait, update of its steps."""
+    """Show the phases of each run, and how the time of its steps was spent."""
     grids = (Grid(("strategy", *PHASES), rows, PHASES_NOTE),) if (rows := _phases(study)) else ()
     plots: tuple[Plot, ...] = ()
     if any(group.shown.summary.time.compute is not None for group in study.groups):
@@ -36,7 +36,7 @@ def phases(study: StudyData) -> Section | None:
 
 
 def _phases(study: StudyData) -> tuple[tuple[str, ...], ...]:
-    """A row for each strategy's typical run, where a phase is known."""
+    """Return a row for each strategy's typical run of which a phase is known."""
     found = [(group.label, group.shown.summary.phases) for group in study.groups]
     return tuple(
         (label, *(words.seconds(getattr(phases, name)) for name in PHASES))
@@ -49,7 +49,7 @@ SWITCHES = ("strategy", "switch", "at epoch", "from", "to", "pause")
 
 
 def switches(study: StudyData) -> Section | None:
-    """When the strategy changed: the first and last times of each strategy's typical run."""
+    """Show when the strategy changed: the first and last switches of each typical run."""
     groups = [group for group in study.groups if group.shown.summary.switches]
     if not groups:
         return None
@@ -81,7 +81,7 @@ MOST_WORKERS = 16
 
 
 def timeline(study: StudyData) -> Section | None:
-    """The same span of time for every strategy, so that more steps in it means faster."""
+    """Show the same span of time for every strategy, so that more steps in it mean faster."""
     groups = [g for g in study.groups if any(log.steps for log in g.shown.files.ranks)]
     if not groups:
         return None
@@ -107,7 +107,7 @@ def timeline(study: StudyData) -> Section | None:
 
 
 def staleness(study: StudyData) -> Section | None:
-    """Only strategies that do not step together have any staleness to show."""
+    """Show the staleness of strategies whose workers do not step together."""
     groups = [group for group in study.groups if any(group.shown.summary.staleness)]
     if not groups:
         return None

@@ -1,4 +1,4 @@
-"""Who did what: every worker's part, the one the others waited for, and what machines used."""
+"""Every worker's part of the work, the straggler, and the use of the machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKERS = ("strategy", "worker", "machine", "device", "threads", "steps", "sampl
 
 
 def workers(study: StudyData) -> Section | None:
-    """A row per worker of each strategy's typical run."""
+    """Show a row per worker of each strategy's typical run."""
     rows = tuple(row for group in study.groups for row in _rows(group))
     if not rows:
         return None
@@ -49,7 +49,7 @@ def _rows(group: RunGroup) -> Iterator[tuple[str, ...]]:
 
 
 def _told_of(group: RunGroup, study: StudyData) -> Iterator[str]:
-    """The true straggler, named, and what balance did about it."""
+    """Yield the sentences about the straggler and about balance, if any."""
     summary = group.shown.summary
     for sentence in (straggler_sentence(summary), balance_sentence(summary)):
         if sentence:
@@ -64,7 +64,7 @@ MachineCell = Callable[[MachineSummary], str]
 
 
 def machines(study: StudyData) -> Section | None:
-    """Over time, and as figures."""
+    """Show the use of the machines over time, and as figures."""
     if not any(samples for g in study.groups for samples in g.shown.files.samples.values()):
         return None
     from phalanx.report.plots.machine_plot import MOST_MACHINES, machine_names, machine_use
@@ -78,7 +78,7 @@ def machines(study: StudyData) -> Section | None:
 
 
 def _grid(study: StudyData) -> Grid:
-    """One row per machine (and strategy, of several); columns without any value are left out."""
+    """Make a row per machine (and strategy, if several); columns without any value are left out."""
     several = len(study.groups) > 1
     rows = [(g.label, m) for g in study.groups for m in g.shown.summary.machines]
     columns = [c for c in COLUMNS if any(c[1](m) != words.UNKNOWN for _, m in rows)]

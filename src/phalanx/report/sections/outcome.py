@@ -1,4 +1,4 @@
-"""What was learnt, and how to do it again: results, accuracy, loss, and what they depend on."""
+"""The results of runs and how to repeat them: table, accuracy, loss, and all they depend on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from phalanx.report.tables import TableCell, table_lines
 
 
 def results(study: StudyData) -> Section | None:
-    """One row per strategy, the best marked where the difference is more than noise."""
-    # The kind of emulation stands above the page, unless there are several.
+    """Show a row per strategy; the best is marked if the difference is more than noise."""
+    # The kind of emulation is at the top of the page, unless there are several.
     several_kinds = len({group.emulated for group in study.groups if group.emulated}) > 1
     lines = [
         line
@@ -39,7 +39,7 @@ def results(study: StudyData) -> Section | None:
 
 
 def accuracy(study: StudyData) -> Section | None:
-    """The same curves twice: what an epoch teaches, and what a second does."""
+    """Show the curves of the accuracy twice: by epoch, and by time."""
     measure = known_measure(study, ("test_accuracy", "validation_accuracy", "train_accuracy"))
     if measure is None:
         return None
@@ -63,7 +63,7 @@ def accuracy(study: StudyData) -> Section | None:
 
 
 def went_on(study: StudyData) -> str:
-    """How to read the curve of a resumed run."""
+    """Say how to read the curve of a resumed run."""
     rows = [row for group in study.groups for row in group.shown.summary.history]
     if not any(row.get("earlier") for row in rows):
         return ""
@@ -71,7 +71,7 @@ def went_on(study: StudyData) -> str:
 
 
 def known_measure(study: StudyData, names: tuple[str, ...]) -> str | None:
-    """The first of ``names`` that any epoch of any run knows."""
+    """Return the first of ``names`` that any epoch of any run has."""
     for name in names:
         if any(row.get(name) is not None for run in study.runs for row in run.summary.history):
             return name
@@ -79,7 +79,7 @@ def known_measure(study: StudyData, names: tuple[str, ...]) -> str | None:
 
 
 def loss(study: StudyData) -> Section | None:
-    """Training loss solid, that of unseen data dashed."""
+    """Show the curves of the loss: of training solid, of unseen data dashed."""
     train = known_measure(study, ("train_loss",))
     unseen = known_measure(study, ("test_loss", "validation_loss"))
     measures = [name for name in (train, unseen) if name]
@@ -106,7 +106,7 @@ def loss(study: StudyData) -> Section | None:
 
 
 def rerun(study: StudyData) -> Section | None:
-    """The exact command, and everything that the numbers depend on."""
+    """Show the exact command, and everything that the numbers depend on."""
     return Section("To run it again", 900, facts=tuple(_facts(study)))
 
 
@@ -128,7 +128,7 @@ def _facts(study: StudyData) -> Iterator[tuple[str, str]]:
     parameters = sorted({s.parameters for s in summaries if s.parameters})
     if parameters:
         yield "parameters", ", ".join(words.count(number) for number in parameters)
-    # Where runs come from, and what they left to go on from.
+    # What runs resumed from, and their last checkpoints.
     for run in study.runs:
         s = run.summary
         name = f", {s.run}" if len(study.runs) > 1 else ""

@@ -168,7 +168,7 @@ def test_the_printed_command_does_what_was_planned(
         (("--machines", "auto"), "--machines auto needs --strategy auto"),
         (("--strategy", "auto", "--dry-run"), "cannot be used with --dry-run"),
         (("--strategy", "auto", "--slow", "1,0.5"), "cannot be used with --slow"),
-        (("--strategy", "auto", "--explain"), "does not go with --explain"),
+        (("--strategy", "auto", "--explain"), "cannot be used with --explain"),
     ],
 )
 def test_what_auto_does_not_go_with(
