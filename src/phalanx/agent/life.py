@@ -1,7 +1,7 @@
-"""How long the agent lives: as long as its run has a controller, which may be silent for a while.
+"""How long the agent lives: as long as its run has a controller, or is detached.
 
-If the connection ends, the controller has ended, and so does the run. One that is only silent may
-come back: workers go on, and the next controller reaches the agent by its socket.
+If the connection ends, the controller has ended, and so does an attached run. A controller that
+is only silent may come back: workers go on, and it reaches the agent by its socket.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from phalanx.agent.wire import Connection, Gone
 SHARED_FOLDERS = ("blobs", "code", "data", "wheels", "environments", "runs")
 GRACE = 2.0
 SHORT_GRACE = 1.0
-"""Grace after silence: patience and grace are less than the 10 seconds workers have to end."""
+"""Seconds for workers to end after a silence: with ``PATIENCE``, less than the 10 they have."""
 LINGER = 7 * 24 * 3600.0
 """Seconds an agent stays after a detached run, so that its end can be seen a week later."""
 PARTS = ("events", "logs", "files")
@@ -134,7 +134,7 @@ def make_way(agent: Agent, request: dict[str, Any], payload: bytes) -> dict[str,
 
 
 def live(agent: Agent, first: tuple[dict[str, Any], bytes], stay: Callable[[Agent], None]) -> int:
-    """Attached: one controller, and its going is our end; its silence is not."""
+    """Serve the controller that started us, and end when it disconnects, not when it is silent."""
     begin(agent)
     code = _converse(agent, 0, 1, first)
     if not agent.ending:
@@ -181,8 +181,8 @@ def _is_removed(agent: Agent) -> bool:
 def _is_cut_off(agent: Agent) -> bool:
     """Whether this machine, and not only the controller, is cut off: its workers lost others, too.
 
-    Workers that went on without the others would train a model that no controller asks for; those
-    of a detached run have no controller, and go on.
+    Then its workers have to end, because no controller would fetch what they train; those of a
+    detached run, which has no controller, go on.
     """
     ended = any(code in CUT_OFF_CODES for code in agent.workers.codes.values())
     return agent.hold > 0 and (ended or (agent.bound and agent.logs.others_lost()))

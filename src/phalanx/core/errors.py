@@ -41,7 +41,7 @@ class ScriptError(PhalanxError):
 
 
 class NotFinite(ScriptError):  # noqa: N818  (a state of the training)
-    """Training has led to numbers that are not finite. Its text is one line, the worker's last."""
+    """Training has led to numbers that are not finite. The worker shows it as its last line."""
 
 
 class MachineError(PhalanxError):
@@ -68,7 +68,7 @@ _this_thread = threading.local()
 
 
 def has_lost_a_machine() -> bool:
-    """Whether this thread has lost a machine, so that its end counts as a failure."""
+    """Whether this thread raised ``MachineLost``, so that its worker counts as failed."""
     return getattr(_this_thread, "lost", False)
 
 

@@ -1,7 +1,7 @@
 """Copies batches from the host's memory to a GPU while that computes.
 
-The host itself would copy memory that is not pinned, and a gather with all threads would slow down
-the training. So a few threads gather rows of tensors into pinned buffers, which are used in turn.
+Copies of memory that is not pinned would block the host, and a gather with all threads would slow
+down the training. So a few threads gather rows into pinned buffers, which are used in turn.
 Other readers' batches are pinned by the thread that reads them, or by torch's own if a
 ``DataLoader`` asks for it.
 """
@@ -22,9 +22,9 @@ from phalanx.data.structure import map_tensors, tensors_in
 
 K = TypeVar("K")
 IN_HAND = 3
-"""Buffers beside those that wait: one is filled, one is copied, and one was just taken."""
+"""Buffers beside the queued ones: one being filled, one being copied, one just taken."""
 LONG_ROW = 1 << 15
-"""Torch copies rows of so many elements one after another, each one by all of its threads."""
+"""From so many elements on, torch copies one row at a time with all threads, which is slow."""
 MOST_PARTS = 64
 
 

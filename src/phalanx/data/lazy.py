@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -141,7 +142,7 @@ class LazyReader:
         """Reads in a process of the loader, if there are any: this one may not open their files."""
         keys = [[0, place] for place in places]
         if self._options.processes:
-            one = replace(self._options, processes=1, collate=_only, pins=False)
+            one = replace(self._options, processes=1, collate=itemgetter(0), pins=False)
             yield from self._loader(keys, one)
             return
         for key in keys:
@@ -207,10 +208,6 @@ class LazyReader:
             return batch
         instead = "Augment in the dataset's __getitem__, or in the DataLoader's collate_fn."
         return augmented(batch, self._augment, Draws(self._seed, epoch, indices), instead)
-
-
-def _only(samples: list[Any]) -> Any:
-    return samples[0]
 
 
 class Seeded(Dataset[Any]):

@@ -107,7 +107,7 @@ class TensorReader(Reader):
         return found.pop() if len(found) == 1 else None
 
     def is_on(self, device: torch.device) -> bool:
-        """Whether the tensors are on ``device``, which may name no single GPU."""
+        """Whether the tensors are on ``device``; plain ``cuda`` is any GPU."""
         found = self.device
         return (
             found is not None
@@ -117,8 +117,8 @@ class TensorReader(Reader):
 
     @property
     def moves(self) -> bool:
-        """Whether batches would be the same on another device: a script's own augmentation may
-        know the host's memory only."""
+        """Whether the tensors may be moved to another device: a script's own augmentation may
+        need them in the host's memory."""
         return self._augment is None or isinstance(self._augment, CropAndFlip)
 
     def on(self, device: torch.device) -> TensorReader:

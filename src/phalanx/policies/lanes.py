@@ -53,9 +53,6 @@ class Lanes:
         """Per worker: windows taken from its line; start and end of its rows, and of its next."""
         return self.cells.reshape(self.workers, LANE_CELLS)
 
-    def _line(self, worker: int) -> int:
-        return worker if self.pinned else 0
-
     # -- taking ------------------------------------------------------------------------------
 
     def take(self, worker: int, want: int) -> list[Range]:
@@ -90,7 +87,7 @@ class Lanes:
         return bool(lane[1] < lane[2])
 
     def _next_of_line(self, worker: int) -> Range:
-        line = self._line(worker)
+        line = worker if self.pinned else 0
         number = int(self._lanes[line, 0])
         if number == len(self._lines[line]):
             return 0, 0

@@ -121,8 +121,10 @@ def read_document(path: Path) -> Document:
     if path.suffix.lower() == ".json":
         if '"connections"' in text:  # the old form, whose printed examples are not quite JSON
             text, commas, quotes = mended_json(text)
-            warnings += [f"{path}: {commas} commas were missing"] if commas else []
-            warnings += [f"{path}: {quotes} words had no quotes"] if quotes else []
+            if commas or quotes:
+                warnings.append(
+                    f"{path}: {commas} commas and {quotes} pairs of quotes were missing"
+                )
         _check_json(path, text)
         # Strings of valid JSON have no tabs. YAML accepts spaces, and columns stay the same.
         text = text.replace("\t", " ")
@@ -190,8 +192,8 @@ def _check_json(path: Path, text: str) -> None:
     try:
         json.loads(text or "{}", parse_int=str, parse_float=str)
     except json.JSONDecodeError as error:
-        where = f"{path}:{error.lineno}:{error.colno}"
-        raise InputError(f"{where}: broken JSON: {error.msg}", _CORRECT) from None
+        problem = f"{path}:{error.lineno}:{error.colno}: broken JSON: {error.msg}"
+        raise InputError(problem, _CORRECT) from None
 
 
 def _compose(path: Path, text: str) -> Node | None:

@@ -34,7 +34,7 @@ def are_systems(groups: Sequence[RunGroup]) -> bool:
 
 
 def reference_for(group: RunGroup, groups: Sequence[RunGroup]) -> RunGroup | None:
-    """Return the first finished group of Phalanx, with the same batch if possible, else of any."""
+    """Return a finished group: Phalanx's with the same batch, else Phalanx's, else any."""
     done = [other for other in groups if other.done]
     ours = [other for other in done if other.system == OURS]
     same = [other for other in ours if other.batch == group.batch]

@@ -74,13 +74,14 @@ def render(study: StudyData, sections: Sequence[Section], drawn: dict[str, Drawn
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["units"] = words.unbroken
+    wall = study.started_wall
     emulated = dict.fromkeys(g.emulated for g in study.groups if g.emulated)
     return environment.get_template("report.html").render(
         title=study.title,
         kind="comparison" if study.paths.study.exists() else "run",
         verdict=verdict_on(study),
         script=study.script,
-        started=_moment(study.started_wall),
+        started=time.strftime("%Y-%m-%d %H:%M", time.localtime(wall)) if wall else "",
         sections=sections,
         drawn=drawn,
         emulated=" / ".join(f"{mark(kind)}: {kind}" for kind in emulated),
@@ -89,10 +90,6 @@ def render(study: StudyData, sections: Sequence[Section], drawn: dict[str, Drawn
         version=__version__,
         style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
     )
-
-
-def _moment(wall: float | None) -> str:
-    return "" if wall is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(wall))
 
 
 def _write_figures(folder: Path, drawn: dict[str, Drawn]) -> None:

@@ -204,7 +204,7 @@ MOST_AGAIN = 60.0
 
 
 def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
-    """Return the indices of the fastest run and of ``single``, if the latter took too long."""
+    """Return the indices of the fastest run and of ``single``, if that is slow beyond belief."""
 
     taken = {
         i: seconds

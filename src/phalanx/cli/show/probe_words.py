@@ -122,17 +122,12 @@ def left_out_words(probe: Probe) -> list[str]:
     """Return lines of what was not measured: pairs, then collectives by size."""
     missing: dict[int | None, list[str]] = {}
     for item in probe.left_out:
-        what = item.what if item.bytes is None else _shown(item.what)
+        what = item.what if item.bytes is None else item.what.replace("_", "-").replace(".", " ")
         missing.setdefault(item.bytes, []).append(what)
     pairs = missing.pop(None, [])
     lines = [f"pairs {', '.join(pairs)}"] if pairs else []
     sizes = [(words.size(size, binary=True), names) for size, names in missing.items()]
     return lines + [f"{size}: {', '.join(names)}" for size, names in sizes]
-
-
-def _shown(name: str) -> str:
-    """Return ``all-reduce ring`` for ``all_reduce.ring``."""
-    return name.replace("_", "-").replace(".", " ")
 
 
 def time_words(seconds: float) -> str:

@@ -209,7 +209,8 @@ class ProgressState:
         if event.rank != 0:
             return
         # A script may train more than once: the epochs of the next training are numbered on.
-        before = 1 + max((n for n, parts in self._done.items() if _has(parts, 0)), default=-1)
+        ended = (n for n, parts in self._done.items() if any(part.rank == 0 for part in parts))
+        before = 1 + max(ended, default=-1)
         epochs = event.epochs or (self.epochs if not before else None)
         self.epochs = before + epochs if epochs else None
         done = self.samples if before else 0
@@ -235,7 +236,3 @@ def _columns(steps: ev.Steps) -> tuple[list[float], ...]:
 
 def _end(steps: ev.Steps) -> float:
     return steps.began[-1] + sum(column[-1] for column in _columns(steps))
-
-
-def _has(parts: list[ev.EpochDone], rank: int) -> bool:
-    return any(part.rank == rank for part in parts)

@@ -33,9 +33,9 @@ SUFFIXES = {
     ".csv": "csv",
 }  # fmt: skip
 WINDOW_BYTES = 64 << 20
-"""Rows that are shuffled together; three such windows are in memory, and one that is read."""
+"""Bytes of rows shuffled together; three windows are in memory while a fourth one is read."""
 IN_MEMORY = 1 << 30
-"""Data of up to that many bytes are read whole, and shuffled as a whole: on all machines alike."""
+"""Data of up to that many bytes are shuffled as a whole; a fixed limit is alike everywhere."""
 
 By = Literal["auto", "sample", "block"]
 

@@ -21,7 +21,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.launch.cluster.node import LOOPBACK
 
 TICK, PATIENCE, MORE_COME = 0.2, 60.0, 10.0
-"""Seconds between looks, until the first executor is there, and from the last one to another."""
+"""Seconds between looks; at most until the first executor; at most from one to the next."""
 LOG = "spark.log"
 _OURS = {
     "spark.ui.enabled": "false",  # no web page on a port: the run has its own report
@@ -151,7 +151,7 @@ def _slots(spark: Any) -> int:
 
 
 def loss_in(text: str, workers: int) -> str:
-    """Return Spark's message on a lost executor, in one line; empty for other messages."""
+    """Return Spark's message on a lost executor, or nothing; raise if slots are missing."""
     if "SPARK-24819" in text:
         raise InputError(
             f"{workers} workers need {workers} slots at the same time, and Spark has fewer",

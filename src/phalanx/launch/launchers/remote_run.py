@@ -1,7 +1,7 @@
 """One run on several machines: connect, look, equip, start, watch, fetch results, clean up.
 
-Everything here runs on one event loop. It only adds to what the controller reads from its own
-thread: exit codes, news, errors.
+Everything here runs on one event loop. The controller reads exit codes, news and errors from
+another thread, so these are only added to.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class RemoteRun:
             member.begin(paths, planned[member.name])
 
     def _one_clock(self, job: Job) -> None:
-        """Put samples on the events' clock: the first machine's, or ours if we write the events."""
+        """Put machines' figures on the events' clock: the first machine's, or ours."""
         ours = job.framework is not None or not self.members[0].alive
         first = 0.0 if ours else self.members[0].link.clock_offset
         for member in self.members:
@@ -170,7 +170,7 @@ class RemoteRun:
         self.codes[rank] = code
 
     def on_gap(self, seconds: float) -> None:
-        """Note that this computer slept; without workers here, the run went on meanwhile."""
+        """Note that this computer slept; without workers here, the run may go on alone."""
         far = not any(member.machine.is_here for member in self.members)
         self.absences.slept(seconds, leave=self.started and far)
 
@@ -222,7 +222,7 @@ class RemoteRun:
         await self._tell_all(lambda m: m.stop(grace), grace + LAST_SECONDS)
 
     def say_unreachable(self) -> None:
-        """Give up on stopping a run of which no machine can be reached."""
+        """Say that a run cannot be stopped, if no machine of it can be reached, and give it up."""
         if self.started and self.absences.names and not any(m.alive for m in self.members):
             self.absences.give_up("no machine can be reached; the run cannot be stopped")
 

@@ -140,7 +140,9 @@ class Shipment:
 
     async def _ask(self, name: str, doing: str, **fields: Any) -> dict[str, Any]:
         return await self._link.ask(
-            name, timeout=_seconds(len(self._manifest.entries), self._size),
+            name, timeout=ANSWER_SECONDS
+            + len(self._manifest.entries) * SLOWEST_FILE
+            + self._size / SLOWEST_DISK,
             doing=lambda: f"{doing} {self._what}", kind=self._kind,
             manifest=self._manifest.digest, **fields,
         )  # fmt: skip
@@ -231,10 +233,6 @@ class SendWindow:
             return False
         await asked
         return True
-
-
-def _seconds(files: int, size: int) -> float:
-    return ANSWER_SECONDS + files * SLOWEST_FILE + size / SLOWEST_DISK
 
 
 async def _pieces(

@@ -27,7 +27,7 @@ def run_free(
     draws: Floats | None = None,
     trace: Trace | None = None,
 ) -> Outcome:
-    """Simulate ``steps`` of each worker; ``by_samples``: the same sum, but fast workers do more.
+    """Simulate ``steps`` of each worker; ``by_samples``: as many in all, but fast workers do more.
 
     ``async`` is the rule ``Free``, ``ssp`` is ``Stale``, ``bsp`` is ``Stale(0)`` and ``dssp`` is
     ``Dynamic``. A lost worker stops; with ``by_samples`` the others do its steps. ``draws``:
@@ -55,7 +55,7 @@ def run_groups(
     draws: Floats | None = None,
     trace: Trace | None = None,
 ) -> Outcome:
-    """Simulate ``groups``, whose members meet for the team's ``exchange`` seconds in each step.
+    """Simulate the strategy ``groups``: members of a team meet for ``exchange`` seconds each step.
 
     Then the team pushes like one worker at its first member's home. ``trace`` gets team numbers.
     """

@@ -23,7 +23,7 @@ OPEN_SECONDS = 60.0
 
 
 class RemoteHosts:
-    """The implementation of :class:`Hosts` over connections."""
+    """Implements ``sync.arena.arena.Hosts``, which says what each method does, over TCP."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class RemoteHosts:
 def _channels_with_first(
     rank: int, members: Sequence[TrainingMember], access: Credentials, tag: str
 ) -> dict[int, Channel]:
-    """Open channels, by rank: the first worker to all workers of other hosts, and they to it."""
+    """Return channels by rank: the first worker's to those of other hosts, and theirs to it."""
     first, me = members[0], members[rank]
     far = [member for member in members if member.host != first.host]
     if rank == 0:

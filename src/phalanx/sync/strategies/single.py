@@ -98,7 +98,7 @@ class SingleOnGpu(Single):
             self._say(f"{name} runs fused: it rounds differently (as it was: foreach=True)")
 
     def _stop_skipping(self, for_good: bool) -> None:
-        """Let the host judge each step from now on, because the script's optimizer has changed."""
+        """If ``for_good``, let the host judge further steps: the optimizer has changed."""
         if for_good and not self._over:
             self._over = True
             if self._ours:
@@ -119,7 +119,7 @@ def _drop(parameters: list[Tensor]) -> None:
 
 
 def export_alone(replica: Replica, device: torch.device) -> State:
-    """Return what :meth:`SharedState.export_whole` would return, in memory of ``device``."""
+    """Return parameters and state as :meth:`SharedState.export_whole` does, on ``device``."""
     flats = [torch.empty(n.size, dtype=n.dtype, device=device) for n in replica.layouts]
     replica.copy_out(flats)
     state = {f"parameters.{i}": flat for i, flat in enumerate(flats)}

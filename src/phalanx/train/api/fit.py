@@ -104,8 +104,7 @@ def fit(
     128. A step takes ``accumulate`` batches. ``validation`` is a share of ``train`` to hold out, or
     data of its own. ``best`` names the figure by which the best weights are kept
     (``"test_accuracy"``); training stops after ``patience`` epochs without a better one. Without
-    ``loss``, the model's outputs need a ``loss``. ``forward(model, batch)`` returns outputs and
-    targets, for unusual batches. Works with all strategies; ``compile`` is like ``--compile``.
+    ``loss``, the model's outputs need one. ``forward(model, batch)`` returns outputs and targets.
     """
     loss = loss or own_loss
     _check(batch, accumulate, clip, patience, metrics or {}, compile)
@@ -122,7 +121,8 @@ def fit(
     watched = best or _default_watch(patience, held, test)
     if watched:
         run.save_best(watched, patience)
-    scheduler = scheduler(optimizer) if _is_factory(scheduler) else scheduler
+    if callable(scheduler) and not hasattr(scheduler, "step"):
+        scheduler = scheduler(optimizer)
     if scheduler is not None:
         run.keep(scheduler=scheduler)
     plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
@@ -169,10 +169,6 @@ def _default_watch(patience: int | None, held: Any, test: Any) -> str | None:
     if held is None and test is None:
         raise InputError("fit: patience needs a metric to watch", "Give validation= or test=.")
     return "validation_loss" if held is not None else "test_loss"
-
-
-def _is_factory(scheduler: Any) -> bool:
-    return callable(scheduler) and not hasattr(scheduler, "step")
 
 
 def _advance(scheduler: Any, figures: dict[str, float]) -> None:

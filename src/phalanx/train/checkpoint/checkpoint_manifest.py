@@ -135,7 +135,8 @@ def read_manifest(checkpoint: Path) -> CheckpointManifest:
             raise Damaged(f"it has format {version}, but this version reads {FORMAT} only")
         manifest = msgspec.json.decode(data, type=CheckpointManifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"{MANIFEST} is damaged ({_one_line(error)})") from error
+        why = " ".join(str(error).split())[:120]
+        raise Damaged(f"{MANIFEST} is damaged ({why})") from error
     # Only the file names of that many workers are allowed, so none leads out of the folder.
     if folder_name(manifest.number) != checkpoint.name:
         raise Damaged(f"{MANIFEST} is that of checkpoint {manifest.number}")
@@ -157,7 +158,3 @@ def _bounded(path: Path) -> bytes:
         raise Damaged(f"{path.name} cannot be read ({error.strerror})") from error
     except TooLarge as error:
         raise Damaged(f"{path.name} is damaged (too long)") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]

@@ -36,7 +36,7 @@ class Exchange:
         self._on_gpu: SingleOnGpu | None = None
 
     def skip_on_device(self, optimizer: torch.optim.Optimizer, say: Callable[[str], None]) -> None:
-        """Let this one ``optimizer`` skip steps on the device, of which the host learns later."""
+        """Let the GPU skip steps of ``optimizer`` that are not finite; the host learns later."""
         self._on_gpu = SingleOnGpu(optimizer, self._clock, say)
 
     def received(self, lease: Lease, batch: Any) -> int:
@@ -50,15 +50,15 @@ class Exchange:
             self._emulation.work(samples, seconds)
 
     def begin_batch(self, scales: Sequence[float]) -> None:
-        """Begin a batch, with the factors by which each optimizer's gradients are exchanged."""
+        """Begin a batch; the exchange multiplies the gradients of each optimizer by its scale."""
 
     def step(
         self, index: int, scale: float, weight: float, clip: float | None, *,
         agreed: bool = False, clipped: bool = False, judge: bool = False,
     ) -> Timing:  # fmt: skip
-        """Take a step of optimizer ``index``; ``agreed``: all workers that take part have the
-        agreed gradient; ``clipped``: they have their slices of it; ``judge``: the caller must know
-        at once whether the step was refused."""
+        """Take a step of optimizer ``index``; ``agreed``: each ``.grad`` is the sum of all workers
+        already; ``clipped``: each worker has its slices of the clipped sum; ``judge``: the caller
+        must know at once whether the step was refused."""
         alone = self._alone[index] if judge or self._on_gpu is None else self._on_gpu
         return alone.exchange(scale, clip)
 
@@ -103,7 +103,7 @@ class SharedExchange(Exchange):
         self._figures = control.rendezvous.figures
         self._leases, self._buffers, self._written = leases, buffers, written
         self._exchanged = 0.0
-        """Seconds of exchanges before the present step, which are no computing."""
+        """Seconds of sharing or clipping gradients since the last step, which are no computing."""
 
     def received(self, lease: Lease, batch: Any) -> int:
         self._buffers.samples += lease.samples
@@ -145,7 +145,8 @@ class SharedExchange(Exchange):
             self._control.announce(index, active, self._leases.batch_end)
             timing = strategy.exchange(weight, clip)
         self._figures[WHOLE] += self._arena.pace.now() - began
-        timing.before, timing.wait = self._exchanged, timing.wait + self._exchanged
+        timing.before = self._exchanged
+        timing.wait += self._exchanged
         self._exchanged = 0.0
         self._leases.stepped = self._leases.had
         if not active.lockstep and self._buffers.any:

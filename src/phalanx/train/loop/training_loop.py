@@ -33,7 +33,7 @@ class TrainingLoop:
         self.in_last_batch = False
         self.current: epoch_batches.Pass | None = None
         self._passes = self.own_steps = 0
-        """The number of passes, and of steps on batches that the script itself has made."""
+        """The number of passes begun, and of steps on batches that came from no loader."""
         self.reached = 0
         """Samples of the pass up to the end of the present global batch."""
         self._began = False
@@ -75,7 +75,7 @@ class TrainingLoop:
         self._parts.events.epoch_done(began, rate, self.own_steps or None)
 
     def _restore_kept(self) -> None:
-        """Restore rates and kept state here, as a scheduler made after joining changes them."""
+        """Restore rates and kept state only now: a scheduler made after joining changed them."""
         resumed, trained = self._parts.resumed, self._parts.trained
         if resumed is not None and not self._began:
             resumed.restore_kept(trained)
@@ -100,7 +100,7 @@ class TrainingLoop:
         self, reader: Reader, order: Tensor, batch: int, *, counted: bool = False
     ) -> Iterator[Any]:
         """Yield this worker's batches of one epoch of an adopted script, in the script's own order.
-        ``counted``: all workers need equally many."""
+        ``counted``: all workers need the same number of batches."""
         epoch, skipped = self._passes, self._passes < self._schedule.start.pass_number
         if not skipped:
             self.epoch = epoch

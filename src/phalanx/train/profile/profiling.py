@@ -40,14 +40,14 @@ from phalanx.train.step.stopwatch import Stopwatch
 
 T = TypeVar("T")
 EVALUATION_SHARE = 0.2
-"""The part of the seconds for an evaluation, of which the first batches are measured."""
+"""The share of a profile's seconds for the first batches of an evaluation."""
 _LEAST_BATCHES = 2
 PATIENCE = 12
 """The first step may take this many times the seconds of a profile."""
 
 
 class Profiling(Stopwatch):
-    """The worker's stopwatch, which also tells its engine and its leases what to do next."""
+    """A stopwatch that runs a profile: it decides which batches come next, and when to end."""
 
     _parts: WorkerParts
     _readiness: Readiness
@@ -64,7 +64,7 @@ class Profiling(Stopwatch):
         self._evaluation = self._not_evaluated = 0.0
         """Seconds of an evaluation, and the estimated seconds of batches that it left out."""
         self._of_pass = self._given = self._whole = 0
-        """Samples of the script's pass, of those given, and of a whole batch."""
+        """Samples of the script's pass, of those given out in it so far, and of a whole batch."""
         self._ended = False
         self._late = 0  # alarms before the first step was done
 
@@ -77,7 +77,7 @@ class Profiling(Stopwatch):
         be_advised_by(self._forgive)
 
     def now(self) -> float:
-        """Return the time when the device has finished its work."""
+        """Wait until the device has finished its work, and return the time."""
         device = self._environment.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -148,7 +148,7 @@ class Profiling(Stopwatch):
         self.trial.drop()
 
     def leave_pause(self, *, ends: bool = True) -> None:
-        """Count the time since the last pass as an evaluation, if there was a pass."""
+        """Count the time since the last pass as an evaluation; end the script if ``ends``."""
         if self._pass_ended is not None:
             took = self.now() - self._pass_ended + self._not_evaluated
             self._evaluation, self._pass_ended = max(self._evaluation, took), None
@@ -183,8 +183,8 @@ class Profiling(Stopwatch):
         self._parts.lifecycle.end("done")
 
     def _forgive(self, error: BaseException) -> str:
-        """Ignore an error of a script that got more batches than its pass has, or that a profile
-        has ended: the figures measured until then hold."""
+        """End a script well whose error the profile has provoked, by more batches than a pass has
+        or by its end: the figures measured until then hold."""
         repeats = self._given > self._of_pass
         if not self.trial.found or not (self._ended or repeats):
             return ""
