@@ -28,23 +28,6 @@ OTHERS = [name for name in NAMES if name != "allreduce"]
 pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")
 
 
-def _takes_groups(kind: str) -> bool:
-    """Whether plain torch trains a group that is added later; Adagrad of torch 2.11 does not."""
-    first, later = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
-    make, options = KINDS[kind]
-    optimizer = make([first], **options)
-    optimizer.add_param_group({"params": [later]})
-    (first + later).backward()
-    try:
-        optimizer.step()
-    except KeyError:
-        return False
-    return True
-
-
-TAKES_GROUPS = [kind for kind in KINDS if _takes_groups(kind)]
-
-
 def _script(seed: int) -> Script:
     """Choices that go together in plain torch. By a seed, so that no two are nearly the same."""
     chance = random.Random(seed)
@@ -64,7 +47,7 @@ def _script(seed: int) -> Script:
     scaled = one("no", "no", "no", "run", "plain" if clip != "step" else "run")
     moments = [(chance.randrange(epochs), chance.randrange(length)) for _ in range(2)]
     return Script(
-        optimizer=one(*(kind for kind in KINDS if branch != "added" or kind in TAKES_GROUPS)),
+        optimizer=one(*KINDS),
         decay=one(0.0, 0.01),
         groups=one(1, 2),
         norm=one(False, True),

@@ -29,6 +29,7 @@ CODECS = ["fp16", "bf16", "int8", "int4", "topk", "threshold:value=0", "powersgd
 SumBytes = Callable[[int, int, int], int]
 
 
+@cache
 def coded(codec: str, servers: int = 1) -> int:
     layout = make_layout([(0, torch.empty(WIDTH, WIDTH))], servers)
     return gradient_bytes([layout], codec)
