@@ -8,10 +8,9 @@ trains, and each worker's script sees what it would alone.
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +73,6 @@ REFUSALS: list[tuple[str, Callable[[Loop], bool]]] = [
     ("the batch of 5 is smaller than the", lambda loop: loop.batch == 5),
 ]
 """What a refusal says, and which loops may be refused so; above it, how they would train if not."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _old_objects_aside() -> Iterator[None]:
-    """Models are looked for among all objects, of which a test session has a million."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def _written(loop: Loop, folder: Path) -> Path:
@@ -185,6 +175,7 @@ WORKERS = st.sampled_from((1, 2, 3, 4))
 @example(loop=loop_of(20), workers=2)  # a weighted mean by hand
 @example(loop=loop_of(194), workers=3)  # the same where one worker has a single sample
 @example(loop=loop_of(9115800), workers=2)  # leaves a seeded loader right after its last batch
+@example(loop=loop_of(124297), workers=3)  # steps after a pass without a gradient
 @given(loop=LOOPS, workers=WORKERS)
 def test_adopted_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -> None:
     _hold_against_plain_python(loop, workers, "parts", tmp_path_factory)

@@ -143,7 +143,8 @@ class Adoption:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if training.sees_no_loss:
+        gradients = (get_grad(p) for p in parameters_of([optimizer]))
+        if training.sees_no_loss and any(g is not None and g.any() for g in gradients):
             raise InputError(
                 "the script called optimizer.step() without backward(): its gradients (from "
                 "torch.autograd.grad?) are only of each worker's part of the batch",
