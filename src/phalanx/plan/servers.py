@@ -40,13 +40,10 @@ def place_servers(hosts: Sequence[Host], wish: int | Sequence[str] | None = None
     count = -(-len(working) // MACHINES_PER_SERVER) if wish is None else wish
     if count < 1:
         raise InputError(f"servers={count} is too few", "Use 1 or more.")
-    best = sorted(working, key=_rank)
+    # By link, unmeasured ones last, then by number of workers.
+    links = {h.name: -round(ALIKE * log2(h.bits_per_second or 1.0)) for h in working}
+    best = sorted(working, key=lambda host: (links[host.name], host.workers))
     return [best[i % len(best)].name for i in range(count)]
-
-
-def _rank(host: Host) -> tuple[float, int]:
-    """Return the order of hosts: by link, unmeasured ones last, then by number of workers."""
-    return (-round(ALIKE * log2(host.bits_per_second or 1.0)), host.workers)
 
 
 def _named(hosts: Sequence[Host], names: Sequence[str]) -> list[str]:

@@ -108,7 +108,10 @@ def _quality_clause(times: Ranking, ranks: Ranking, quality: Quality) -> str:
     """Say how good the fastest row is, or, if no row was fastest, which one is best."""
     if ranks.rival is None:
         return f"; {_quality_range(ranks.front, quality)}: no difference beyond noise"
-    fastest, best = times.front[0], ranks.front[0]
+    best = ranks.front[0]
+    fastest = next((row for row in times.front if row in ranks.front), times.front[0])
+    alone = len(times.front) == 1
+    figure = f"its {quality.name}" if alone else f"the {quality.name} of {fastest.label}"
     assert best.quality and ranks.rival.quality
     if times.rival is None or fastest.quality is None:
         gap = quality.gap(best.quality.middle, ranks.rival.quality.middle)
@@ -116,11 +119,11 @@ def _quality_clause(times: Ranking, ranks: Ranking, quality: Quality) -> str:
         told = f"{best.label} {verb[ranks.difference]} the best {quality.name}"
         return f"; {told} ({quality.number(best.quality.middle)}, {gap} than {ranks.rival.label})"
     if fastest in ranks.front:
-        return f", and its {quality.name} is {_among(fastest, ranks, quality)}"
+        return f", and {figure} is {_among(fastest, ranks, quality)}"
     gap = quality.gap(fastest.quality.middle, best.quality.middle)
     own, other = fastest.quality.middle, best.quality.middle
     return (
-        f", but its {quality.name} is {gap} than that of {best.label} "
+        f", but {figure} is {gap} than that of {best.label} "
         f"({quality.number(own)} against {quality.number(other)})"
     )
 
@@ -186,7 +189,8 @@ def worth_distributing(rows: Sequence[Competitor], quality: Quality) -> str | No
             f"Doubtful: {best.label} was {one / many:.1f} times as fast as {single.label} "
             f"{figures}, more than {best.workers} workers can be by themselves. Something held "
             f"{single.label} up: other work on this machine, or threads that wait for each other "
-            "(compare with OMP_NUM_THREADS=1). Repeat it on a quiet machine, with --repeat 3."
+            "(compare with OMP_NUM_THREADS=1). Repeat it on a quiet machine"
+            f"{'' if len(best.seconds.values) > 2 else ', with --repeat 3'}."
         )
     if many < one:
         paid = "paid off" if sure else "seems to have paid off"

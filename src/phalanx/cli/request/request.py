@@ -31,7 +31,7 @@ from phalanx.core.settings import (
 )
 from phalanx.core.spec import AUTO_SWITCH, parse_spec
 from phalanx.launch.launcher import Fleet, Job
-from phalanx.launch.script.script_check import check_script, is_adopted
+from phalanx.launch.script.script_check import check_script, is_adopted, uses_keras
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.select import select
 from phalanx.pool.blueprint import read_blueprint
@@ -212,7 +212,7 @@ def check(
         script, named = module_file(str(script), Path.cwd())
     script = check_script(script, joins=joins and keras is None)
     if adopt := joins and is_adopted(script):
-        values.check_adopted(options)
+        values.check_adopted(options, uses_keras(script))
     machines, servers, pool = _machines(options)
     request = Request(
         options=options,

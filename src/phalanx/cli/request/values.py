@@ -162,8 +162,8 @@ def _split(option: str, text: str, example: str) -> tuple[float, str]:
     return number, found[2].lower()
 
 
-def check_adopted(options: RunOptions) -> None:
-    """Refuse options that a script which does not call Phalanx decides by itself."""
+def check_adopted(options: RunOptions, keras: bool) -> None:
+    """Refuse options that an adopted script decides by itself; Keras leaves epochs to us."""
     if options.launcher == "inprocess" and options.workers != 1:
         raise InputError(
             "--launcher inprocess needs a script that calls Phalanx: its workers are threads, "
@@ -172,6 +172,7 @@ def check_adopted(options: RunOptions) -> None:
         )
     for option, value in (
         ("--batch", options.batch),
+        ("--epochs", None if keras else options.epochs),
         ("--precision", options.precision if options.precision != "float32" else None),
     ):
         if value is not None:

@@ -82,7 +82,8 @@ class LiveWorth:
         known = len(self._ranks.keys() | self._lost)
         if not isinstance(event, Steps) or known < self._workers or self._workers < 2:
             return ()
-        trained = _trained(self._ranks[event.rank])
+        steps = self._ranks[event.rank].steps
+        trained = steps[-1].ended - steps[0].began if steps else 0.0
         return self._look(trained) if trained >= self._next else ()
 
     def _look(self, trained: float) -> tuple[str, ...]:
@@ -95,7 +96,3 @@ class LiveWorth:
         self._said = True
         self._ranks.clear()
         return lines(found)
-
-
-def _trained(log: RankLog) -> float:
-    return log.steps[-1].ended - log.steps[0].began if log.steps else 0.0

@@ -111,7 +111,10 @@ def _check_can_go_on(past: Resumption, there_is_more: bool) -> None:
     # A run whose model was lost, with a machine or a controller, is not finished.
     done = summary_of(past.paths).status == "done" and past.paths.model.exists()
     if done and not there_is_more:
-        raise InputError(f"'{name}' has finished", "Train it longer: --epochs N (total).")
+        longer = "Train it longer: --epochs N (total)."
+        if past.launch.settings.adopt:
+            longer = "It trains as many epochs as its script says: change that, in a new run."
+        raise InputError(f"'{name}' has finished", longer)
 
 
 def _check_there_is_more(epochs: int | None, manifest: CheckpointManifest) -> None:

@@ -31,9 +31,11 @@ def missing_package(error: ModuleNotFoundError) -> MachineError | None:
     if name in ("", "phalanx") or not all(file.startswith(_LIBRARIES) for file in asked):
         return None
     package = _INSTALLED_AS.get(name, name)
+    keras = "/keras/" in asked[-1] and name in ("tensorflow", "jax")
+    who, other = ("Keras", "Set KERAS_BACKEND=torch. Or i") if keras else ("Phalanx", "I")
     return MachineError(
-        f"Phalanx needs the package '{package}', which {sys.executable} does not have",
-        f"Install it: {sys.executable} -m pip install {package}",
+        f"{who} needs the package '{package}', which {sys.executable} does not have",
+        f"{other}nstall it: {sys.executable} -m pip install {package}",
     )
 
 

@@ -97,7 +97,8 @@ def python_of(framework: Framework) -> Path:
     if _is_ours(framework):
         return Path(sys.executable)
     named = _named(framework)
-    folder = Path(named).expanduser() if named else cache_home() / "peers" / _name(framework)
+    ours = f"{framework.name}-{hashlib.sha256(_content(framework).encode()).hexdigest()[:12]}"
+    folder = Path(named).expanduser() if named else cache_home() / "peers" / ours
     return folder / "bin" / "python"
 
 
@@ -139,10 +140,6 @@ def _is_ours(framework: Framework) -> bool:
 def _content(framework: Framework) -> str:
     major, minor = sys.version_info[:2]
     return "\n".join([f"# Python {major}.{minor}", *framework.requirements]) + "\n"
-
-
-def _name(framework: Framework) -> str:
-    return f"{framework.name}-{hashlib.sha256(_content(framework).encode()).hexdigest()[:12]}"
 
 
 def _marked(folder: Path, content: str) -> bool:

@@ -290,7 +290,8 @@ class Controller:
         elif not self._launch.joins:
             error, told = why_failed(self._launch, rank, codes[rank], self._paths)
         if error.exit_code not in (BAD_INPUT, MACHINE_FAILED):  # these errors are complete
-            for line in told:
+            shown = [line for line in told if line != f"hint: {error.remedy}"]
+            for line in shown[1:] and shown:  # a single line is in the error
                 self._observer.failure(rank, line)
         return _Ending("failed", error.exit_code, error)
 

@@ -75,8 +75,9 @@ def explain(rank: int, code: int, paths: RunPaths, launch: Launch | None = None)
         return MachineError(f"{who} failed: the disk is full {log}", FREE_SOME_SPACE)
     if told:
         said, hint = told, ""
-        if told[-1].startswith("hint: ") and "" in told[1:]:  # advice follows an empty line
-            said, hint = told[: -told[::-1].index("") - 1], told[-1].removeprefix("hint: ")
+        if told[1:] and told[-1].startswith("hint: "):  # advice may follow an empty line
+            cut = told[::-1].index("") + 1 if "" in told[1:] else 1
+            said, hint = told[:-cut], told[-1].removeprefix("hint: ")
         # An error's message may have several lines, of which the first names its kind.
         named = (line for line in reversed(said) if _NAMES_ERROR.match(line))
         return ScriptError(f"{who} failed: {next(named, said[-1])} {log}", hint)

@@ -74,7 +74,9 @@ def windows_of(phase: PhaseSteps, since: int = 0) -> dict[int, RankWindow]:
         late = _side_by_side(late, _teams(phase))
     return {
         rank: RankWindow(
-            tuple(_spread(late[rank])), *costs[rank], sum(lap.seconds for lap in late[rank])
+            tuple(late[rank][:: -(-len(late[rank]) // MOST) or 1]),
+            *costs[rank],
+            sum(lap.seconds for lap in late[rank]),
         )
         for rank in sorted(laps)
     }
@@ -139,10 +141,6 @@ def _side_by_side(
             for rank, part in zip(members, parts, strict=True):
                 found[rank] += part[:length]
     return found
-
-
-def _spread(laps: Sequence[Lap]) -> Sequence[Lap]:
-    return laps[:: -(-len(laps) // MOST)] if laps else laps
 
 
 def _costs(laps: Sequence[Lap]) -> tuple[float, float]:

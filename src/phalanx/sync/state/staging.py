@@ -131,7 +131,9 @@ class StagedCollector:
         self._copies = merged(
             [
                 (shard, flat[low:high])
-                for shard, (low, high) in zip(shards, _bounds(layout), strict=True)
+                for shard, (low, high) in zip(
+                    shards, map(layout.bounds, range(len(shards))), strict=True
+                )
                 if high > low
             ]
         )
@@ -153,10 +155,6 @@ class StagedCollector:
 def _wait_for(event: torch.cuda.Event, device: torch.device) -> None:
     with torch.cuda.device(device):  # a new thread would open the first GPU
         event.synchronize()
-
-
-def _bounds(layout: Layout) -> list[tuple[int, int]]:
-    return [layout.bounds(shard) for shard in range(len(layout.shards))]
 
 
 def _up_to(stop: int, copies: Iterable[Copy]) -> Iterator[Copy]:

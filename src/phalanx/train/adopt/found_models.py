@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
@@ -106,12 +107,19 @@ def describe(
     length = "" if epochs is None else f", {epochs} epochs"
     size = "" if batch is None else f", global batch {batch}"
     found = [f"adopted: {', '.join(sizes)}; {', '.join(kinds)}; {data}{size}{length}"]
+    if workers > 1 and any(isinstance(part, _DropoutNd) for m in models for part in m.modules()):
+        found.append(
+            "dropout: each worker draws its own numbers; the run ends near, not at, what one "
+            "process trains, and repeats exactly only with equal shares"
+        )
     if slower is not None:
         found.append(
             "view parts: each worker sees its part of a batch, and the loss of that part, because "
             f"a step in view whole would take {slower:.1f} times as long; --view whole shows the "
             "script all of each batch"
         )
+    elif workers > 1 and not whole:
+        found.append("figures that the script prints are of worker 0's part of the data")
     normed = any(isinstance(part, _BatchNorm) for m in models for part in m.modules())
     if normed and workers > 1 and not whole:
         found.append("batch norm: statistics of each worker's part of a batch, averaged per epoch")

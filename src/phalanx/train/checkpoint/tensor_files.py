@@ -163,13 +163,10 @@ def _view(record: PlaceRecord, flat: Tensor) -> Tensor:
         or math.prod(record.shape) != length
         or (length and reach > length)
     ):
-        raise InputError(f"the place of '{_title(record)}' in the checkpoint is damaged", REMEDY)
+        name = next(iter(record.names), "a parameter")
+        raise InputError(f"the place of '{name}' in the checkpoint is damaged", REMEDY)
     shape, stride = torch.Size(record.shape), tuple(record.stride)
     return ParameterPlace(record.start, record.end, record.group, shape, stride).view(flat)
-
-
-def _title(record: PlaceRecord) -> str:
-    return record.names[0] if record.names else "a parameter"
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

@@ -19,6 +19,7 @@ from phalanx.sync.state.skip_dynamo_import import skip_compiler
 
 COMMON, MEAN, NOT_ROWS = -1, -2, -3
 """Kinds of outputs without a dimension of rows: the same for all, a mean over rows, neither."""
+_PLAIN = int | float | str | bytes | None
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
@@ -154,7 +155,7 @@ def rows_in(batch: Any) -> int:
 def output_kind(whole: Any, part: Any, mean: Tensor | None, start: int, total: int) -> int:
     """Return the kind of an output, from the ``whole``, a ``part`` and the ``mean`` of parts."""
     if not isinstance(whole, Tensor) or not isinstance(part, Tensor):
-        same = type(whole) is type(part) and _is_plain(whole) and whole == part
+        same = type(whole) is type(part) and isinstance(whole, _PLAIN) and whole == part
         return COMMON if same or whole is part else NOT_ROWS
     if whole.dtype != part.dtype or whole.dim() != part.dim():
         return NOT_ROWS
@@ -186,10 +187,6 @@ def near(one: Tensor, other: Tensor) -> bool:
         torch.allclose(one, other, rtol=tolerance, atol=tolerance * max(scale, 1e-30) / 10,
                        equal_nan=True)
     )  # fmt: skip
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, int | float | str | bool | None | bytes)
 
 
 _RANDOM = torch.Tag.nondeterministic_seeded

@@ -183,7 +183,7 @@ def test_run_follows_it(
     ("script", "words", "said"),
     [
         ("tf.distribute.experimental.ParameterServerStrategy(None)", (), "a script of tf-ps"),
-        (MIRRORED, ("--objective", "energy"), "only the time is measured"),
+        (MIRRORED, ("--objective", "energy"), "only the time of another"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(

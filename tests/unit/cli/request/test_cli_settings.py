@@ -139,3 +139,15 @@ def test_every_example_of_the_help_is_a_spec(shell: Shell) -> None:
 
 def test_the_option_s_help_names_the_strategies() -> None:
     assert STRATEGY_NAMES.split(", ") == list(known_strategies())
+
+
+def test_epochs_of_a_script_that_decides_them_itself_are_refused(shell: Shell) -> None:
+    """Those of Keras' ``fit`` are not: Phalanx passes them on."""
+    torch = shell.script("import torch\nfor epoch in range(3): pass\n", "plain.py")
+    for verb in ("run", "compare"):
+        answer = shell(verb, torch, "--workers", "2", "--epochs", "5", "--dry-run")
+        assert answer.code == 2
+        assert "--epochs does not apply: the script does not call Phalanx" in answer.err
+    keras = shell.script("import keras\nkeras.Sequential().fit([0])\n", "with_keras.py")
+    (run,) = settings_of(shell, "run", keras, "--epochs", "5")
+    assert run["epochs"] == 5

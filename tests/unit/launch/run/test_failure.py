@@ -41,6 +41,7 @@ def test_a_killed_worker_is_named_before_those_that_missed_its_machine() -> None
         (2, "", ScriptError, "code 2", ""),
         (2, "what\ndo this\n", InputError, "what", "do this"),
         (1, "what\ndo this\n", ScriptError, "worker 1 failed: do this", ""),
+        (1, "Early.\nhint: Wait.\n", ScriptError, r"failed: Early. \(log", "Wait."),
         (
             1, "Traceback\n\nNameError: x\n\nIt is skipped.\nhint: Set it.\n", ScriptError,
             r"worker 1 failed: NameError: x \(log", "Set it.",
