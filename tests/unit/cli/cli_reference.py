@@ -20,7 +20,8 @@ agree.
 
 **Arguments after `--`** are passed to the script unchanged:
 `phalanx run train.py --workers 2 -- --depth 20`. Options of the command line (`--epochs`,
-`--batch`, …) override the values in the script.
+`--batch`, …) override the values of a script that calls Phalanx; an unchanged one
+decides by itself.
 
 **`--json`** prints one JSON object as the last line of stdout; all other text goes to stderr.
 `run` gives [the summary of the run](summary.md); `compare` and `demo` give
