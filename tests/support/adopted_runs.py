@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 from collections import Counter
@@ -70,6 +71,7 @@ def execute(script: Path) -> Result:
 def adopted(script: Path, workers: int, folder: Path, **settings: Any) -> list[Ended]:
     """What each of ``workers`` ended with, in view ``parts`` unless the settings say otherwise."""
     settings.setdefault("view", "parts")
+    gc.collect()  # loops of workers that were refused before end now, not within this run
     forget_hooks()
     with _leases_noted() as noted, _generators_of_their_own():
 
