@@ -3,7 +3,9 @@ weights and decide alike. Or within a pass: its loaders give what plain Python g
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,14 @@ def test_all_may_leave_their_loop_after_the_same_batch(tmp_path: Path, strategy:
     assert len(seen) == 36 * len(first["losses"])
 
 
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """Loops of refused workers end here: within the next test they would set hooks."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize("strategy", ["async", "ssp:bound=3"])
 def test_leaving_it_after_different_batches_is_refused(tmp_path: Path, strategy: str) -> None:
     script = _written(tmp_path, "if 0 in ids: break")

@@ -21,7 +21,6 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 from on_hosts import HOSTS
 from strategy_cases import examples
-from test_adopted_loops import _old_objects_aside
 from whole_scripts import WholeScript, script_of, text_of
 
 from phalanx.core.errors import InputError
@@ -29,7 +28,6 @@ from phalanx.train.adopt.adopted_training import AdoptedTraining
 from phalanx.train.whole.calls import SharedCalls
 
 pytestmark = pytest.mark.skipif(AWAY or HOSTS > 1, reason="held against plain Python, in turns")
-__all__ = ["_old_objects_aside"]
 Folders = pytest.TempPathFactory
 SCRIPTS = st.integers(0, 1 << 40).map(script_of)
 SHARES = st.sampled_from(((1, 1), (1, 1, 1), (3, 1), (1, 4), (3, 1, 2)))

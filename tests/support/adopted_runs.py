@@ -47,6 +47,7 @@ class Ended:
 def alone(script: Path) -> Result:
     """Plain Python: this thread is no worker, so torch is to it as it is."""
     assert torch_patches.current_adoption() is None
+    gc.collect()
     forget_hooks()
     return execute(script)
 

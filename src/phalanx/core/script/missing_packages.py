@@ -31,7 +31,7 @@ def missing_package(error: ModuleNotFoundError) -> MachineError | None:
     if name in ("", "phalanx") or not all(file.startswith(_LIBRARIES) for file in asked):
         return None
     package = _INSTALLED_AS.get(name, name)
-    keras = "/keras/" in asked[-1] and name in ("tensorflow", "jax")
+    keras = "/keras/" in "".join(asked[-1:]) and name in ("tensorflow", "jax")
     who, other = ("Keras", "Set KERAS_BACKEND=torch. Or i") if keras else ("Phalanx", "I")
     return MachineError(
         f"{who} needs the package '{package}', which {sys.executable} does not have",
