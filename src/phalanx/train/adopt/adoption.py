@@ -143,8 +143,9 @@ class Adoption:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        gradients = (get_grad(p) for p in parameters_of([optimizer]))
-        if training.sees_no_loss and any(g is not None and g.any() for g in gradients):
+        if training.sees_no_loss and any(
+            (g := get_grad(p)) is not None and g.any() for p in parameters_of([optimizer])
+        ):
             raise InputError(
                 "the script called optimizer.step() without backward(): its gradients (from "
                 "torch.autograd.grad?) are only of each worker's part of the batch",
