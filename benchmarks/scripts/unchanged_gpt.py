@@ -1,7 +1,8 @@
 """A small language model on random tokens, as a script has it that knows no Phalanx.
 
 It cuts its batches by hand. ``--clip`` adds what most such scripts have: clipping, and a learning
-rate that is set for each step. Prints seconds an epoch.
+rate that is set for each step. ``--ddp`` trains with torch's DDP on Gloo, started by ``torchrun``.
+Prints seconds an epoch.
 """
 
 from __future__ import annotations
@@ -57,13 +58,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--clip", action="store_true")
+    parser.add_argument("--ddp", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     samples = args.batch * args.steps
     text = torch.randint(0, args.words, (samples, args.length + 1))
-    loader = torch.utils.data.DataLoader(text, batch_size=args.batch, shuffle=True, pin_memory=True)
-    model = Gpt(args.words, args.width, args.layers, args.length).to(device)
+    model: nn.Module = Gpt(args.words, args.width, args.layers, args.length).to(device)
+    sampler, batch = None, args.batch
+    if args.ddp:
+        torch.distributed.init_process_group("gloo")
+        batch //= torch.distributed.get_world_size()
+        model = nn.parallel.DistributedDataParallel(model)
+        sampler = torch.utils.data.DistributedSampler(text)
+    loader = torch.utils.data.DataLoader(
+        text, batch_size=batch, sampler=sampler, shuffle=sampler is None, pin_memory=True
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=device.type == "cuda")
     step, last = 0, args.epochs * args.steps
     for epoch in range(args.epochs):

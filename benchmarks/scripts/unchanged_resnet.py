@@ -1,6 +1,7 @@
 """A residual network on noise, as a script has it that knows no Phalanx; prints seconds an epoch.
 
 ``--size 32 --width 64`` is about a CIFAR-10 network, ``--size 128 --width 128`` a wider one.
+``--clip`` clips gradients; ``--ddp`` trains with torch's DDP on Gloo, started by ``torchrun``.
 """
 
 from __future__ import annotations
@@ -43,16 +44,25 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--loaders", type=int, default=0)
+    parser.add_argument("--clip", action="store_true")
+    parser.add_argument("--ddp", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     images = torch.randn(args.samples, 3, args.size, args.size)
     data = TensorDataset(images, torch.randint(0, 10, (args.samples,)))
-    loader = DataLoader(
-        data, batch_size=args.batch, shuffle=True, pin_memory=device.type == "cuda",
-        num_workers=args.loaders, persistent_workers=args.loaders > 0,
-    )  # fmt: skip
     model = resnet(args.width).to(device)
+    sampler, batch = None, args.batch
+    if args.ddp:
+        torch.distributed.init_process_group("gloo")
+        batch //= torch.distributed.get_world_size()
+        model = nn.parallel.DistributedDataParallel(model)
+        sampler = torch.utils.data.DistributedSampler(data)
+    loader = DataLoader(
+        data, batch_size=batch, sampler=sampler, shuffle=sampler is None,
+        pin_memory=device.type == "cuda", num_workers=args.loaders,
+        persistent_workers=args.loaders > 0,
+    )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     loss_of = nn.CrossEntropyLoss()
     for epoch in range(args.epochs):
@@ -63,6 +73,8 @@ def main() -> None:
             with torch.autocast(device.type, dtype=torch.bfloat16):
                 loss = loss_of(model(x), y)
             loss.backward()
+            if args.clip:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             total += loss.detach()
         mean = total.item() / len(loader)

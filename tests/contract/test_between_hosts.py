@@ -65,7 +65,7 @@ def test_on_two_hosts_as_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
             assert torch.allclose(states[0][name], value, rtol=0, atol=1e-5), name
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_squares_that_are_finite_although_their_sum_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: int

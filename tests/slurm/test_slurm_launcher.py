@@ -66,7 +66,7 @@ def test_the_key_is_nowhere_that_others_can_read(slurm: OwnSlurm, tmp_path: Path
     assert not any(key.encode() in line for line in lines)
     assert key not in slurm.ask("scontrol", "show", "job", slurm.jobs()[0])
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert not (folder / "cluster" / "run.key").exists()
 
 
@@ -75,7 +75,7 @@ def test_ctrl_c_stops_in_order_and_ends_the_job(slurm: OwnSlurm, tmp_path: Path)
     until(lambda: bool(checkpoints(tmp_path)), 90.0)
     (before,) = checkpoints(tmp_path)[-1:]
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=180)
     assert process.returncode == 130, said
     summary = summary_of(run_of(tmp_path))
     assert summary["status"] == "stopped"
@@ -90,7 +90,7 @@ def test_a_job_that_waits_is_cancelled_at_once(slurm: OwnSlurm, tmp_path: Path) 
     process = background(tmp_path, given, slurm.variables)
     until(lambda: bool(slurm.jobs()), 60.0)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=180)
     assert process.returncode == 130, said
     assert not slurm.jobs()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-LIMIT = 90.0
+LIMIT = 240.0
 PHALANX = [sys.executable, "-m", "phalanx"]
 TORCH = """
 import gc, json, os, pathlib, random, signal, sys, time
@@ -78,7 +78,7 @@ def last_json(output: str) -> dict[str, Any]:
     return found
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     """Wait for ``condition``; an error when it never holds."""
     end = time.monotonic() + seconds
     while not condition():

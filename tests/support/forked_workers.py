@@ -27,7 +27,7 @@ from phalanx.launch.worker.script_runner import run_script
 from phalanx.sync.arena import memfd
 from phalanx.train.proof import checks, proof
 
-LIMIT = 60.0
+LIMIT = 180.0
 importlib.import_module("phalanx.train.adopt.adoption")  # once, and not in each worker
 
 

@@ -26,7 +26,7 @@ from phalanx.sync.hosts.membership import become_worker, greet
 from phalanx.sync.hosts.servers import Server
 from phalanx.sync.store.remote.store_process import ServerProcess
 
-LIMIT = 100.0
+LIMIT = 200.0
 
 
 class Killed(BaseException):
@@ -100,7 +100,7 @@ def _stand_for(
     hello = Hello(
         workers, workers + 1, server.machine, server.address, server.port, "apart", serves=True
     )
-    channel, _ = greet((places[0].address, port), KEY, hello, timeout=60.0)
+    channel, _ = greet((places[0].address, port), KEY, hello, timeout=180)
     over.wait(2 * LIMIT)
     channel.close()
 

@@ -78,7 +78,7 @@ class _Seat:
     mine: bool = False
 
     def begin(self) -> None:
-        self.mine = self.turns.acquire(timeout=60)
+        self.mine = self.turns.acquire(timeout=180)
 
     def end(self) -> None:
         if self.mine:

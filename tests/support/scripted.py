@@ -21,7 +21,7 @@ from phalanx.sync.state.replica import Replica
 from phalanx.sync.state.shared_state import SharedState
 from phalanx.sync.strategy import Strategy, StrategyContext
 
-LIMIT = 60.0
+LIMIT = 180.0
 
 
 @dataclass

@@ -118,7 +118,7 @@ def begun(cluster: SeatCluster, folder: Path) -> subprocess.Popen[str]:
         assert process.poll() is None
     except AssertionError as error:
         process.terminate()
-        raise AssertionError(process.communicate(timeout=60)[0]) from error
+        raise AssertionError(process.communicate(timeout=180)[0]) from error
     return process
 
 
@@ -195,7 +195,7 @@ class SeatLauncherContract:
         process = begun(seats, tmp_path)
         before = checkpoints(tmp_path)[-1]
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=180)
         assert process.returncode == 130, said
         assert summary_of(run_of(tmp_path))["status"] == "stopped"
         assert checkpoints(tmp_path)[-1] > before, "a checkpoint is written at the end"
@@ -205,7 +205,7 @@ class SeatLauncherContract:
         process = begun(seats, tmp_path)
         assert len(workers(tmp_path)) == 2
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
         until(lambda: not workers(tmp_path), 60.0)
 
     def test_a_seat_that_is_lost_is_named(self, seats: SeatCluster, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ class _serving:  # noqa: N801  (used as a statement)
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=60)
 
 
 def test_a_link_may_have_a_rate_of_its_own(lab: MakeLab) -> None:
@@ -243,7 +243,7 @@ def _dying(name: str, moment: str, number: int) -> subprocess.CompletedProcess[s
         [sys.executable, "-c", DYING, name, moment, str(int(number))],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
 
 

@@ -48,7 +48,7 @@ def test_the_view_that_pays_is_chosen(tmp_path: Path, busy: str, parts: bool) ->
     script, alone = tmp_path / "train.py", tmp_path / "alone"
     script.write_text(TORCH + SCRIPT)
     alone.mkdir()
-    subprocess.run([sys.executable, str(script), busy], cwd=alone, check=True, timeout=60)
+    subprocess.run([sys.executable, str(script), busy], cwd=alone, check=True, timeout=240)
     ended = succeeds("run", str(script), *TWO, "--", busy, cwd=tmp_path)
     assert ("view parts: " in ended.stdout + ended.stderr) is parts
     found, wanted = (torch.load(f / "weights.pt") for f in (tmp_path, alone))

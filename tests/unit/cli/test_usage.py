@@ -196,7 +196,7 @@ def test_help_imports_nothing_heavy() -> None:
         " if m in sys.modules])"
     )
     answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180
     )
     assert answer.stdout.splitlines()[-1] == "LOADED []"
 
@@ -207,7 +207,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     process.stdout.close()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=180)
     assert errors == ""
 
 

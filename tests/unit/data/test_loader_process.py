@@ -45,7 +45,7 @@ class Kinds(Dataset[Any]):
         return list(_kinds().values())[index]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_all_kinds_arrive_from_a_process() -> None:
     loader = DataLoader(Kinds(), 1, num_workers=1, collate_fn=_first, worker_init_fn=_send_by_size)
@@ -59,7 +59,7 @@ def test_all_kinds_arrive_from_a_process() -> None:
         assert found.is_nested or torch.equal(found.to_dense(), expected.to_dense())
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(("own", "several"), [(1, 1), (2, 2), (16, FEW_THREADS)])
 def test_large_batches_are_pinned_by_several_threads(
     monkeypatch: pytest.MonkeyPatch, own: int, several: int
@@ -90,7 +90,7 @@ class Labelled(Dataset[Any]):
         return torch.full((SMALL,), float(index)), index, torch.ones(2, dtype=torch.bfloat16)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_labels_come_in_the_message() -> None:
     reader = as_reader(DataLoader(Labelled(), 4, num_workers=1))
     for start, (x, y, half) in reader.stream([(n, torch.arange(n, n + 4)) for n in (0, 4)], 0):
@@ -102,7 +102,7 @@ def test_labels_come_in_the_message() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("batch", [4, 1 + LARGE // SMALL])
 def test_a_loader_that_pins(batch: int) -> None:
     loader = DataLoader(Labelled(), batch, num_workers=1, pin_memory=True)
@@ -134,7 +134,7 @@ class Kept(Dataset[Any]):
         return {"ids": self._ids, "labels": self._ids, "part": self._ids[1:3]}
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_what_shares_its_memory_goes_on_to() -> None:
     """As alone: labels that are the inputs themselves change with them, and with the dataset's."""
     reader = as_reader(DataLoader(Kept(), 1, num_workers=1, collate_fn=_first, prefetch_factor=1))
@@ -147,7 +147,7 @@ def test_what_shares_its_memory_goes_on_to() -> None:
     assert values == [1, 2, 3, 4]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_read_by_the_threads_of_pools() -> None:
     """One for each batch: processes do not end with the thread that started them, nor by it."""
     reader = as_reader(DataLoader(Labelled(), 4, num_workers=1))

@@ -31,7 +31,7 @@ def test_without_root_every_verb_is_refused() -> None:
         [sys.executable, "-c", f"import phalanx.cli.main, phalanx.lab.lab, rich.console\n{code}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert ended.stdout.strip() == "[2, 2, 2, 2]", ended.stderr
     assert ended.stderr.count("error: a lab needs root") == 4

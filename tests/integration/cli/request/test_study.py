@@ -128,7 +128,7 @@ def test_ctrl_c_ends_a_study_at_once_and_it_can_be_reported(shell: Shell) -> Non
             assert process.poll() is None
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGINT)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=180)
     finally:
         process.kill()
         process.wait()

@@ -34,7 +34,7 @@ def answer(process: subprocess.Popen[str]) -> str:
 
 def end(*processes: subprocess.Popen[str]) -> None:
     for process in processes:
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def test_all_that_live_at_once_get_one_folder_and_the_next_start_another(home: Path) -> None:

@@ -50,7 +50,7 @@ class Controller:
         self.process.send_signal(number)
 
     def exit_code(self) -> int:
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=60)
 
     def status(self) -> str:
         return str(json.loads((self.run / "summary.json").read_text())["status"])

@@ -39,7 +39,7 @@ def bootstrap(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     return done, paths
@@ -56,7 +56,7 @@ def test_the_script_runs_as_plain_python_would_run_it(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
     expected = json.loads(plain.stdout)
@@ -120,7 +120,7 @@ def test_the_traceback_is_the_users_own(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert paths.traceback_of(0).read_text() == plain.stderr
@@ -177,7 +177,7 @@ print([sys.stdin.read(), sys.stdin.read()], os.get_terminal_size(0).columns > 0)
 def test_a_worker_has_a_terminal_of_some_size_and_no_input() -> None:
     words = [sys.executable, "-c", TERMINAL]
     ended = subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=True
     )
     size, read = ended.stdout.splitlines()
     assert all(int(number) > 0 for number in size.split())

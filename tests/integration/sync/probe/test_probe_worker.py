@@ -53,6 +53,6 @@ def test_an_address_of_another_machine_is_a_problem_with_a_remedy() -> None:
 
 
 def test_it_ends_with_its_input_and_with_its_time() -> None:
-    ended = subprocess.run(WORKER, input=orders(), capture_output=True, timeout=60, check=False)
+    ended = subprocess.run(WORKER, input=orders(), capture_output=True, timeout=180, check=False)
     assert ended.returncode == 0
     assert answers(orders(seconds=0.01))[0] == 1

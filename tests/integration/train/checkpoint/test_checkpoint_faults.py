@@ -74,7 +74,7 @@ def exit_codes(folder: Path, victim: int, step: int) -> list[int | None]:
     """Write ``NEW`` with a process per rank, of which one dies at ``step``."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pytest", "phalanx.train.checkpoint.writer"])
-    meeting = context.Barrier(WORKERS, timeout=60)
+    meeting = context.Barrier(WORKERS, timeout=180)
     ranks = []
     try:
         for rank in range(WORKERS):

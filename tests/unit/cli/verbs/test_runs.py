@@ -161,7 +161,7 @@ def test_stop_ends_the_recorded_controller(house: Shell) -> None:
             "stopped": True,
             "status": "stopped",
         }
-        assert process.wait(timeout=10) == 130
+        assert process.wait(timeout=60) == 130
 
 
 def test_stop_never_signals_a_process_that_only_has_the_number(house: Shell) -> None:

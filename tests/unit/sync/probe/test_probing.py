@@ -44,7 +44,7 @@ def slowed(links: Links, clock: Clock, latency: float, bandwidth: float) -> Link
 def together(everyone: Sequence[Links], work: Callable[[Links], T]) -> list[T]:
     with ThreadPoolExecutor(len(everyone)) as threads:
         futures = [threads.submit(work, links) for links in everyone]
-        return [future.result(timeout=60) for future in futures]
+        return [future.result(timeout=180) for future in futures]
 
 
 @pytest.mark.parametrize("latency", [2e-5, 0.05])

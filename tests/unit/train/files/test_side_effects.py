@@ -457,7 +457,7 @@ print(os.environ["WANDB_MODE"], os.environ["MLFLOW_TRACKING_URI"])
     home.mkdir()
     words = [sys.executable, "-c", script]
     variables = {**os.environ, "TMPDIR": str(home)}
-    ended = subprocess.run(words, capture_output=True, text=True, env=variables, timeout=60)
+    ended = subprocess.run(words, capture_output=True, text=True, env=variables, timeout=180)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("disabled file:///")
     assert list(home.iterdir()) == [] and list(tmp_path.glob("private-*")) == []

@@ -29,7 +29,7 @@ def _faults(**variables: str) -> int:
     plain = {n: v for n, v in os.environ.items() if not n.startswith("MALLOC_")}
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT],
-        env={**plain, **variables}, capture_output=True, text=True, check=True, timeout=60,
+        env={**plain, **variables}, capture_output=True, text=True, check=True, timeout=180,
     )  # fmt: skip
     return int(ended.stdout)
 
