@@ -82,7 +82,6 @@ def torch() -> HealthCheck:
 
 
 def cores() -> HealthCheck:
-
     facts = measure()
     present = os.cpu_count() or facts.cores
     found = f"{facts.cores}" + (f" usable of {present}" if facts.cores < present else "")
@@ -91,7 +90,6 @@ def cores() -> HealthCheck:
 
 
 def gpus() -> HealthCheck:
-
     facts = measure()
     if facts.gpus > facts.usable_gpus:
         remedy = "Install a CUDA build from pytorch.org: the installed torch is a CPU build."

@@ -35,7 +35,6 @@ def show_choice(choice: Choice, goal: Objectives, out: Output) -> None:
 
 
 def _table(rows: Sequence[tuple[Prediction, str]], goal: Objectives) -> Table:
-
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
     table.add_column("machines", overflow="fold", min_width=8, max_width=18)

@@ -100,7 +100,6 @@ class VirtualMachines:
     """
 
     def __init__(self, request: Request, asked: ClusterOptions, out: Output | None = None) -> None:
-
         self.request, self.asked, self._pool = request, asked, request.options.pool
         self._probe: Probe | None = read_probe(self._pool) if self._pool else None
         self._network = Network(self._probe)
@@ -112,7 +111,6 @@ class VirtualMachines:
 
     @cached_property
     def profile(self) -> JobProfile | None:
-
         request, kinds = self.request, Kinds(self._probe)
         asked = plain_settings(request.job("single", request.options.batch).settings)
         # The number of epochs and the batch size make no difference to the step times.
@@ -129,14 +127,12 @@ class VirtualMachines:
 
     def seats(self, asked: int | None) -> list[str]:
         """Return the machine of each worker; any number is possible, as no worker is started."""
-
         machines = self.request.machines
         shares = share_out(machines, natural_workers(machines) if asked is None else asked)
         return [m.name for m, share in zip(machines, shares, strict=True) for _ in range(share)]
 
     def cluster(self, names: Sequence[str], strategy: str) -> VirtualCluster:
         """Return a cluster with a worker for each name; without a pool, no two share a machine."""
-
         asked, rate = self.asked, read_rate(self.asked.rate)
         linked = self._pool is not None or rate is not None
         latency = read_duration("--latency", asked.latency, "0.1ms", zero=True)
@@ -160,7 +156,6 @@ class VirtualMachines:
     def _workers(
         self, names: Sequence[str], rate: float | None, linked: bool
     ) -> list[VirtualWorker]:
-
         counts, step = Counter(names), self.asked.step()
         natural = {m.name: natural_workers([m]) for m in self.request.machines}
         found = {}
@@ -183,7 +178,6 @@ class VirtualMachines:
 
     def simulated(self, job: Job) -> Job:
         """Return the same job, to run in virtual time in this process."""
-
         if self.request.adopt:
             raise InputError(
                 "a simulation needs a script that calls Phalanx",
@@ -215,7 +209,6 @@ class VirtualMachines:
 
 def _servers(strategy: str, cluster: VirtualCluster) -> tuple[int, ...]:
     """Choose servers as between machines: ``servers=N``, or one for two, on the best links."""
-
     firsts = {cluster.home(rank): rank for rank in reversed(range(len(cluster.workers)))}
     ranks = sorted(firsts.values())
     asked = [p.options["servers"] for p in parse_spec(strategy).phases if "servers" in p.options]

@@ -15,7 +15,6 @@ from phalanx.launch.run.interrupts import Interrupts
 
 def show(jobs: list[tuple[str, Job]], out: Output) -> int:
     """Print every ``(name, job)``; write no file and start no worker."""
-
     launches = []
     for name, job in jobs:
         job, launch = _rehearsed(name, job, out)

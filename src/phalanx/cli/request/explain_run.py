@@ -25,7 +25,6 @@ from phalanx.launch.run.observer import Observer
 
 
 def refuse_beside_explain(framework: str | None, options: RunOptions) -> None:
-
     for option, given in (
         ("--framework", framework not in (None, *KERAS_NAMES)),
         ("--dry-run", options.dry_run),
@@ -37,7 +36,6 @@ def refuse_beside_explain(framework: str | None, options: RunOptions) -> None:
 
 def explain(request: Request, out: Output) -> Explanation:
     """Explain how the script would be adopted; raise the error if it would be refused."""
-
     if not request.adopt:
         return Explanation(joins=True, script=str(request.script))
     job = request.job("single", None)

@@ -88,7 +88,6 @@ class Request:
         return self.options.name or self.module or self.script.stem
 
     def plan(self, strategy: str, batch: int | None) -> Plan:
-
         options = self.options
         return make_plan(
             self.machines,
@@ -107,7 +106,6 @@ class Request:
 
     def job(self, strategy: str, batch: int | None, *, repeat: int = 0) -> Job:
         """Return the job of one run; each repeat has another seed, the same for all strategies."""
-
         options = self.options
         plan = self.plan(strategy, batch)
         if AUTO_SWITCH in strategy:
@@ -158,7 +156,6 @@ class Request:
         return earliest_switch(losses, workers) or MIDDLE_SWITCH, why_auto_switch(losses, workers)
 
     def _fleet(self) -> Fleet:
-
         return Fleet(
             machines=(*self.machines, *self.servers),
             servers=tuple(machine.name for machine in self.servers),
@@ -194,7 +191,6 @@ def check(
     not one of another framework. ``keras``: the name in ``--framework`` of a Keras script, whose
     own distribution is left out.
     """
-
     slow, rate = values.read_slow(options.slow), values.read_rate(options.rate)
     times = values.read_checkpoints(options.checkpoint_every)
     values.check_at_least("--workers", options.workers, 1)
@@ -260,7 +256,6 @@ def _check_choices(options: RunOptions) -> None:
 
 def _machines(options: RunOptions) -> tuple[list[Machine], list[Machine], Pool]:
     """Return the machines of workers, the machines of servers, and the pool that has both."""
-
     if options.pool is None:
         pool = this_machine()
     else:

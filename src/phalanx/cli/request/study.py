@@ -153,7 +153,6 @@ class StudyRun:
         return False
 
     def _run_one(self, study: Study, name: str, job: Job) -> RunOutcome:
-
         paths = new_run(name)
         study.runs.append(paths.id)
         study.write()
@@ -184,7 +183,6 @@ class StudyRun:
         self._out.result(self._result(study, report))
 
     def _result(self, study: Study, report: str | None) -> dict[str, Any]:
-
         return {
             "study": study.paths.id,
             "runs": [msgspec.to_builtins(outcome.summary) for outcome in self._outcomes],
@@ -205,7 +203,6 @@ MOST_AGAIN = 60.0
 
 def in_question(outcomes: Sequence[RunOutcome]) -> list[int]:
     """Return the indices of the fastest run and of ``single``, if that is slow beyond belief."""
-
     taken = {
         i: seconds
         for i, outcome in enumerate(outcomes)

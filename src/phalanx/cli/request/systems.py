@@ -47,7 +47,7 @@ from phalanx.launch.frameworks.tensorflow_scripts import (
 )
 from phalanx.launch.launcher import Job
 from phalanx.launch.run.controller import RunOutcome
-from phalanx.launch.script.script_check import check_script, uses_keras
+from phalanx.launch.script.script_check import check_script, starts_no_group, uses_keras
 from phalanx.observe.summary.summary import Summary
 
 
@@ -93,7 +93,6 @@ def read_framework(ctx: typer.Context, asked: str | None, script: Path) -> Frame
 
 
 def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
-
     source = script.read_bytes() if script.is_file() else b""
     roles = read_roles(text) if text is not None else {}
     system = system_of(source)
@@ -120,7 +119,6 @@ def read_systems(
     ctx: typer.Context, systems: str | None, strategies: str, script: Path
 ) -> Wanted | None:
     """Read ``--systems``, and check that the script of every system exists."""
-
     if systems is None:
         return None
     pairs = [part.strip().partition(":") for part in systems.split(",")]
@@ -156,7 +154,6 @@ def read_systems(
 
 def _script_for(system: str, script: Path) -> Path:
     """Return the system's sibling script; Keras' backends train a Keras script itself."""
-
     peer = peer_of(system)
     if system in KERAS_SYSTEMS and script.is_file() and uses_keras(script):
         return script
@@ -164,7 +161,6 @@ def _script_for(system: str, script: Path) -> Path:
 
 
 def framework_of(system: str, roles: Mapping[str, int]) -> Framework:
-
     peer = peer_of(system)
     mine = {"chief": 1, **roles} if system == PARAMETER_SERVER and roles else {}
     return Framework(
@@ -186,7 +182,6 @@ def framework_job(
     request: Request, framework: Framework, script: Path, batch: int | None, *, repeat: int = 0
 ) -> Job:
     """Return the job of another framework's script on the same machines, with as many workers."""
-
     if request.launcher == "inprocess":
         raise InputError(
             "--launcher inprocess cannot run another framework's script", "Use --launcher local."
@@ -224,7 +219,13 @@ def framework_job(
 
 def ready(job: Job, out: Output) -> Job:
     """Return the job with its framework's environment on this machine, which is made if missing."""
-
+    in_torch = job.framework is not None and job.framework.name == TORCH
+    if in_torch and job.plan.workers > 1 and starts_no_group(job.script):
+        out.note(
+            f"warning: {job.script.name} does not use torch.distributed, so each of the "
+            f"{job.plan.workers} workers trains the whole model by itself. Without --framework "
+            "torch, Phalanx shares the training out"
+        )
     if job.framework is not None and LEGACY_KERAS in job.framework.variables:
         out.note(
             "note: tf.keras is legacy Keras here (TF_USE_LEGACY_KERAS=1): Keras 3 cannot train "
@@ -246,7 +247,6 @@ def ready(job: Job, out: Output) -> Job:
 
 def cannot_run(job: Job, paths: RunPaths, error: PhalanxError) -> RunOutcome:
     """Return the outcome of a run that could not start: its row in the report gives the reason."""
-
     summary = Summary(run=paths.id, status="failed", strategy=job.settings.strategy)
     summary.system = launcher.system_of(job)
     summary.workers, summary.batch = job.plan.workers, job.settings.batch

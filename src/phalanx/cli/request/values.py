@@ -36,7 +36,6 @@ class CheckpointTimes:
 
 def read_launcher(text: str) -> tuple[str, str]:
     """Read ``slurm:partition=gpu`` as the launcher and the options of its cluster."""
-
     kind, colon, where = text.partition(":")
     if kind not in (known := ["auto", *LAUNCHERS.names()]):
         raise InputError(f"unknown launcher '{kind}'", did_you_mean(kind, known))

@@ -83,7 +83,6 @@ def _fastest(
 
 def _chosen(probe: Probe, sizes: Sequence[int]) -> list[str]:
     """Return what Phalanx would choose for each size, given the measured links."""
-
     latency, bandwidth = slowest(probe, probe.participants) or (None, None)
     return [choose(None, len(probe.participants), size, latency, bandwidth) for size in sizes]
 
@@ -99,7 +98,6 @@ def _cell(figures: CollectiveFigures | None) -> Text:
 
 def notes(probe: Probe) -> list[str]:
     """Return lines that explain the ratios."""
-
     lines = []
     if probe.message_seconds is not None:
         lines.append(

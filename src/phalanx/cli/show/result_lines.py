@@ -19,7 +19,6 @@ from phalanx.report.tables import print_table
 
 def tell_study(paths: RunPaths, out: Output) -> Path:
     """Print table and verdict, write ``report.html``, and say where it is."""
-
     tell_results(paths, out)
     report = write_report(paths)
     out.say(f"report  {report}")
@@ -28,7 +27,6 @@ def tell_study(paths: RunPaths, out: Output) -> Path:
 
 def tell_results(paths: RunPaths, out: Output) -> None:
     """Print table and verdict; this is quick, because nothing is drawn."""
-
     study = load_study(paths)
     verdict = verdict_on(study)
     out.say()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,11 @@ _CANNOT_TELL = {"import_module", "spec_from_file_location", "runpy", "exec", "__
 _TRAINS = {
     "torch", "torchvision", "transformers", "lightning", "pytorch_lightning", "accelerate", "keras"
 }  # fmt: skip
+_HAS_NO_GROUP = sys.stdlib_module_names | {
+    "torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL",
+    "matplotlib", "tqdm",
+}  # fmt: skip
+"""Modules that start no process group by themselves."""
 _MOST_FILES = 200
 
 
@@ -67,6 +73,13 @@ def may_call_phalanx(script: Path) -> bool:
     return look.calls or look.unclear
 
 
+def starts_no_group(script: Path) -> bool:
+    """Whether processes of the script cannot find each other: it does not use ``torch.distributed``
+    itself, and imports nothing else that might."""
+    look = _look(script, script.read_bytes())
+    return not (look.unclear or look.distributed or look.imports - look.own - _HAS_NO_GROUP)
+
+
 @dataclass
 class _Look:
     """What the sources of a script, and of its own modules, show."""
@@ -76,6 +89,10 @@ class _Look:
     unclear: bool = False
     """Whether the script may call Phalanx in a way that cannot be read from it."""
     imports: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
+    """Names of the script's own modules, as far as they were found."""
+    distributed: bool = False
+    """Whether the script names ``distributed``, as all that use ``torch.distributed`` do."""
     keras: bool = False
     """Whether the script names ``keras`` (or ``tf.keras``), and never ``distribute``."""
 
@@ -115,6 +132,7 @@ def _look(script: Path, source: bytes) -> _Look:
             return found
         file = file.resolve()
         for module in imported_files(tree, file, [file.parent, *folders]):
+            found.own |= {module.stem, module.parent.name}
             if module not in seen and os.access(module, os.R_OK):
                 seen.add(module)
                 waiting.append((module, module.read_bytes()))
@@ -138,6 +156,7 @@ def _look_at(tree: ast.AST, found: _Look) -> None:
                 words.add(name)
     found.imports |= {name.partition(".")[0] for _, name in imported(tree)}
     found.keras = found.keras or ("keras" in words and "distribute" not in words)
+    found.distributed = found.distributed or "distributed" in words
     found.unclear = found.unclear or bool(words & _CANNOT_TELL)
     found.calls = found.calls or ("phalanx" in words and any(_entered(tree, ours)))
 

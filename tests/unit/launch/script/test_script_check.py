@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.core.errors import InputError
-from phalanx.launch.script.script_check import check_script, is_adopted
+from phalanx.launch.script.script_check import check_script, is_adopted, starts_no_group
 
 
 def make(folder: Path, **files: str) -> Path:
@@ -164,3 +164,28 @@ def test_no_unrelated_file_is_suggested(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             check_script(tmp_path / wrong)
         assert "Did you mean" not in caught.value.remedy or "brain" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("files", "alone"),
+    [
+        ({"train.py": "import os, torch\nfrom torch import nn"}, True),
+        ({"train.py": "import torch, model", "model.py": "import numpy"}, True),
+        ({"train.py": "from nets.small import Net", "nets/small.py": "import torch"}, True),
+        (
+            {"train.py": "import torch, model", "model.py": "import torch.distributed as dist"},
+            False,
+        ),
+        ({"train.py": "import torch\ntorch.distributed.init_process_group()"}, False),
+        ({"train.py": "from torch import distributed"}, False),
+        ({"train.py": "import torch\nfrom accelerate import Accelerator"}, False),
+        ({"train.py": "import torch\nexec(open('more.py').read())"}, False),
+    ],
+)
+def test_scripts_whose_processes_cannot_find_each_other(
+    tmp_path: Path, files: dict[str, str], alone: bool
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert starts_no_group(tmp_path / "train.py") is alone
