@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from phalanx.core.terminal import printable
+from phalanx.core.terminal import printable, wrapped
 
 if TYPE_CHECKING:
     from phalanx.cli.console import CleanConsole
@@ -20,19 +21,16 @@ class Output:
         from phalanx.cli.console import CleanConsole
 
         self.json = json
-        self.human: CleanConsole = CleanConsole(
-            stderr=json, highlight=False, markup=False, soft_wrap=True
-        )
-        self.errors: CleanConsole = CleanConsole(
-            stderr=True, highlight=False, markup=False, soft_wrap=True
-        )
+        console = partial(CleanConsole, highlight=False, markup=False, soft_wrap=True)
+        self.human: CleanConsole = console(stderr=json)
+        self.errors: CleanConsole = console(stderr=True)
 
     def say(self, text: str = "", style: str | None = None) -> None:
         self.human.print(printable(text), style=style)
 
     def note(self, text: str) -> None:
         """Print to stderr what the user should know besides the result."""
-        self.errors.print(printable(text), style="dim")
+        self.errors.print(wrapped(text, self.errors.file), style="dim")
 
     def problem(self, error: PhalanxError) -> None:
         write_problem(error.cause, error.remedy)
@@ -62,4 +60,4 @@ def write_problem(cause: str, remedy: str) -> None:
     """Print ``error: cause``, and ``hint: remedy`` below it, to stderr."""
     sys.stdout.flush()
     lines = [f"error: {cause}", *([f"hint: {remedy}"] if remedy else [])]
-    print(printable("\n".join(lines)), file=sys.stderr, flush=True)
+    print(wrapped("\n".join(lines), sys.stderr), file=sys.stderr, flush=True)

@@ -7,7 +7,10 @@ control codes except colours.
 from __future__ import annotations
 
 import re
+import shutil
+import textwrap
 from collections.abc import Callable
+from typing import IO
 
 Say = Callable[[str], None]
 """Shows the user a line."""
@@ -30,6 +33,17 @@ _NOT_LETTERS = re.compile(r"[\W\d_]+")
 def printable(text: str) -> str:
     """``text`` without control characters."""
     return _CONTROLS.sub("", text)
+
+
+def wrapped(text: str, stream: IO[str]) -> str:
+    """:func:`printable` sentences, broken between words if ``stream`` is a terminal."""
+    if not stream.isatty():
+        return printable(text)
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        for line in printable(text).splitlines()
+    )
 
 
 def coloured(text: str) -> str:

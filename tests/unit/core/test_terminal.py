@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.cli.console import CleanConsole
-from phalanx.core.terminal import coloured, line_as_shown, printable
+from phalanx.core.terminal import coloured, line_as_shown, printable, wrapped
 
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 PIECES = [
@@ -114,3 +114,18 @@ def test_bars_are_shown_once_and_nothing_is_hidden(line: str, shown: list[str]) 
 def test_many_beginnings_take_no_time() -> None:
     for begin in ("\x1b]", "\x9d", "\x1b[0", "\x9b0", "\x1b ", "a\r"):
         line_as_shown(begin * (1 << 15))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_sentences_are_broken_between_words_in_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "12")
+    said = "error: no such\x1b file\nhint: /a/path/that/is/long --and-option"
+    assert wrapped(said, io.StringIO()) == printable(said)
+    lines = ["error: no", "such file", "hint:", "/a/path/that/is/long", "--and-option"]
+    assert wrapped(said, Terminal()).splitlines() == lines

@@ -15,7 +15,7 @@ from rich.text import Text
 from phalanx.cli.output import Output
 from phalanx.cli.show.progress_state import EpochLine, ProgressState, WorkerState
 from phalanx.cli.show.speedup_lines import LiveWorth
-from phalanx.core.terminal import coloured, printable
+from phalanx.core.terminal import coloured, printable, wrapped
 from phalanx.core.words import UNKNOWN, clock, count, loss, rough_share, seconds, share
 from phalanx.launch.launcher import Launch
 from phalanx.launch.run.observer import Observer
@@ -66,18 +66,18 @@ class _Progress(Observer):
             self._worth = LiveWorth(settings.strategy, balance=settings.balance == "auto")
 
     def note(self, text: str) -> None:
-        self._told_on.print(printable(text), style="dim")
+        self._told_on.print(wrapped(text, self._told_on.file), style="dim")
 
     def event(self, event: Event) -> None:
         self.state.take(event)
         if self.state.notes and not self._noted:
             self._noted = True
             for note in self.state.notes:
-                self._told_on.print(printable(f"note: {note}"), style="dim")
+                self.note(f"note: {note}")
         if change := self._changes.line(event):
             self._told_on.print(printable(change), style="dim")
         for line in self._worth.take(event) if self._worth else ():
-            self._told_on.print(printable(line), style="bold")
+            self._told_on.print(wrapped(line, self._told_on.file), style="bold")
 
 
 class PlainProgress(_Progress):

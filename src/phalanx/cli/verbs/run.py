@@ -9,6 +9,7 @@ import typer
 from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
 from phalanx.core.errors import InputError
+from phalanx.core.terminal import wrapped
 
 if TYPE_CHECKING:
     from phalanx.cli.request.request import Request
@@ -119,7 +120,7 @@ def tell_outcome(outcome: RunOutcome, paths: RunPaths, out: Output) -> int:
     style = "bold green" if outcome.summary.status == "done" else "bold red"
     out.say(describe(outcome.summary), style)
     for sentence in (*beside_prediction(outcome.summary), *findings(outcome.summary)):
-        out.say(sentence)
+        out.say(wrapped(sentence, out.human.file))
     out.say(f"run     {paths.folder}")
     out.say(f"report  phalanx report {paths.id}")
     if outcome.summary.status != "done" and any(paths.checkpoints.glob("[0-9]*")):

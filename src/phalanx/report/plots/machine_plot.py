@@ -31,7 +31,7 @@ COLUMNS: tuple[tuple[str, Reading], ...] = (
     ("CPU, %", lambda s: s.cpu_percent),
     ("memory, GB", lambda s: s.memory_bytes / 1e9),
     ("network, MB/s", lambda s: s.network_bytes_per_second / 1e6),
-    ("disk, MB/s", lambda s: _scaled(s.disk_bytes_per_second, 1e-6)),
+    ("disk, MB/s", lambda s: s.disk_bytes_per_second and s.disk_bytes_per_second / 1e6),
     ("GPU, %", lambda s: s.gpu_percent),
     ("power, W", lambda s: s.watts),
 )
@@ -111,7 +111,3 @@ def _scale(axes: Axes, *, share: bool, few: bool) -> None:
         axes.axhline(0, color=FAINT, linewidth=1)
     else:
         axes.axis("off")  # nothing was measured on this machine
-
-
-def _scaled(value: float | None, by: float) -> float | None:
-    return None if value is None else value * by

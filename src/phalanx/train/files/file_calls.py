@@ -234,7 +234,7 @@ leaves_alone = Act(_leaves_alone)
 
 def _lists(call: Private) -> Any:
     path = call.argument(0, "path") or "."
-    if (found := _both(call, path, _names)) is None:
+    if (found := _both(call, path, lambda own, folder: dict.fromkeys(own.plain(folder)))) is None:
         return call.as_it_is()
     return list(found)
 
@@ -263,10 +263,6 @@ def _both(
         with suppress(OSError) if files.has(name) else nullcontext():
             real = look(call, name)
     return {**{n: found for n, found in real.items() if n not in hidden}, **own}
-
-
-def _names(call: Private, folder: str) -> dict[str, Any]:
-    return dict.fromkeys(call.plain(folder))
 
 
 def _entries(call: Private, folder: str) -> dict[str, Any]:
