@@ -98,7 +98,9 @@ def _add_settings(summary: Summary, run: RunFiles) -> None:
         summary.simulated = settings.virtual is not None
     planned = next((log.plans[-1] for log in run.ranks if log.plans), None)
     if planned:
-        summary.batch = planned.batch
+        steps = (step.samples for log in run.ranks for step in log.steps)
+        unknown = planned.batch == 1 and max(steps, default=1) > 1  # the script makes its batches
+        summary.batch = None if unknown else planned.batch
     if first:
         summary.precision = first.precision
         summary.parameters = first.parameters or None

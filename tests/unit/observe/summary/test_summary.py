@@ -49,6 +49,22 @@ def test_a_run_without_any_event_is_lost_and_null(tmp_path: Path) -> None:
     assert summary.history == [] and summary.straggler is None
 
 
+@pytest.mark.parametrize(("samples", "batch"), [(64, None), (2, 1)])
+def test_batches_of_a_scripts_own_making_have_no_known_size(
+    tmp_path: Path, samples: int, batch: int | None
+) -> None:
+    """Its workers plan with batches of one sample, whatever their steps have."""
+    paths = write_run(tmp_path, "run", batch=samples)
+    for rank in (0, 1):
+        path = paths.events_of(rank)
+        events = [
+            msgspec.structs.replace(e, batch=1) if isinstance(e, ev.Planned) else e
+            for e in ev.read_events(path)
+        ]
+        path.write_bytes(b"".join(map(ev.encode, events)))
+    assert summarise(paths).batch == batch
+
+
 def test_counts_and_rates_agree(tmp_path: Path) -> None:
     summary = summarise(write_run(tmp_path, "run", epochs=3, steps=6, batch=128))
     assert summary.status == "done"
