@@ -165,7 +165,9 @@ def test_an_epoch_that_was_left_early_has_a_checkpoint(tmp_path: Path, workers: 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_epoch_in_which_the_script_failed_has_none(tmp_path: Path, workers: str) -> None:
-    (tmp_path / "train.py").write_text(TORCH + LEFT_EARLY)
+    """The checkpoint before it is there, although the script fails while the disk is slow."""
+    slow = "plain = os.fsync\nos.fsync = lambda file: (time.sleep(0.3), plain(file))[1]\n"
+    (tmp_path / "train.py").write_text(TORCH + slow + LEFT_EARLY)
     words = ("--workers", workers, "--checkpoint-every", "1", "--name", "first")
     ended = phalanx("run", "train.py", *words, "--", "fails", cwd=tmp_path)
     assert ended.returncode == 1

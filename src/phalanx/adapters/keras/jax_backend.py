@@ -93,11 +93,7 @@ class JaxKerasModel(KerasModel):
         return dict(logs)
 
     def load(self) -> None:
-        flat = self._layout.join(self.parameters)
-        if self._device.type == "cpu":
-            self._flat = self._jax.device_put(flat.numpy())
-        else:
-            self._flat = self._jax.dlpack.from_dlpack(flat)
+        self._flat = self._jax.dlpack.from_dlpack(self._layout.join(self.parameters))
 
     def read_buffers(self) -> None:
         values = self._values()

@@ -61,8 +61,9 @@ def discover_slots(optimizer: torch.optim.Optimizer) -> SlotNames:
     for group in optimizer.param_groups:
         toy = torch.ones(2)
         toy.grad = torch.ones(2)
-        copy = _make(type(optimizer), [toy], group)
-        _bare_step(type(copy))(copy)
+        kind = type(optimizer)
+        copy = kind([{**_options(kind, group), "params": [toy]}])  # type: ignore[call-arg]
+        _bare_step(kind)(copy)
         for name, value in copy.state[toy].items():
             if isinstance(value, Tensor):
                 (flat if value.numel() == toy.numel() else scalar)[name] = None
@@ -82,12 +83,6 @@ def _bare_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any]:
             torch._C._set_grad_enabled(before)
 
     return bare
-
-
-def _make(
-    kind: type[torch.optim.Optimizer], parameters: list[Tensor], group: dict[str, Any]
-) -> torch.optim.Optimizer:
-    return kind([{**_options(kind, group), "params": parameters}])  # type: ignore[call-arg]
 
 
 def _options(kind: type[torch.optim.Optimizer], group: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Modules for files are imported where they are called: most runs save no checkpoints.
 
-LAST_WRITE_SECONDS = 120.0
+LAST_WRITE_SECONDS, FAILED_WRITE_SECONDS = 120.0, 4.0
 
 History = list[dict[str, int | float | None]]
 
@@ -213,6 +213,11 @@ class Checkpointer:
         """Mark this epoch's checkpoint, if it has one, as that of the best model so far."""
         if self._writer is not None and self._after_epoch == self._stopwatch.epoch:
             self._writer.mark_best(self._last, name, value)
+
+    def end_write(self) -> None:
+        """Wait for a checkpoint that is being written as the script fails, before it is cut off."""
+        if self._writer is not None:
+            self._writer.finish(FAILED_WRITE_SECONDS)
 
     def finish(self) -> None:
         if self._writer is not None:

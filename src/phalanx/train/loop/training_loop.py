@@ -293,8 +293,10 @@ class TrainingLoop:
             parts.seeds.common()
 
     def _at_exit(self) -> None:
-        """Finish a training whose script left its loop early, and ended without an error."""
-        if not self._lifecycle.over and not self._lifecycle.broken():
+        """Finish a training whose script left its loop early; if it failed, its checkpoint."""
+        if self._lifecycle.broken():
+            self._parts.checkpointer.end_write()
+        elif not self._lifecycle.over:
             try:
                 self.finish(collective=False)
             except PeerLost:
