@@ -93,7 +93,9 @@ class JaxKerasModel(KerasModel):
         return dict(logs)
 
     def load(self) -> None:
-        self._flat = self._jax.dlpack.from_dlpack(self._layout.join(self.parameters))
+        jax, flat = self._jax, self._layout.join(self.parameters)
+        on_cpu = self._device.type == "cpu"  # JAX may compute on a device that torch cannot use
+        self._flat = jax.device_put(flat.numpy()) if on_cpu else jax.dlpack.from_dlpack(flat)
 
     def read_buffers(self) -> None:
         values = self._values()
