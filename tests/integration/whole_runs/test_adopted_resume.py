@@ -173,3 +173,39 @@ def test_an_epoch_in_which_the_script_failed_has_none(tmp_path: Path, workers: s
     assert ended.returncode == 1
     assert "ValueError: on purpose" in ended.stderr
     assert _checkpoints(tmp_path) == ["000001", "000002"]
+
+
+SLOW_DISK = """
+import threading
+released, plain = threading.Event(), os.fsync
+
+def wait(file):
+    assert released.wait(60), "the script waits for its last checkpoint"
+    plain(file)
+
+def train():
+    x = torch.randn(32, 4)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(1):
+        for a, b in DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(a), b).backward()
+            optimizer.step()
+
+os.fsync = wait
+train()
+released.set()
+train()
+"""
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_script_goes_on_while_its_last_checkpoint_is_written(
+    tmp_path: Path, workers: str
+) -> None:
+    (tmp_path / "train.py").write_text(TORCH + SLOW_DISK)
+    words = ("--workers", workers, "--view", "parts", "--checkpoint-every", "1,keep=9")
+    ended = succeeds("run", "train.py", *words, "--name", "first", cwd=tmp_path)
+    assert "was not written" not in ended.stdout + ended.stderr
+    assert _checkpoints(tmp_path) == ["000001", "000002"]

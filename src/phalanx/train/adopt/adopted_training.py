@@ -231,7 +231,7 @@ class AdoptedTraining:
         and saving. With ``waits``, this is put off while accumulated gradients wait for a step."""
         waits = waits and self.parts.trained.weight.pending > 0
         if self._left == 0 and not self.under_way and not waits:
-            self.end()
+            self.end(writes_later=True)
 
     def _reader(self, loader: DataLoader[Any]) -> Reader:
         reader = read_by_number(loader, self._seed)
@@ -240,7 +240,7 @@ class AdoptedTraining:
             self._checked.add(loader)
         return reader
 
-    def end(self) -> None:
+    def end(self, *, writes_later: bool = False) -> None:
         lifecycle = self.parts.lifecycle
         if self._checks.is_child or lifecycle.over or lifecycle.broken():
             self._checks.end(broken=True)
@@ -251,7 +251,7 @@ class AdoptedTraining:
                 self._meet_those_who_left()
                 self.parts.steps.agree_on_pending()
                 self._checks.end(broken=False)
-                self._loop.finish()
+                self._loop.finish(writes_later=writes_later)
         except NotFinite as error:
             lifecycle.fail(str(error))
         finally:

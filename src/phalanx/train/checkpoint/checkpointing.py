@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from phalanx.core.context import call_at_end
 from phalanx.observe.events.event_types import Saved
 from phalanx.sync.state.optimizer_state import State
 from phalanx.train.checkpoint.kept_state import Keeper, groups_of, pack, random_state
@@ -22,7 +24,7 @@ from phalanx.train.engine.engine import Engine
 from phalanx.train.engine.model_state import frozen, names_of
 from phalanx.train.samples.epoch_batches import Pass
 from phalanx.train.samples.schedule import TrainingSchedule
-from phalanx.train.start.environment import Environment, saves_checkpoints
+from phalanx.train.start.environment import Environment, between_machines, saves_checkpoints
 from phalanx.train.step.gradient_weight import GradientWeight
 from phalanx.train.step.stopwatch import Stopwatch
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 # Modules for files are imported where they are called: most runs save no checkpoints.
 
 LAST_WRITE_SECONDS, FAILED_WRITE_SECONDS = 120.0, 4.0
+_late = threading.local()  # ``finish`` of this worker's previous training, if it was put off
 
 History = list[dict[str, int | float | None]]
 
@@ -103,8 +106,11 @@ class Checkpointer:
         self._skipped: Pass | None = None
         """The last pass, if no checkpoint was taken after it."""
         self._told, self._problems = "", 0
+        self._others_are_here = not between_machines(environment)
+        self._forget_end: Callable[[], None] = lambda: None
         if environment.paths is None or not saves_checkpoints(environment):
             return
+        getattr(_late, "finish", self.finish)()  # its unfinished folder would be swept away
         from phalanx.train.checkpoint.checkpoint_index import next_number
         from phalanx.train.checkpoint.writer import Writer
 
@@ -220,10 +226,20 @@ class Checkpointer:
             self._writer.finish(FAILED_WRITE_SECONDS)
 
     def finish(self) -> None:
+        """Wait until the last checkpoint is written."""
         if self._writer is not None:
             self._writer.finish(LAST_WRITE_SECONDS)
             self._tell()
             self._writer.close()
+            self._writer = None
+            self._forget_end()
+
+    def finish_later(self) -> None:
+        """Wait for the last checkpoint when the script ends, or trains again: it may go on now."""
+        if self._others_are_here:
+            _late.finish, self._forget_end = self.finish, call_at_end(self.finish)
+        else:  # which would end, and their machines with them
+            self.finish()
 
     def _tell(self) -> None:
         """Print why a checkpoint was not written; only for the 1st, 2nd, 4th, 8th … problem."""

@@ -258,8 +258,9 @@ class TrainingLoop:
 
     # -- the end -----------------------------------------------------------------------------
 
-    def finish(self, *, collective: bool = True) -> None:
-        """End the training, with the final weights in ordinary tensors of the model."""
+    def finish(self, *, collective: bool = True, writes_later: bool = False) -> None:
+        """End the training, with the final weights in ordinary tensors of the model; with
+        ``writes_later``, its last checkpoint may still be being written."""
         parts, lifecycle = self._parts, self._lifecycle
         if self._forget_exit is not None:
             self._forget_exit()
@@ -273,7 +274,8 @@ class TrainingLoop:
         self._steps.close()
         parts.rates.end()
         parts.readers.checks, parts.evaluator.snapshot = False, None
-        parts.checkpointer.finish()
+        checkpointer = parts.checkpointer
+        (checkpointer.finish_later if writes_later else checkpointer.finish)()
         parts.rounding.close()
         if lifecycle.over:
             return  # it was a profile, of which nothing is kept
