@@ -43,10 +43,11 @@ LIMIT = 600.0
 
 @dataclass(frozen=True)
 class Took:
-    """What a run printed: seconds of its first epoch, of a later one, and of the command."""
+    """What a run printed: seconds of its first epoch, a later one, the last, and the command."""
 
     first: float
     later: float
+    last: float
     whole: float
     losses: tuple[float, ...]
 
@@ -80,6 +81,8 @@ def _alone(script: str, rounds: int, epochs: int, pool: Path) -> None:
     report(f"{script}: seconds of an epoch, alone", **spread([a.later for a, _ in pairs]))
     longer = [b.first - a.first for a, b in pairs]
     report(f"{script}: first epoch, seconds longer", bar="<= 1", **spread(longer))
+    longer = [b.last - a.last for a, b in pairs]
+    report(f"{script}: last epoch, seconds longer", **spread(longer))
     whole = [b.whole - a.whole for a, b in pairs]
     report(f"{script}: whole command, seconds longer", bar="<= 3", **spread(whole))
     apart = max(abs(x - y) for a, b in pairs for x, y in zip(a.losses, b.losses, strict=True))
@@ -132,4 +135,4 @@ def _run(command: list[str], folder: Path) -> Took:
     epochs = re.findall(r"epoch \d+ seconds ([\d.]+) loss ([\d.]+)", ended.stdout + ended.stderr)
     seconds = [float(each) for each, _ in epochs]
     losses = tuple(float(loss) for _, loss in epochs)
-    return Took(seconds[0], statistics.median(seconds[1:]), whole, losses)
+    return Took(seconds[0], statistics.median(seconds[1:]), seconds[-1], whole, losses)
