@@ -31,6 +31,12 @@ def network_bytes(loopback: bool = False) -> tuple[int, int]:
     return received, sent
 
 
+def load() -> float | None:
+    """Processes that ran or wanted to, on average over the last minute."""
+    first = read_text("/proc/loadavg").partition(" ")[0]
+    return float(first) if first else None
+
+
 def segments() -> dict[str, int]:
     """TCP segments sent, and sent again."""
     rows = [line.split() for line in read_text("/proc/net/snmp").splitlines() if line[:4] == "Tcp:"]

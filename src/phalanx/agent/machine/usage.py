@@ -32,6 +32,10 @@ class UsageMeter:
         self._pressures = groups.pressure_files()
         self._gpus, self._joules = GpuReadings(), counters.Joules()
         self._before = self._totals()
+        self._at_first = {
+            "memory_before": self._before.get("used"),
+            "load_before": counters.load() if self._processor.source == "kernel" else None,
+        }
 
     def read(self) -> dict[str, Any]:
         now, before = self._totals(), self._before
@@ -45,6 +49,7 @@ class UsageMeter:
                 return None
             return float(times * max(0.0, last - first) / seconds)
 
+        at_first, self._at_first = self._at_first, {}
         of_cores = 100 / self._cores
         kinds = {f"cpu_{kind}": rate(kind, of_cores) for kind in KINDS_OF_TIME}
         flows = {f"{name}_per_second": rate(name) for name in FLOWS}
@@ -68,6 +73,7 @@ class UsageMeter:
             "workers_memory_bytes": now["workers_memory"],
             "joules": now["joules"],
             "cpu_watts": rate("joules"),
+            **at_first,
             **kinds,
             **flows,
             **pressures,

@@ -334,6 +334,11 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     """TCP segments that were sent again."""
     segments_per_second: float | None = None
     """TCP segments sent."""
+    load_before: float | None = None
+    """In the first reading: the load of the minute before the workers were started, as the number
+    of processes that ran or wanted to."""
+    memory_before: int | None = None
+    """In the first reading: ``memory_bytes`` before the workers were started."""
 
     @property
     def cpu_idle(self) -> float | None:
