@@ -40,14 +40,16 @@ def parents(name: str, mount: Path = MOUNT, ours: Path = Path("/proc/self/cgroup
         if not known or not (known[0] / "cgroup.procs").exists():
             raise InputError(f"this host has no control group '{controller}'", REMEDY)
         found.append(known[0] / group)
-    return found
+    # Version 2 without controllers, beside version 1, counts how long processes wait for what.
+    waits = mount / "unified"
+    return [*found, waits / group] if (waits / "cgroup.procs").exists() else found
 
 
 def make_parent(folder: Path) -> None:
     """Make the group that contains the machines' groups; in version 2 it enables controllers."""
     folder.mkdir(exist_ok=True)
     for control in (f / "cgroup.subtree_control" for f in (folder.parent, folder)):
-        if control.exists():
+        if control.exists() and "cpu" in (control.parent / "cgroup.controllers").read_text():
             _put(control, "+cpu +memory")
 
 
