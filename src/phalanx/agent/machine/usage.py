@@ -53,7 +53,8 @@ class UsageMeter:
         of_cores = 100 / self._cores
         kinds = {f"cpu_{kind}": rate(kind, of_cores) for kind in KINDS_OF_TIME}
         flows = {f"{name}_per_second": rate(name) for name in FLOWS}
-        pressures = {f"pressure_{name}": rate(name, 100) for name in groups.PRESSURES}
+        waits = ((name, rate(name, 100)) for name in groups.PRESSURES)
+        pressures = {f"pressure_{n}": None if w is None else min(100.0, w) for n, w in waits}
         return {
             "time": now["time"],
             "cpu_percent": min(100.0, rate("busy", of_cores) or 0.0),

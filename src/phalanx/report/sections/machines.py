@@ -63,13 +63,11 @@ def _told_of(group: RunGroup, study: StudyData) -> Iterator[str]:
 
 MachineCell = Callable[[MachineSummary], str]
 CAPTION = (
-    "Once a second from the start of the launch, other programs included; shaded: the training. "
-    "A CPU that is not fully used while workers wait shows what waiting costs. Of the cluster, "
-    "percentages are means over the machines, and all else are sums."
+    "Once a second from the start of the launch, other programs included; shaded, or a thick line "
+    "at the bottom: the training. A CPU that is not fully used while workers wait shows what "
+    "waiting costs. Of the cluster, percentages are means over the machines, and all else are sums."
 )
-HEAT = (
-    "The same CPU, machine by machine: the darker, the more of it was used. Dashed: the training."
-)
+HEAT = "The same CPU, machine by machine: the stronger, the more was used. Dashed: the training."
 NOTE = "The mean, and below it the least and the most; training: from the first step to the last."
 KINDS = (
     ("over the whole run", "resources", ""),
@@ -165,7 +163,7 @@ def _pace(value: float) -> str:
 
 
 def _count(value: float) -> str:
-    return f"{value:.3g}/s"
+    return f"{words.count(value) if value >= 9.95 else f'{value:.2g}'}/s"
 
 
 COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
