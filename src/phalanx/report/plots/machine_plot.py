@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from phalanx.core.words import short
-from phalanx.observe.events.event_types import MachineSample
 from phalanx.observe.machines.resources import cluster_columns
 from phalanx.observe.summary.summary import training_window
 from phalanx.report.load import RunGroup, StudyData
@@ -37,7 +36,8 @@ _WIDE = 10.6
 _LONG_NAME = 14
 _STRIP, _TALLEST = 0.2, 14.0
 """Inches of a strip, and of all together at most."""
-_KINDS = (PALETTE[0], PALETTE[1], PALETTE[7], PALETTE[4])
+_COLOURS = (PALETTE[0], PALETTE[1], PALETTE[7], PALETTE[4])
+_LINES: Any = ("-", (0, (3, 1.5)), (0, (1, 1)), "-")
 
 
 class Column(NamedTuple):
@@ -51,6 +51,11 @@ class Column(NamedTuple):
     whole: str = ""
     """The field of all parts together."""
     stacked: bool = False
+
+    def look(self, part: str, colour: str | None) -> dict[str, Any]:
+        """Return how a part is drawn: in its colour, or as a line of its kind in that of a run."""
+        place = list(self.parts).index(part) if part in self.parts else 0
+        return {"color": colour or _COLOURS[place], "linestyle": _LINES[place] if colour else "-"}
 
 
 COLUMNS = (
@@ -78,7 +83,6 @@ COLUMNS = (
     ),
 )  # fmt: skip
 """Those of which nothing is known, or that were never above zero, are left out."""
-_ALWAYS = ("CPU", "memory", "network")
 
 
 class _Story(NamedTuple):
@@ -99,7 +103,8 @@ def machine_use(study: StudyData) -> Figure:
     rows = [CLUSTER] if len(names) > 1 else []
     rows += names if len(names) <= MOST_MACHINES else []
     stories = {(g.label, row): story for g in study.groups for row, story in _stories(g, rows)}
-    columns = [c for c in COLUMNS if c.title in _ALWAYS or _is_known(stories.values(), c)]
+    columns = [c for c in COLUMNS if any(_parts(s, c, None) for s in stories.values())]
+    columns = columns or [COLUMNS[0]]
     labels = [group.label for group in study.groups]
     several = len(labels) > 1
     with house_style():
@@ -113,15 +118,15 @@ def machine_use(study: StudyData) -> Figure:
             for axes, column in zip(row, columns, strict=True):
                 for label, colour in colours(labels).items():
                     if story := stories.get((label, name)):
-                        _draw(axes, story, column, label, None if not several else colour)
-                _scale(axes, column, few=len(rows) > 1)
+                        _draw(axes, story, column, colour if several else None)
+                _scale(axes, column)
             if len(rows) > 1:
                 row[0].annotate(
                     short(name, _LONG_NAME), (0, 0.5), (-44, 0), "axes fraction", "offset points",
                     ha="right", va="center", weight="semibold",
                 )  # fmt: skip
         for axes, column in zip(panels[0], columns, strict=True):
-            _title(axes, column, stories, several=several)
+            _title(axes, column, stories.values(), INK if several else None)
         for axes in panels[-1]:
             axes.set_xlabel("seconds")
         if several:
@@ -133,37 +138,32 @@ def machine_use(study: StudyData) -> Figure:
 
 
 def heat_strips(study: StudyData) -> Figure:
-    """One strip per machine: the darker, the more of its processor was used."""
-    shown = [
-        (g, [n for n in machine_names(study) if g.shown.files.samples.get(n)]) for g in study.groups
-    ]
-    shown = [(group, names) for group, names in shown if names]
-    strip = min(_STRIP, _TALLEST / sum(len(names) for _, names in shown))
-    heights = [strip * len(names) for _, names in shown]
+    """One strip per machine: the stronger, the more of its processor was used."""
+    shown = {g.label: dict(_stories(g, machine_names(study))) for g in study.groups}
+    shown = {label: stories for label, stories in shown.items() if stories}
+    strip = min(_STRIP, _TALLEST / sum(map(len, shown.values())))
+    heights = [strip * len(stories) for stories in shown.values()]
     heat = LinearSegmentedColormap.from_list("heat", [to_rgba(PALETTE[0], a) for a in (0.04, 1)])
     with house_style():
         figure, panels = new_figure(
             _WIDE, sum(heights) + 0.7 * len(shown) + 0.4, nrows=len(shown), squeeze=False,
             sharex=True, height_ratios=heights,
         )  # fmt: skip
-        for axes, (group, names) in zip(panels[:, 0], shown, strict=True):
-            stories = dict(_stories(group, names))
+        for axes, (label, stories) in zip(panels[:, 0], shown.items(), strict=True):
+            names = [short(name, _LONG_NAME) for name in stories]
             end = max(story.times[-1] for story in stories.values()) or 1.0
             moments = np.linspace(0, end, max(2, min(MOST_MOMENTS, int(end) + 1)))
-            heights_of = np.array([_at(stories[name], moments) for name in names])
+            use = np.array([_at(story, moments) for story in stories.values()])
             image = axes.imshow(
-                heights_of, cmap=heat, vmin=0, vmax=100, aspect="auto", interpolation="nearest",
+                use, cmap=heat, vmin=0, vmax=100, aspect="auto", interpolation="nearest",
                 extent=(0, end, len(names) - 0.5, -0.5),
             )  # fmt: skip
             every = max(1, round(0.14 / strip))
-            axes.set_yticks(
-                range(0, len(names), every), [short(n, _LONG_NAME) for n in names[::every]]
-            )
+            axes.set_yticks(range(0, len(names), every), names[::every])
             axes.grid(visible=False)
             axes.set_ylabel("machine")
-            if len(shown) > 1:
-                axes.set_title(group.label)
-            for moment in stories[names[0]].training or ():
+            axes.set_title(label)
+            for moment in next(iter(stories.values())).training or ():
                 axes.axvline(moment, color=INK, linewidth=1, linestyle=(0, (2, 2)))
         panels[-1, 0].set_xlabel("seconds")
         bar = figure.colorbar(image, ax=panels[:, 0].tolist(), fraction=0.03, pad=0.01)
@@ -187,13 +187,11 @@ def _stories(group: RunGroup, names: Sequence[str]) -> Iterator[tuple[str, _Stor
     if not samples:
         return
     began = min(found[0].time for found in samples.values())
-    window = training_window(group.shown.files.ranks)
-    training = (window[0] - began, window[1] - began) if window else None
+    first, last = training_window(group.shown.files.ranks)
+    training = (first - began, last - began) if first < last else None
     for name in names:
-        of_name: dict[str, list[MachineSample]] = {name: samples.get(name, [])}
-        if name == CLUSTER and name not in samples:
-            of_name = samples
-        times, columns = cluster_columns(of_name)
+        whole = name == CLUSTER and name not in samples
+        times, columns = cluster_columns(samples if whole else {name: samples.get(name, [])})
         if times:
             arrays = {field: np.array(values, float) for field, values in columns.items()}
             yield name, _Story(np.array(times) - began, arrays, training)
@@ -206,48 +204,42 @@ def _at(story: _Story, moments: Any) -> Any:
     return np.where(there, story.columns["cpu_percent"][places], np.nan)
 
 
-def _is_known(stories: Any, column: Column) -> bool:
-    return any(
-        s.known(column.parts) or s.known({"": column.whole} if column.whole else {})
-        for s in stories
-    )
-
-
-def _draw(axes: Axes, story: _Story, column: Column, label: str, colour: str | None) -> None:
-    """Draw a figure: its parts in their colours, or those of one of several runs in its colour."""
+def _parts(story: _Story, column: Column, colour: str | None) -> dict[str, Any]:
+    """Return what is drawn of a figure: its parts, or their sum if they are not known or would be
+    stacked for each of several runs."""
     parts = story.known(column.parts)
     if column.whole and (not parts or (column.stacked and colour)):
-        parts = story.known({"": column.whole})
+        return story.known({"": column.whole})
+    return parts
+
+
+def _draw(axes: Axes, story: _Story, column: Column, colour: str | None) -> None:
+    """Draw a figure of one run; with ``colour``, of one of several."""
+    parts = _parts(story, column, colour)
+    values = [part / column.scale for part in parts.values()]
+    looks = [column.look(name, colour) for name in parts]
     if not parts:
         return
-    values = [part / column.scale for part in parts.values()]
-    if column.stacked and colour is None and len(values) > 1:
-        shades = [_KINDS[list(column.parts).index(name)] for name in parts]
+    if column.stacked and len(parts) > 1:
+        shades = [look["color"] for look in looks]
         axes.stackplot(story.times, np.nan_to_num(values), colors=shades, alpha=0.75, linewidth=0)
     else:
-        for place, series in enumerate(values):
-            style = ("-", (0, (3, 1.5)), (0, (1, 1)))[place] if colour else "-"
-            shade = colour or _KINDS[place]
-            axes.plot(story.times, series, color=shade, linestyle=style, linewidth=1.4)
-            if colour is None and len(values) == 1:
-                axes.fill_between(story.times, series, color=shade, alpha=0.10, linewidth=0)
+        for series, look in zip(values, looks, strict=True):
+            axes.plot(story.times, series, linewidth=1.4, **look)
     if story.training and colour is None:
         axes.axvspan(*story.training, color=BASE, alpha=0.13, linewidth=0, zorder=0)
     elif story.training:
         axes.plot(story.training, (0, 0), color=colour, linewidth=4, solid_capstyle="butt")
 
 
-def _title(axes: Axes, column: Column, stories: Mapping[Any, _Story], *, several: bool) -> None:
+def _title(axes: Axes, column: Column, stories: Iterable[_Story], colour: str | None) -> None:
     """Name the column, and the colours or lines of its parts."""
-    known = {name for story in stories.values() for name in story.known(column.parts)}
-    marks = []
-    if not (several and column.stacked):
-        for place, name in enumerate(n for n in column.parts if n and n in known):
-            shade = _KINDS[list(column.parts).index(name)] if column.stacked else _KINDS[place]
-            style = ("-", (0, (3, 1.5)), (0, (1, 1)))[place] if several else "-"
-            marks.append(
-                axes.plot([], [], color=INK if several else shade, linestyle=style, label=name)[0]
-            )
+    drawn = {name for story in stories for name in _parts(story, column, colour)}
+    marks = [
+        axes.plot([], [], label=name, **column.look(name, colour))[0]
+        for name in column.parts
+        if name and name in drawn
+    ]
     axes.set_title(column.title, pad=19)
     if marks:
         axes.legend(
@@ -256,7 +248,7 @@ def _title(axes: Axes, column: Column, stories: Mapping[Any, _Story], *, several
         ).set_in_layout(False)  # fmt: skip
 
 
-def _scale(axes: Axes, column: Column, *, few: bool) -> None:
+def _scale(axes: Axes, column: Column) -> None:
     if not (axes.lines or axes.collections):
         axes.axis("off")  # nothing was measured on this machine
         return
@@ -264,6 +256,6 @@ def _scale(axes: Axes, column: Column, *, few: bool) -> None:
     axes.margins(y=0.12)
     axes.set_ylim(bottom=0, top=105 if share else None)
     axes.set_ylabel(column.unit, fontsize=8)
-    axes.yaxis.set_major_locator(MultipleLocator(50) if share else MaxNLocator(3 if few else 5))
+    axes.yaxis.set_major_locator(MultipleLocator(50) if share else MaxNLocator(3))
     axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
     axes.axhline(0, color=FAINT, linewidth=1)

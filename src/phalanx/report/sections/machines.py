@@ -102,53 +102,44 @@ def machines(study: StudyData) -> Section | None:
     )
 
 
-Named = list[tuple[str, RunGroup, Summary | MachineSummary]]
-
-
-def _named(study: StudyData) -> Named:
-    """Return the clusters of several machines, and the machines, by the names of their rows."""
-    found: Named = []
+def _rows_of(study: StudyData) -> Iterator[tuple[str, Summary | MachineSummary]]:
+    """Yield clusters of several machines, and machines, with the names of their rows."""
     for group in study.groups:
         summary, prefix = group.shown.summary, f"{group.label} · " if len(study.groups) > 1 else ""
         if len(summary.machines) > 1:
-            found.append((f"{prefix}cluster", group, summary))
-        found += [(prefix + m.name, group, m) for m in summary.machines]
-    return found
+            yield f"{prefix}cluster", summary
+        yield from ((prefix + machine.name, machine) for machine in summary.machines)
 
 
 def _work(study: StudyData) -> Grid:
     """Make a table of what the machines did in all, and what used them before."""
-    rows = [(name, m) for name, _, m in _named(study) if isinstance(m, MachineSummary)]
+    rows = [(name, m) for name, m in _rows_of(study) if isinstance(m, MachineSummary)]
     columns = [(n, cell) for n, cell in IN_ALL if any(cell(m) != words.UNKNOWN for _, m in rows)]
     head = ("in all", *(name for name, _ in columns))
     return Grid(head, tuple((name, *(cell(m) for _, cell in columns)) for name, m in rows))
 
 
-def _seconds(name: str) -> MachineCell:
-    return lambda m: words.seconds(getattr(m.totals, name))
-
-
 IN_ALL: tuple[tuple[str, MachineCell], ...] = (
     ("workers", lambda m: str(m.workers)),
     ("samples", lambda m: words.count(m.contribution)),
-    ("CPU time, user", _seconds("cpu_user_seconds")),
-    ("CPU time, system", _seconds("cpu_system_seconds")),
+    ("CPU time, user", lambda m: words.seconds(m.totals.cpu_user_seconds)),
+    ("CPU time, system", lambda m: words.seconds(m.totals.cpu_system_seconds)),
     ("received", lambda m: words.size(m.totals.network_received_bytes)),
     ("sent", lambda m: words.size(m.totals.network_sent_bytes)),
-    ("load before", lambda m: words.UNKNOWN if m.before.load is None else f"{m.before.load:.2f}"),
+    ("load before", lambda m: words.ratio(m.before.load)),
     ("memory before", lambda m: words.size(m.before.memory_bytes)),
-    ("CPU of others", lambda m: words.UNKNOWN if m.other_cpu_percent is None
-     else words.percent(m.other_cpu_percent)),
-)  # fmt: skip
+    (
+        "CPU of others",
+        lambda m: words.rough_share(m.other_cpu_percent and m.other_cpu_percent / 100),
+    ),
+)
 
 
 def _grid(study: StudyData, title: str, kind: str, note: str) -> Grid:
     """Make a row per cluster and machine; figures that were zero at all times are left out."""
-    rows = [(name, getattr(one, kind)) for name, _, one in _named(study)]
+    rows = [(name, getattr(one, kind)) for name, one in _rows_of(study)]
     columns = [c for c in COLUMNS if any(getattr(use, c[1]).max for _, use in rows)]
-    cells = (
-        (name, *(_cell(getattr(use, f), write) for _, f, write in columns)) for name, use in rows
-    )
+    cells = ((name, *(_cell(getattr(u, f), write) for _, f, write in columns)) for name, u in rows)
     return Grid((title, *(name for name, _, _ in columns)), tuple(cells), note)
 
 
@@ -203,7 +194,7 @@ def _readings(study: StudyData) -> str:
         for run in group.runs:
             samples = run.files.samples
             began = min((found[0].time for found in samples.values() if found), default=0.0)
-            first, last = training_window(run.files.ranks) or (1.0, 0.0)
+            first, last = training_window(run.files.ranks)
             for machine, found in samples.items():
                 for one in found:
                     when = (f"{one.time - began:.3f}", int(first < one.time <= last))

@@ -65,8 +65,9 @@ def test_processor_time_of_both_versions(tmp_path: Path) -> None:
         "throttled_usec 1250000\n",
         cpu__pressure="some avg10=1.00 total=1500000\nfull avg10=0 total=9\n",
     )
-    assert (groups.cpu_seconds(new), groups.cpu_kinds(new)) == (2.5, (2.0, 0.5))
-    assert groups.throttled_seconds(new) == 1.25
+    assert groups.cpu_seconds(new) == 2.5
+    seconds = {"busy": 2.5, "user": 2.0, "system": 0.5, "throttled": 1.25}
+    assert groups.cpu_figures(new) == seconds
     assert groups.pressure_seconds(f"{new}/cpu.pressure") == 1.5
     old = folder(
         tmp_path / "b",
@@ -74,11 +75,11 @@ def test_processor_time_of_both_versions(tmp_path: Path) -> None:
         cpuacct__stat=f"user {groups.TICKS}\nsystem {groups.TICKS // 2}\n",
         cpu__stat="nr_periods 9\nthrottled_time 250000000\n",
     )
-    assert (groups.cpu_seconds(old), groups.cpu_kinds(old)) == (1.5, (1.0, 0.5))
-    assert groups.throttled_seconds(old) == 0.25
+    seconds = {"busy": 1.5, "user": 1.0, "system": 0.5, "throttled": 0.25}
+    assert groups.cpu_figures(old) == seconds
     empty = folder(tmp_path / "c", cpu__stat="nr_periods 0\n")
-    assert (groups.cpu_seconds(empty), groups.cpu_kinds(empty)) == (None, None)
-    assert (groups.throttled_seconds(empty), groups.pressure_seconds(empty)) == (None, None)
+    assert (groups.cpu_seconds(empty), groups.cpu_figures(empty)) == (None, {})
+    assert groups.pressure_seconds(f"{empty}/cpu.stat") is None
 
 
 def test_kinds_of_the_time_of_some_cores() -> None:
