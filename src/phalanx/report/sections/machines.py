@@ -139,7 +139,9 @@ def _grid(study: StudyData, title: str, kind: str, note: str) -> Grid:
     """Make a row per cluster and machine; figures that were zero at all times are left out."""
     rows = [(name, getattr(one, kind)) for name, one in _rows_of(study)]
     columns = [c for c in COLUMNS if any(getattr(use, c[1]).max for _, use in rows)]
-    cells = ((name, *(_cell(getattr(u, f), write) for _, f, write in columns)) for name, u in rows)
+    cells: Iterator[tuple[str | TableCell, ...]] = (
+        (name, *(_cell(getattr(use, f), write) for _, f, write in columns)) for name, use in rows
+    )
     return Grid((title, *(name for name, _, _ in columns)), tuple(cells), note)
 
 
