@@ -253,8 +253,7 @@ def _scale(axes: Axes, column: Column) -> None:
         axes.axis("off")  # nothing was measured on this machine
         return
     share = column.title in ("CPU", "GPU")
-    axes.margins(y=0.12)
-    axes.set_ylim(bottom=0, top=105 if share else None)
+    axes.set_ylim(bottom=0, top=105 if share else 1.08 * axes.get_ylim()[1])
     axes.set_ylabel(column.unit, fontsize=8)
     axes.yaxis.set_major_locator(MultipleLocator(50) if share else MaxNLocator(3))
     axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
