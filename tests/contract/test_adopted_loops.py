@@ -37,7 +37,10 @@ Folders = pytest.TempPathFactory
 
 REFUSALS: list[tuple[str, Callable[[Loop], bool]]] = [
     # Each worker's sum is over its part: gradients would shrink with the workers.
-    ("the loss is a sum over the batch", lambda loop: loop.is_sum),
+    (
+        "the loss is a sum over the batch",
+        lambda loop: loop.is_sum or (loop.joined and loop.loss == "weighted mean"),
+    ),
     # The mean of roots over parts is another than the root over the batch.
     ("a function of the whole batch", lambda loop: loop.loss == "root"),
     # A sum over a constant grows with the batch, a weighted mean does not.
@@ -175,7 +178,7 @@ JOINED = st.integers(0, 1 << 40).map(joined_loop_of).filter(_is_settled)
 WORKERS = st.sampled_from((1, 2, 3, 4))
 
 
-@examples(15)
+@examples(10)
 @example(loop=loop_of(20), workers=2)  # a weighted mean by hand
 @example(loop=loop_of(194), workers=3)  # the same where one worker has a single sample
 @example(loop=loop_of(9115800), workers=2)  # leaves a seeded loader right after its last batch
@@ -185,14 +188,14 @@ def test_adopted_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -
     _hold_against_plain_python(loop, workers, "parts", tmp_path_factory)
 
 
-@examples(15)
+@examples(10)
 @example(loop=loop_of(20), workers=2)
 @given(loop=EVERY, workers=st.sampled_from((2, 3)))
 def test_whole_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -> None:
     _hold_against_plain_python(loop, workers, "whole", tmp_path_factory)
 
 
-@examples(30)
+@examples(16)
 @given(loop=JOINED, workers=WORKERS)
 def test_joined_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -> None:
     _hold_against_plain_python(loop, workers, "parts", tmp_path_factory)
@@ -230,7 +233,8 @@ def _sees_each_once(loop: Loop, strategy: str, workers: int, folders: Folders) -
     whole = loop.leaves_at == 99 and loop.through not in ("islice", "next")
     if found is not None and (whole or is_lockstep(strategy)):
         _assert_each_once(loop, found, wanted)
-    for ended in found if found is not None and loop.joined else ():
+    # A worker that runs freely has a best epoch of its own.
+    for ended in found if found is not None and loop.joined and not loop.best else ():
         for name, value in ended.result["weights"].items():
             assert torch.equal(value, found[0].result["weights"][name]), name
 
@@ -247,7 +251,7 @@ def test_each_sample_once_under_every_other_strategy(
 
 
 @pytest.mark.parametrize("strategy", [name for name in NAMES if name != "allreduce"])
-@examples(4)
+@examples(2)
 @given(loop=JOINED, workers=st.sampled_from((2, 3)))
 def test_joined_under_every_other_strategy(
     tmp_path_factory: Folders, strategy: str, loop: Loop, workers: int
@@ -256,7 +260,7 @@ def test_joined_under_every_other_strategy(
 
 
 @pytest.mark.parametrize("strategy", OTHERS)
-@examples(3)
+@examples(2)
 @example(loop=loop_of(4177), workers=4)  # leaves its loop early, then evaluates on shuffled data
 @given(loop=LOOPS, workers=st.sampled_from((2, 3)))
 def test_each_sample_once(

@@ -168,6 +168,8 @@ def joined_loop_of(seed: int) -> Loop:
         early_schedule=not branch.startswith("added") and one(False, True),
         per=one("step", "batch"),
         first_saves=one(False, True),
+        # Its own loader would draw an order, and leave out what comes last.
+        validation="plain" if plain.validation == "training" else plain.validation,
         trainings=1,
         adversarial=False,
         closure=False,
