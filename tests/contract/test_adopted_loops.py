@@ -195,7 +195,7 @@ def test_whole_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -> 
     _hold_against_plain_python(loop, workers, "whole", tmp_path_factory)
 
 
-@examples(16)
+@examples(24)
 @given(loop=JOINED, workers=WORKERS)
 def test_joined_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -> None:
     _hold_against_plain_python(loop, workers, "parts", tmp_path_factory)
@@ -251,7 +251,7 @@ def test_each_sample_once_under_every_other_strategy(
 
 
 @pytest.mark.parametrize("strategy", [name for name in NAMES if name != "allreduce"])
-@examples(2)
+@examples(3)
 @given(loop=JOINED, workers=st.sampled_from((2, 3)))
 def test_joined_under_every_other_strategy(
     tmp_path_factory: Folders, strategy: str, loop: Loop, workers: int
