@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from adopted_runs import Ended, Result, adopted, alone, joined, seen_alone
-from adopted_scripts import Loop, joined_loop_of, loop_of
+from adopted_scripts import Loop, joined_loop_of, loop_of, short_loop
 from adopted_text import text_of
 from devices import AWAY
 from hypothesis import assume, example, given, reject
@@ -196,6 +196,9 @@ def test_whole_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -> 
 
 
 @examples(24)
+@example(loop=short_loop(clip="norm", samples=33), workers=3)  # the last batch is one sample
+@example(loop=short_loop(branch="added within", optimizer="adamw", clip="look"), workers=2)
+@example(loop=short_loop(scaled="run", accumulate=2, clip="norm"), workers=2)
 @given(loop=JOINED, workers=WORKERS)
 def test_joined_as_alone(tmp_path_factory: Folders, loop: Loop, workers: int) -> None:
     _hold_against_plain_python(loop, workers, "parts", tmp_path_factory)
