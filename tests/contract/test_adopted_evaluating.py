@@ -147,10 +147,17 @@ def _run(script: Path, view: str) -> ForkedRun:
     return run_forked(script, 2, folder, strategy="allreduce", view=view, check=12)
 
 
-@pytest.mark.parametrize("view", ["parts", "whole"])
-@pytest.mark.parametrize("leave", ["pass", "if step == 3: break"])
-@pytest.mark.parametrize("loader", [OWN, "shuffle=True"])
 @pytest.mark.parametrize("evaluated", EVALUATED)
+@pytest.mark.parametrize(
+    ("loader", "leave", "view"),
+    [
+        (OWN, "pass", "parts"),
+        (OWN, "if step == 3: break", "parts"),
+        (OWN, "if step == 3: break", "whole"),
+        ("shuffle=True", "if step == 3: break", "parts"),
+        pytest.param("shuffle=True", "pass", "whole", marks=pytest.mark.slow),
+    ],
+)
 def test_evaluated_inside_a_pass(
     tmp_path: Path, evaluated: str, loader: str, leave: str, view: str
 ) -> None:

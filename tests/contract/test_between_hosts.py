@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import ranks
 import torch
+from adopted_runs import Result, alone, joined
+from adopted_scripts import short_loop
+from adopted_text import text_of
 from devices import AWAY
-from plain_compare import assert_as_plain, assert_same_optimizer, hold
-from plain_worlds import train_plain, train_workers
+from plain_compare import assert_same_optimizer
 from strategy_cases import is_lockstep
-from test_against_plain_torch import TABLE
+from test_adopted_loops import assert_as_alone
 from torch import Tensor, nn
-from training import Training
+from training import Training, train_epoch
 
 import phalanx
 from phalanx.core.settings import RunSettings
@@ -36,9 +38,19 @@ SPECS = [
     "async+topk:ratio=0.25",
     "allreduce@0.5/async",
 ]
-LATER = ["unfrozen after a few batches", "added at an epoch"]
-CHOICES = ["saved by the first", "one cycle, idle"]
-BY_TURNS = ["clip: norm", "clip each time", "clip: look, idle", "a declared sum"]
+IDLE = {"samples": 33}  # the last batch has one sample: the others have none of it
+ANYWHERE: dict[str, dict[str, Any]] = {
+    "unfrozen after a few batches": {"branch": "within", "optimizer": "adamw"},
+    "added at an epoch": {"branch": "added"},
+    "saved by the first": {"optimizer": "adam", "saves": True, "first_saves": True},
+    "one cycle, idle": {**IDLE, "epochs": 3, "schedule": "onecycle", "per": "batch"},
+}
+BY_TURNS: dict[str, dict[str, Any]] = {
+    "clip": {"clip": "norm"},
+    "clip each time": {"clip": "norm", "clips_each": True, "accumulate": 2},
+    "look, idle": {**IDLE, "clip": "look"},
+    "a declared sum": {"loss": "sum", "seed": 1},
+}
 
 pytestmark = pytest.mark.skipif(
     AWAY or ranks.HOSTS > 1, reason="the whole contract runs elsewhere already"
@@ -98,32 +110,38 @@ def leave(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
         monkeypatch.setattr(early_gradients, "LEAST", 1)
 
 
+def _ended(folder: Path, choices: dict[str, Any], strategy: str) -> tuple[list[Result], Result]:
+    """What each worker ended with, and one process."""
+    script = folder / "train.py"
+    script.write_text(text_of(short_loop(**choices)), encoding="utf-8")
+    found = joined(script, WORKERS, folder / "run", strategy=strategy)
+    return [ended.result for ended in found], alone(script)
+
+
 @pytest.mark.usefixtures("leave")
-@pytest.mark.parametrize("name", [*LATER, *CHOICES, *BY_TURNS])
+@pytest.mark.parametrize("name", [*ANYWHERE, *BY_TURNS])
 def test_a_script_as_in_plain_torch(tmp_path: Path, name: str) -> None:
-    hold(TABLE[name], WORKERS, tmp_path)
+    ended, wanted = _ended(tmp_path, (ANYWHERE | BY_TURNS)[name], "allreduce")
+    for found in ended:
+        assert_as_alone(found, wanted)
 
 
 @pytest.mark.usefixtures("leave")
 @pytest.mark.parametrize("strategy", ["async", "ssp", "localsgd", "bsp"])
-@pytest.mark.parametrize("name", [*LATER, *CHOICES])
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_every_strategy_between_two_hosts(tmp_path: Path, name: str, strategy: str) -> None:
-    script = TABLE[name]
-    ended = train_workers(script, WORKERS, tmp_path, strategy)
-    wanted = train_plain(script)
-    assert any(outcome.rates for outcome in ended)
-    for outcome in ended:
-        if outcome.rates:  # without a batch, a worker's script never advances its schedule
-            assert outcome.last_rates == pytest.approx(wanted.last_rates, rel=1e-9)
-        assert outcome.weights.keys() == wanted.weights.keys()
-        for key, value in outcome.weights.items():
-            assert torch.equal(value, ended[0].weights[key]), key
-            assert bool(value.isfinite().all()), key
-    if strategy == "bsp":
-        for outcome in ended:
-            assert_as_plain(outcome, wanted)
+    ended, wanted = _ended(tmp_path, ANYWHERE[name], strategy)
+    assert any(found["seen"] for found in ended)
+    for found in ended:
+        if found["seen"]:  # without a batch, a worker's script never advances its schedule
+            assert found["rates"] == pytest.approx(wanted["rates"], rel=1e-9)
+        for key in wanted["weights"]:
+            assert torch.equal(found["weights"][key], ended[0]["weights"][key]), key
+            assert bool(found["weights"][key].isfinite().all()), key
+        if strategy == "bsp":
+            assert_as_alone(found, wanted)
     if strategy != "localsgd":  # where each worker has a state of its own
-        assert_same_optimizer(ended[0].optimizer, ended[-1].optimizer, "optimizer at the end")
+        assert_same_optimizer(ended[0]["optimizer"], ended[-1]["optimizer"], "optimizer")
 
 
 # -- codecs -----------------------------------------------------------------------------------
@@ -134,9 +152,7 @@ def _train(run: Run, model: nn.Linear) -> None:
     x = torch.randn(45, 12, generator=generator)
     y = torch.randint(0, 5, (45,), generator=generator)
     for _ in run.epochs(4):
-        for a, b in run.batches((x, y), batch=9):
-            run.backward(nn.functional.cross_entropy(model(a), b))
-            run.step()
+        train_epoch(run, model, (x, y), 9)
 
 
 def _owed(state: dict[str, Tensor], like: Tensor) -> Tensor:

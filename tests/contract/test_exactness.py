@@ -87,7 +87,9 @@ def _assert_same(a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float) -
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64], ids=str
+)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_ends_where_one_process_ends(
     tmp_path: Path, workers: int, dtype: torch.dtype, optimizer: str

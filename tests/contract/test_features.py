@@ -11,6 +11,7 @@ from devices import on_device
 from ranks import as_ranks
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from training import train_epoch
 
 import phalanx
 from phalanx.core.errors import InputError
@@ -156,9 +157,7 @@ def test_logging_and_evaluating_after_the_loop(tmp_path: Path) -> None:
         model = nn.Linear(6, 2)
         run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
         for _ in run.epochs(2):
-            for x, y in run.batches((X, Y), batch=24):
-                run.backward(nn.functional.cross_entropy(model(x), y))
-                run.step()
+            train_epoch(run, model, (X, Y), 24)
         score = run.evaluate(phalanx.accuracy, (X, Y))
         run.log(final_accuracy=score)
         run._parts.stopwatch.writer.flush()
@@ -280,9 +279,7 @@ def test_epochs_are_numbered_as_by_range(tmp_path: Path, workers: int) -> None:
         seen = []
         for epoch in run.epochs(1, 6):
             seen.append(epoch)
-            for x, y in run.batches((X, Y), batch=120):
-                run.backward(nn.functional.cross_entropy(model(x), y))
-                run.step()
+            train_epoch(run, model, (X, Y), 120)
         return seen
 
     for chosen, wanted in ((None, [1, 2, 3, 4, 5]), (2, [1, 2])):

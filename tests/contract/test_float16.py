@@ -16,7 +16,7 @@ import torch
 from devices import AWAY
 from plain_compare import assert_near
 from ranks import as_ranks
-from strategy_cases import EVERY, SWITCHED
+from strategy_cases import EVERY, SWITCHED, quick
 from torch import Tensor, nn
 from training import Training, assert_identical
 
@@ -71,7 +71,7 @@ def restless(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- as without a scale ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", [*EVERY, *SWITCHED])
+@pytest.mark.parametrize("spec", [*quick(EVERY), *SWITCHED])
 @pytest.mark.skipif(ranks.HOSTS > 1, reason="free strategies depend on timing there")
 def test_a_scale_changes_nothing_but_the_range(tmp_path: Path, restless: None, spec: str) -> None:
     size: dict[str, Any] = {"epochs": 3, "accumulate": 2}

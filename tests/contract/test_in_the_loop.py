@@ -12,8 +12,7 @@ import pytest
 import torch
 from devices import AWAY
 from plain_compare import assert_near, assert_small
-from plain_scripts import CLASSES, FEATURES, Script, data_of, linear
-from plain_worlds import as_workers, in_both_worlds
+from plain_worlds import CLASSES, as_workers, in_both_worlds, linear
 from strategy_cases import SAME_SUM
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,26 +28,6 @@ WORKERS = pytest.mark.parametrize("workers", [1, 2, 3])
 def _gradient(model: Any) -> Tensor:
     assert model.weight.grad is not None
     return model.weight.grad.clone()  # type: ignore[no-any-return]
-
-
-@WORKERS
-@pytest.mark.parametrize("by", ["run.backward", "backward"])
-def test_a_gradient_reads_as_that_of_one_process(tmp_path: Path, workers: int, by: str) -> None:
-    """In every batch, also in the last one, which is uneven."""
-
-    def loop(models: Any, batches: Any, backward: Any, step: Any, first: bool) -> list[Tensor]:
-        seen = []
-        for x, y in batches:
-            loss = F.cross_entropy(models[0](x), y)
-            backward(loss) if by == "run.backward" else loss.backward()
-            seen.append(_gradient(models[0]))
-            step(0)
-        return seen
-
-    ended, wanted = in_both_worlds(tmp_path, workers, lambda: [linear()], loop, lr=0.0)
-    for seen in ended:
-        for found, gradient in zip(seen, wanted, strict=True):
-            assert_near(found, gradient, "gradient")
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -149,27 +128,6 @@ def test_gradients_are_clipped_where_they_are_summed(
 
 
 # -- states ----------------------------------------------------------------------------------
-
-
-@WORKERS
-def test_the_state_of_a_part_is_small_on_disk(tmp_path: Path, workers: int) -> None:
-    script = Script()
-
-    def work(rank: int) -> int:
-        model = nn.Sequential(nn.Linear(FEATURES, 2000), nn.Linear(2000, CLASSES)).double()
-        run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        file = io.BytesIO()
-        for number, (x, y) in enumerate(run.batches(data_of(script), batch=script.batch)):
-            run.backward(F.cross_entropy(model(x), y))
-            run.step()
-            if number == 2:
-                torch.save(model[1].state_dict(), file)
-        run.finish()
-        return file.tell()
-
-    own = 8 * (2000 * CLASSES + CLASSES)
-    for size in as_workers(workers, tmp_path, work):
-        assert own < size < own + 4000
 
 
 @pytest.mark.parametrize("saver", ["all", "first"])

@@ -10,11 +10,11 @@ import pytest
 import torch
 from devices import AWAY
 from plain_compare import assert_near
-from plain_scripts import CLASSES, FEATURES, Script, data_of, linear
-from plain_worlds import as_workers
+from plain_worlds import BATCH, CLASSES, FEATURES, as_workers, data_of, linear
 from strategy_cases import NAMES, is_lockstep
 from torch import Tensor, nn
 from torch.nn import functional as F
+from training import train_epoch
 
 import phalanx
 from phalanx.core.errors import InputError
@@ -26,16 +26,13 @@ FREELY = [name for name in NAMES if not is_lockstep(name)]
 
 def _with_options(change: Callable[[dict[str, Any], int], None]) -> Callable[[int], None]:
     """A script that sets an option of its optimizer after the first pass."""
-    script = Script()
 
     def work(rank: int) -> None:
         model = linear()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
         run = phalanx.join(model, optimizer)
         for _ in run.epochs(2):
-            for x, y in run.batches(data_of(script), batch=script.batch):
-                run.backward(F.cross_entropy(model(x), y))
-                run.step()
+            train_epoch(run, model, data_of(), BATCH)
             change(optimizer.param_groups[0], rank)
 
     return work
@@ -65,7 +62,6 @@ def test_options_that_change_alike_are_followed(tmp_path: Path, strategy: str) -
 
 def test_buffers_are_alike_when_a_script_tests_the_model_itself(tmp_path: Path) -> None:
     """Statistics of batch norm, which each worker has of its own samples."""
-    script = Script(samples=44)
     probe = torch.linspace(-1, 1, 4 * FEATURES, dtype=torch.float64).view(4, -1)
 
     def work(rank: int) -> list[Tensor]:
@@ -73,9 +69,7 @@ def test_buffers_are_alike_when_a_script_tests_the_model_itself(tmp_path: Path) 
         run = phalanx.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
         seen = []
         for _ in run.epochs(2):
-            for x, y in run.batches(data_of(script), batch=script.batch):
-                run.backward(F.cross_entropy(model(x), y))
-                run.step()
+            train_epoch(run, model, data_of(44), BATCH)
             model.eval()
             with torch.no_grad():
                 seen.append(model(probe))
@@ -94,13 +88,13 @@ def _one_cycle(optimizer: torch.optim.Optimizer, turns: int) -> Any:
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=turns)
 
 
-def _plain_rates(script: Script, make: Callable[..., Any]) -> list[tuple[float, float]]:
+def _plain_rates(epochs: int, length: int) -> list[tuple[float, float]]:
     """After each pass: the rate, and the momentum that goes with it."""
     model, seen = linear(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    scheduler = make(optimizer, script.length * script.epochs + 1)
-    for _ in range(script.epochs):
-        for _ in range(script.length):
+    scheduler = _one_cycle(optimizer, length * epochs + 1)
+    for _ in range(epochs):
+        for _ in range(length):
             optimizer.step()
             scheduler.step()
         group = optimizer.param_groups[0]
@@ -114,23 +108,20 @@ def test_a_schedule_per_batch_counts_global_progress(
     tmp_path: Path, strategy: str, speeds: list[float]
 ) -> None:
     """It ends where it should, whoever had how many batches, and is alike after each pass."""
-    script = Script(samples=97, batch=12, epochs=3)
+    epochs, length = 3, 9
 
     def work(rank: int) -> list[tuple[float, float]]:
         model, seen = linear(), []
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         run = phalanx.join(model, optimizer)
-        scheduler = _one_cycle(optimizer, script.length * script.epochs + 1)
-        for _ in run.epochs(script.epochs):
-            for x, y in run.batches(data_of(script), batch=script.batch):
-                run.backward(F.cross_entropy(model(x), y))
-                run.step()
-                scheduler.step()
+        scheduler = _one_cycle(optimizer, length * epochs + 1)
+        for _ in run.epochs(epochs):
+            train_epoch(run, model, data_of(97), 12, scheduler.step)
             group = optimizer.param_groups[0]
             seen.append((group["lr"], group["momentum"]))
         return seen
 
-    wanted = _plain_rates(script, _one_cycle)
+    wanted = _plain_rates(epochs, length)
     for found in as_workers(3, tmp_path, work, strategy=strategy, slow=speeds):
         for one, other in zip(found, wanted, strict=True):
             assert one == pytest.approx(other, rel=1e-9)
@@ -144,15 +135,14 @@ def test_a_schedule_never_overruns_where_batches_are_taken_freely(
 
     Torch itself raises the rate again at the last turn.
     """
-    script = Script(samples=96, batch=8, epochs=2)
 
     def work(rank: int) -> list[float]:
         model, rates = linear(), []
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         run = phalanx.join(model, optimizer)
-        scheduler = _one_cycle(optimizer, script.length * script.epochs)
-        for _ in run.epochs(script.epochs):
-            for x, y in run.batches(data_of(script), batch=script.batch):
+        scheduler = _one_cycle(optimizer, 24)
+        for _ in run.epochs(2):
+            for x, y in run.batches(data_of(96), batch=8):
                 run.backward(F.cross_entropy(model(x), y))
                 run.step()
                 rates.append(optimizer.param_groups[0]["lr"])

@@ -36,7 +36,7 @@ def _resumed(before: Training, folder: Path, **changes: Any) -> Training:
     return Training(folder, settings={"resume": str(path)}, **{**kept, **changes})
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", [pytest.param("momentum", marks=pytest.mark.slow), "adam"])
 @pytest.mark.parametrize("spec", LOCKSTEP)
 def test_a_lockstep_run_stopped_in_mid_epoch_ends_where_an_unbroken_one_ends(
     tmp_path: Path, spec: str, optimizer: str

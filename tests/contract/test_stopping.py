@@ -63,7 +63,7 @@ def test_a_stopped_run_goes_on_with_other_machines(
 
 @pytest.mark.parametrize("spec", ["async", "ssp:bound=3", "groups:size=2", "async@0.5/allreduce"])
 @pytest.mark.parametrize("hosts", [1, 2])
-@pytest.mark.parametrize("at", [1, 3, 9])
+@pytest.mark.parametrize("at", [1, pytest.param(3, marks=pytest.mark.slow), 9])
 def test_workers_that_count_their_batches_stop_after_the_same_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, hosts: int, at: int
 ) -> None:

@@ -10,8 +10,16 @@ import pytest
 import torch
 from devices import AWAY
 from plain_compare import assert_near
-from plain_scripts import CLASSES, SEED, Script, data_of, linear
-from plain_worlds import as_workers, first_pass, in_both_worlds
+from plain_worlds import (
+    BATCH,
+    CLASSES,
+    SEED,
+    as_workers,
+    data_of,
+    first_pass,
+    in_both_worlds,
+    linear,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -24,7 +32,7 @@ from phalanx.train.api.run import Run
 pytestmark = pytest.mark.skipif(AWAY, reason="held against torch on this processor, digit by digit")
 WORKERS = pytest.mark.parametrize("workers", [2, 3])
 BY = pytest.mark.parametrize("by", ["run.backward", "backward"])
-WORDS, TEXTS, BATCH, RATE = 7, 44, 10, 0.01
+WORDS, TEXTS, RATE = 7, 44, 0.01
 WEIGHTS = torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64)
 Measure = Callable[[Tensor, Tensor], Tensor]
 Loop = Callable[[Any, Run, Iterator[Any]], None]
@@ -86,7 +94,7 @@ def _trained(loop: Loop, **declared: Any) -> Callable[[int], Tensor]:
     def work(rank: int) -> Tensor:
         model = linear()
         run = phalanx.join(model, _sgd(model), **declared)
-        loop(model, run, iter(run.batches(data_of(Script()), batch=Script().batch)))
+        loop(model, run, iter(run.batches(data_of(), batch=BATCH)))
         run.finish()
         return model.weight.detach()
 
@@ -96,7 +104,7 @@ def _trained(loop: Loop, **declared: Any) -> Callable[[int], Tensor]:
 def _plainly(error: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
     model = linear()
     optimizer = _sgd(model)
-    for x, y in first_pass(Script()):
+    for x, y in first_pass():
         optimizer.zero_grad()
         error(model, x, y).backward()
         optimizer.step()
@@ -110,16 +118,6 @@ def _alone(measure: Measure) -> Tensor:
 def _all_near(found: list[Tensor], wanted: Tensor) -> None:
     for weights in found:
         assert_near(weights, wanted, "weights")
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("name", ["of torch", "by hand", "of squares", "divided by a constant"])
-@BY
-def test_a_declared_sum_is_that_of_one_process(
-    tmp_path: Path, workers: int, name: str, by: str
-) -> None:
-    work = _trained(_each(SUMS[name], by), loss="sum")
-    _all_near(as_workers(workers, tmp_path, work), _alone(SUMS[name]))
 
 
 @pytest.mark.parametrize("name", [*SUMS, *WEIGHTED])
@@ -146,7 +144,7 @@ def test_fit_refuses_a_sum_or_trains_with_it_as_one_process(tmp_path: Path) -> N
 
     def work(rank: int) -> Tensor:
         model = linear()
-        data = data_of(Script())
+        data = data_of()
         phalanx.fit(model, optimizer=_sgd(model), loss=loss, train=data, epochs=1, batch=8)
         return model.weight.detach()
 
@@ -267,7 +265,7 @@ def test_texts_that_are_padded_to_the_longest_of_their_batch(
     def work(rank: int) -> Tensor:
         model = _speaker()
         run = phalanx.join(model, _sgd(model, 0.3))
-        loader = DataLoader(_texts(), BATCH, shuffle=True, collate_fn=_padded)  # type: ignore[arg-type]
+        loader = DataLoader(_texts(), 10, shuffle=True, collate_fn=_padded)  # type: ignore[arg-type]
         for texts in run.batches(loader):
             _next_word(model, texts, reduction).backward()
             run.step()
@@ -276,7 +274,7 @@ def test_texts_that_are_padded_to_the_longest_of_their_batch(
 
     model, texts = _speaker(), _texts()
     optimizer = _sgd(model, 0.3)
-    for part in order(TEXTS, SEED, 0).split(BATCH):
+    for part in order(TEXTS, SEED, 0).split(10):
         optimizer.zero_grad()
         _next_word(model, _padded([texts[i] for i in part]), reduction).backward()
         optimizer.step()
@@ -298,7 +296,7 @@ def test_a_batch_may_be_given_up_after_a_look(tmp_path: Path, kind: str) -> None
             model.zero_grad()
 
     model = linear()
-    steps(model, first_pass(Script()), _sgd(model).step)
+    steps(model, first_pass(), _sgd(model).step)
     work = _trained(lambda model, run, batches: steps(model, batches, run.step), **declared)
     _all_near(as_workers(2, tmp_path, work), model.weight.detach())
 

@@ -15,7 +15,7 @@ from torch.utils.data import (
 )
 
 torch.manual_seed(SEED)
-RESULT = {"seen": [], "losses": [], "figures": [], "epochs": 0}
+RESULT = {"seen": [], "losses": [], "figures": [], "norms": [], "epochs": 0}
 CLASSES = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
 
 
@@ -23,10 +23,11 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.second, self.extra = nn.Linear(6, 7), nn.Linear(7, 3), nn.Linear(6, 3)
-        self.drop = nn.Dropout(DROPOUT)
+        self.drop, self.with_extra = nn.Dropout(DROPOUT), True
 
     def forward(self, x):
-        return self.second(self.drop(torch.tanh(self.first(x)))) + self.extra(x)
+        out = self.second(self.drop(torch.tanh(self.first(x))))
+        return out + self.extra(x) if self.with_extra else out
 
 
 class Critic(nn.Module):
@@ -170,15 +171,19 @@ ZEROS = {
     "by hand": "for p in @model.parameters():\n    p.grad = None",
     "filled": "for p in @model.parameters():\n    if p.grad is not None:\n        p.grad.zero_()",
 }
+_TOTAL = (
+    "total = sum(float(p.grad.pow(2).sum()) for p in @model.parameters()"
+    " if p.grad is not None) ** 0.5\n"
+)
 CLIPS = {
     "norm": "nn.utils.clip_grad_norm_(@model.parameters(), 0.5)",
     "value": "nn.utils.clip_grad_value_(@model.parameters(), 0.1)",
     "own": "for p in @model.parameters():\n    if p.grad is not None:\n"
     "        p.grad.clamp_(-0.2, 0.2)",
-    "scaled": "total = sum(float(p.grad.pow(2).sum()) for p in @model.parameters()"
-    " if p.grad is not None) ** 0.5\nfor p in @model.parameters():\n    if p.grad is not None:\n"
+    "scaled": f"{_TOTAL}for p in @model.parameters():\n    if p.grad is not None:\n"
     "        p.grad = p.grad / (1 + total)",
 }
+JOINED_CLIPS = CLIPS | {"look": f"{_TOTAL}RESULT['norms'].append(total)", "in the step": ""}
 SCHEDULES = {
     "step": "@schedule = torch.optim.lr_scheduler.StepLR(@optimizer, 1, gamma=0.5)",
     "lambda": "@schedule = torch.optim.lr_scheduler.LambdaLR(@optimizer, lambda e: 1 / (1 + e))",
@@ -205,6 +210,10 @@ def _evaluation(head: str, *, mode: bool = True, inside: str = "") -> str:
     )
 
 
+JOINED_EVALUATION = (
+    "@run.evaluate(lambda out, y: ((out[:, :1] - y) ** 2).mean(),"
+    " TensorDataset(*make(13, 99).tensors[:2]))"
+)
 EVALUATIONS = {
     "decorator": _evaluation("@torch.no_grad()\n"),
     "inference": _evaluation("@torch.inference_mode()\n"),

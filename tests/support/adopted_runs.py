@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plain_worlds import as_workers
+from plain_worlds import PlainRun, as_workers
 
+import phalanx
 from phalanx.core import context
 from phalanx.core.script.startup import run_startup
 from phalanx.core.script.weight_writes import may_write_weights
@@ -49,7 +50,7 @@ def alone(script: Path) -> Result:
     assert torch_patches.current_adoption() is None
     gc.collect()
     forget_hooks()
-    return execute(script)
+    return execute(script, join=PlainRun)
 
 
 def forget_hooks() -> None:
@@ -62,8 +63,9 @@ def seen_alone(result: Result) -> Counter[tuple[int, int]]:
     return Counter((epoch, i) for epoch, ids in result["seen"] for i in ids)
 
 
-def execute(script: Path) -> Result:
-    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(script)}
+def execute(script: Path, **given: Any) -> Result:
+    """``given`` are names that the script finds there."""
+    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(script), **given}
     exec(compile(script.read_bytes(), str(script), "exec", dont_inherit=True), names)
     result: Result = names["RESULT"]
     return result
@@ -94,6 +96,17 @@ def adopted(script: Path, workers: int, folder: Path, **settings: Any) -> list[E
 
         private = may_write_weights(script)
         return as_workers(workers, folder, work, adopt=True, private_weights=private, **settings)
+
+
+def joined(script: Path, workers: int, folder: Path, **settings: Any) -> list[Ended]:
+    """What each of ``workers`` ended with, of a script that joins."""
+    with _leases_noted() as noted, _generators_of_their_own():
+
+        def work(rank: int) -> Ended:
+            mine = noted[threading.get_ident()] = []
+            return Ended(execute(script, join=phalanx.join), mine)
+
+        return as_workers(workers, folder, work, **settings)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from adopted_parts import (
     CLIPS,
     DATA,
     EVALUATIONS,
+    JOINED_CLIPS,
     LOADERS,
     LOSSES,
     OPTIMIZERS,
@@ -25,13 +26,17 @@ from adopted_parts import (
 class Loop(SimpleNamespace):
     """What a script does. ``@name`` in its text is ``self.name`` in a class, else ``name``."""
 
+    def but(self, **changes: Any) -> Loop:
+        return Loop(**{**vars(self), **changes})
+
     @property
     def is_sum(self) -> bool:
         return not self.adversarial and self.loss in ("sum", "sum by a constant")
 
     @property
     def steps_each_batch(self) -> bool:
-        return self.accumulate == 1 and self.skips == "none" and self.leaves_at == 99
+        often = self.accumulate > 1 or self.losses > 1
+        return not often and self.skips == "none" and self.leaves_at == 99
 
     @property
     def compares(self) -> bool:
@@ -108,4 +113,81 @@ def loop_of(seed: int) -> Loop:
         again=one("new", "same"),
         # Two models with an optimizer each, which step in turn.
         adversarial=adversarial,
+        **NOT_JOINED,
     )
+
+
+NOT_JOINED: dict[str, Any] = {
+    # What the losses of a script that joins are given to: "run.backward", or their own "backward".
+    "joined": "",
+    # Whether its evaluations are asked of the run.
+    "asks": False,
+    # Backward passes of a batch.
+    "losses": 1,
+    # Gradients are clipped after each of them, not only before a step.
+    "clips_each": False,
+    # How a GradScaler steps, if there is one: "run" or "plain".
+    "scaled": "",
+    # Whether its schedule is made before it joins.
+    "early_schedule": False,
+    # How often it is stepped, unless once an epoch: by "step" or "batch".
+    "per": "step",
+    # Whether the first worker alone saves.
+    "first_saves": False,
+}
+
+
+def joined_loop_of(seed: int) -> Loop:
+    """A script that joins by itself, and does more than others with its gradients."""
+    chance = random.Random(seed + 1)
+
+    def one(*values: Any) -> Any:
+        return chance.choice(values)
+
+    plain = loop_of(seed)
+    branch = plain.branch
+    if not plain.adversarial:
+        branch = one(branch, branch, "odd", "frozen again", "added within")
+        if branch.startswith("added") and plain.schedule in ("onecycle", "cosine", "lambda"):
+            branch = "within"
+    scaled = one("", "", "", "run", "plain")
+    clip = one("none", "none", *JOINED_CLIPS)
+    return plain.but(
+        joined=one("run.backward", "backward"),
+        asks=one(False, True),
+        loader=one("shuffled", "shuffled", "in order"),
+        through=one("enumerate", "zip", "plain"),
+        branch=branch,
+        optimizer="adam" if branch.startswith("added") else plain.optimizer,
+        losses=one(1, 1, 2),
+        # A step of the run drops gradients itself.
+        zero=one(*ZEROS) if scaled == "plain" else one("never", *ZEROS),
+        clip="norm" if clip == "in the step" and scaled == "plain" else clip,
+        clips_each=not scaled and clip in ("norm", "own", "look") and one(False, True),
+        scaled=scaled,
+        early_schedule=not branch.startswith("added") and one(False, True),
+        per=one("step", "batch"),
+        first_saves=one(False, True),
+        # Its own loader would draw an order, and leave out what comes last.
+        validation="plain" if plain.validation == "training" else plain.validation,
+        trainings=1,
+        adversarial=False,
+        closure=False,
+        skips="none",
+        leaves_at=99,
+        reseeds=False,
+        peeks=False,
+        dropout=False,
+        bounded=False,
+    )
+
+
+def short_loop(**changes: Any) -> Loop:
+    """The shortest script that joins, but for what is asked for."""
+    plain = joined_loop_of(0).but(**NOT_JOINED).but(
+        joined="run.backward", frame="module", samples=43, batch=8, epochs=2,
+        data="tensors", loader="shuffled", drop_last=False, through="plain", optimizer="momentum",
+        groups=1, branch="none", loss="mse", accumulate=1, zero="never", clip="none",
+        schedule="none", evaluates="none", average="none", saves=False, best=False,
+    )  # fmt: skip
+    return plain.but(**changes)

@@ -8,6 +8,8 @@ from adopted_parts import (
     CLIPS,
     DATA,
     EVALUATIONS,
+    JOINED_CLIPS,
+    JOINED_EVALUATION,
     LOADERS,
     LOSSES,
     MODELS,
@@ -30,7 +32,7 @@ def text_of(loop: Loop) -> str:
         return head + _trainer(loop, setup, epoch, after, end, again)
     calls = "train_epoch(epoch)\n"
     inner = calls if loop.frame == "functions" else epoch
-    every = f"for epoch in range({loop.epochs}):\n{indent(inner + after, '    ')}"
+    every = f"for epoch in {_epochs(loop, loop.epochs)}:\n{indent(inner + after, '    ')}"
     body = setup
     if loop.frame == "functions":
         body += f"\n\ndef train_epoch(epoch):\n{indent(epoch, '    ')}\n\n"
@@ -42,8 +44,13 @@ def text_of(loop: Loop) -> str:
     return f"{head}\n\ndef main():\n{indent(body, '    ')}\n\n{guarded}"
 
 
+def _epochs(loop: Loop, count: object) -> str:
+    return f"@run.epochs({count})" if loop.joined else f"range({count})"
+
+
 def _trainer(loop: Loop, setup: str, epoch: str, after: str, end: str, again: str) -> str:
-    fit = f"for epoch in range(epochs):\n{indent('@train_epoch(epoch)' + chr(10) + after, '    ')}"
+    inner = indent(f"@train_epoch(epoch)\n{after}", "    ")
+    fit = f"for epoch in {_epochs(loop, 'epochs')}:\n{inner}"
     second = f"trainer.again()\ntrainer.fit({loop.epochs})\n" if again else ""
     methods = {
         "__init__(self)": setup,
@@ -71,9 +78,13 @@ def _setup(loop: Loop) -> str:
     ]
     if loop.adversarial:
         lines += ["@critic = Critic().double()", "@critic_optimizer = " + _made(loop, "@critic")]
-    if loop.branch != "none":
+    if loop.branch not in ("none", "odd", "frozen again"):
         lines += ["@model.extra.requires_grad_(False)"]
-    lines += ["@optimizer = " + _made(loop, "@model"), SCHEDULES.get(loop.schedule, "")]
+    lines += ["@optimizer = " + _made(loop, "@model")]
+    made = [_joins(loop), SCHEDULES.get(loop.schedule, "")]
+    lines += reversed(made) if loop.early_schedule else made
+    if loop.scaled:
+        lines += ["@scaler = torch.amp.GradScaler('cpu', init_scale=256.0, growth_interval=3)"]
     if loop.average == "by hand":
         lines += ["@average = copy.deepcopy(@model)"]
     if loop.average == "averaged":
@@ -92,10 +103,15 @@ def _setup(loop: Loop) -> str:
     return text + "\n"
 
 
+def _joins(loop: Loop) -> str:
+    declared = ", loss='sum'" if loop.is_sum and loop.seed % 2 else ""
+    return f"@run = join(@model, @optimizer{declared})" if loop.joined else ""
+
+
 def _made(loop: Loop, model: str) -> str:
     given = f"{model}.parameters()"
     if model == "@model":
-        if loop.branch == "added":
+        if loop.branch.startswith("added"):
             given = "[p for p in @model.parameters() if p.requires_grad]"
         elif loop.groups == 2:
             given = (
@@ -111,6 +127,11 @@ def _epoch(loop: Loop) -> str:
     lines = ["torch.manual_seed(100 + epoch)"] if loop.reseeds else []
     if loop.branch in ("unfrozen", "added"):
         lines += ["if epoch == 1:", indent(_unfreeze(loop), "    ")]
+    if loop.branch == "odd":
+        lines += ["@model.with_extra = epoch % 2 == 1"]
+    if loop.branch == "frozen again":
+        frozen = "@model.extra.requires_grad_(False)\n@model.extra.zero_grad()"
+        lines += ["if epoch == 1:", indent(frozen, "    ")]
     lines += ["@model.train()"]
     heads = {
         "enumerate": "for i, batch in enumerate(@loader):",
@@ -119,7 +140,10 @@ def _epoch(loop: Loop) -> str:
         "next": "batches = iter(@loader)\nfor i in range(len(@loader)):\n    batch = next(batches)",
         "islice": "for i, batch in enumerate(itertools.islice(@loader, 3)):",
     }
-    lines += [heads[loop.through], indent(_batch(loop), "    ")]
+    head = heads[loop.through]
+    if loop.joined:
+        head = head.replace("@loader", "@run.batches(@loader)")
+    lines += [head, indent(_batch(loop), "    ")]
     if loop.leftover == "after" and loop.accumulate > 1 and not loop.adversarial:
         lines += [f"if (i + 1) % {loop.accumulate}:", indent(_step(loop), "    ")]
     if loop.leftover == "drop" and loop.accumulate > 1:
@@ -129,7 +153,7 @@ def _epoch(loop: Loop) -> str:
 
 def _unfreeze(loop: Loop) -> str:
     text = "@model.extra.requires_grad_(True)"
-    if loop.branch == "added":
+    if loop.branch.startswith("added"):
         text = f"if not @model.extra.weight.requires_grad:\n    {text}\n    " + (
             "@optimizer.add_param_group({'params': @model.extra.parameters()})"
         )
@@ -142,9 +166,11 @@ def _batch(loop: Loop) -> str:
         lines += [f"if i == {loop.leaves_at} and epoch == 0:\n    break"]
     if loop.skips != "none":
         lines += [f"if {'i % 3 == 1' if loop.skips == 'second' else 'i > 2'}:\n    continue"]
-    if loop.branch == "within":
+    if loop.branch.endswith("within"):
         lines += [f"if epoch == 1 and i == 1:\n{indent(_unfreeze(loop), '    ')}"]
     lines += _adversarial(loop) if loop.adversarial else _supervised(loop)
+    if loop.schedule in ("onecycle", "cosine") and loop.per == "batch":
+        lines += ["@schedule.step()"]
     if loop.logs:
         lines += ["RESULT['losses'].append(loss.item())"]
     if loop.evaluates == "every":
@@ -163,11 +189,14 @@ def _supervised(loop: Loop) -> list[str]:
             _followed(loop),
         ]
     accumulates, lines = loop.accumulate > 1, []
-    if ZEROS[loop.zero].startswith("TOP") and not accumulates:
-        lines += [ZEROS[loop.zero].removeprefix("TOP")]
-    lines += ["out = @model(x)", error]
+    if ZEROS.get(loop.zero, "").startswith("TOP") and not accumulates:
+        lines += [ZEROS.get(loop.zero, "").removeprefix("TOP")]
     divided = f" / {loop.accumulate}" if accumulates and loop.divided else ""
-    lines += [f"(loss{divided}).backward()"]
+    second = f"loss = 0.3 * out.pow(2).{'sum' if loop.is_sum else 'mean'}()"
+    for one in [error, second][: loop.losses]:
+        lines += ["out = @model(x)", one, _backward(loop, f"loss{divided}")]
+    if loop.clips_each:
+        lines += [JOINED_CLIPS[loop.clip]]
     if not accumulates:
         return [*lines, _step(loop)]
     last = " or i + 1 == len(@loader)" if loop.leftover == "inside" else ""
@@ -175,10 +204,22 @@ def _supervised(loop: Loop) -> list[str]:
     return lines
 
 
+def _backward(loop: Loop, loss: str) -> str:
+    whole = f"@scaler.scale({loss})" if loop.scaled else f"({loss})"
+    return f"@run.backward({whole})" if loop.joined == "run.backward" else f"{whole}.backward()"
+
+
 def _step(loop: Loop) -> str:
-    lines = [CLIPS.get(loop.clip, ""), "@optimizer.step()", _followed(loop)]
-    if loop.accumulate > 1 or not ZEROS[loop.zero].startswith("TOP"):
-        lines += [ZEROS[loop.zero].removeprefix("TOP")]
+    clip = "" if loop.clips_each else JOINED_CLIPS.get(loop.clip, "")
+    lines = ["@scaler.unscale_(@optimizer)" if clip and loop.scaled else "", clip]
+    given = ["scaler=@scaler"] if loop.scaled else []
+    given += ["clip=0.5"] if loop.clip == "in the step" else []
+    step = f"@run.step({', '.join(given)})" if loop.joined else "@optimizer.step()"
+    if loop.scaled == "plain":
+        step = "@scaler.step(@optimizer)\n@scaler.update()"
+    lines += [step, _followed(loop)]
+    if loop.accumulate > 1 or not ZEROS.get(loop.zero, "").startswith("TOP"):
+        lines += [ZEROS.get(loop.zero, "").removeprefix("TOP")]
     return "\n".join(line for line in lines if line)
 
 
@@ -191,7 +232,7 @@ def _followed(loop: Loop) -> str:
             "    for p in @model.parameters():",
             "        p.clamp_(-0.4, 0.4)",
         ]
-    if loop.schedule in ("onecycle", "cosine"):
+    if loop.schedule in ("onecycle", "cosine") and loop.per == "step":
         lines += ["@schedule.step()"]
     if loop.schedule == "by hand":
         lines += [
@@ -208,7 +249,7 @@ def _followed(loop: Loop) -> str:
         lines += ["@average.update_parameters(@model)"]
     if loop.saves:
         lines += [
-            "if @state['steps'] == 3:",
+            f"if @state['steps'] == 3{' and @run.is_first' if loop.first_saves else ''}:",
             "    RESULT['saved'] = copy.deepcopy(@optimizer.state_dict())",
         ]
     return "\n".join(lines)
@@ -234,7 +275,8 @@ def _adversarial(loop: Loop) -> list[str]:
 def _after_epoch(loop: Loop) -> str:
     lines = ["RESULT['epochs'] += 1"]
     if loop.evaluates == "epoch":
-        lines += ["figure = evaluate(@model, @valid)", "RESULT['figures'].append(figure)"]
+        figure = JOINED_EVALUATION if loop.asks else "evaluate(@model, @valid)"
+        lines += [f"figure = {figure}", "RESULT['figures'].append(figure)"]
     if loop.best:
         lines += [
             "if figure < @state['figure']:",

@@ -33,19 +33,17 @@ torch.manual_seed(0)
 """How an unchanged script begins."""
 
 
+def python(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Plain Python to its end; ``options`` are those of ``subprocess.run``."""
+    usual = {"capture_output": True, "text": True, "timeout": LIMIT, "check": False}
+    return subprocess.run([sys.executable, *words], **{**usual, **options})
+
+
 def phalanx(
     *words: str, cwd: Path, limit: float = LIMIT, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """``phalanx WORDS`` to its end."""
-    return subprocess.run(
-        [*PHALANX, *words],
-        cwd=cwd,
-        env=_environment(cwd, variables),
-        capture_output=True,
-        text=True,
-        timeout=limit,
-        check=False,
-    )
+    return python(*PHALANX[1:], *words, cwd=cwd, env=_environment(cwd, variables), timeout=limit)
 
 
 def succeeds(

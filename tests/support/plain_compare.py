@@ -1,14 +1,10 @@
-"""What two executions of a :class:`Script` ended with, and saw on their way, compared."""
+"""What two executions of a script ended with, compared."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from plain_scripts import Outcome, Script
-from plain_worlds import train_plain, train_workers
 from torch import Tensor
 
 
@@ -58,34 +54,3 @@ def assert_small(state: dict[str, Tensor]) -> None:
     for name, value in state.items():
         own = value.numel() * value.element_size()
         assert value.untyped_storage().nbytes() == own, f"{name} is saved with others"
-
-
-def assert_as_plain(found: Outcome, wanted: Outcome) -> None:
-    """Of one worker, which goes through the loop for every batch, whoever has its samples."""
-    assert_same_state(found.weights, wanted.weights, "weights")
-    assert found.last_rates == _near(wanted.last_rates)
-    assert_same_optimizer(found.optimizer, wanted.optimizer, "optimizer")
-    assert found.rates.keys() == wanted.rates.keys()
-    for at, rates in found.rates.items():
-        assert rates == _near(wanted.rates[at]), f"rates at {at}"
-    for at, norm in found.norms.items():
-        assert norm == _near(wanted.norms[at]), f"norm at {at}"
-    for at, saved in found.saved.items():
-        assert_same_state(saved["model"], wanted.saved[at]["model"], f"saved at {at}")
-        assert_same_state(saved["part"], wanted.saved[at]["part"], f"saved at {at}")
-        assert_small(saved["part"])
-        assert_same_optimizer(
-            saved["optimizer"], wanted.saved[at]["optimizer"], f"optimizer saved at {at}"
-        )
-    assert_same_state(found.average, wanted.average, "average")
-
-
-def hold(script: Script, workers: int, folder: Path, strategy: str = "allreduce") -> None:
-    """Every one of ``workers`` ends as plain torch does, and saw the same."""
-    wanted = train_plain(script)
-    for found in train_workers(script, workers, folder, strategy):
-        assert_as_plain(found, wanted)
-
-
-def _near(value: Any) -> Any:
-    return pytest.approx(value, rel=1e-10, abs=1e-12)

@@ -169,6 +169,16 @@ class Training:
         return Counter({(e, n): 1 for e in range(self.epochs) for n in range(self.samples)})
 
 
+def train_epoch(
+    run: Run, model: nn.Module, data: Any, batch: int, after: Callable[[], Any] = lambda: None
+) -> None:
+    """One pass in the shortest loop; ``after`` is called after each step."""
+    for x, y in run.batches(data, batch=batch):
+        run.backward(nn.functional.cross_entropy(model(x), y))
+        run.step()
+        after()
+
+
 def made_data(samples: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(samples, FEATURES, generator=generator)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
+
+from commands import python
 
 from phalanx.cli import entry
 from phalanx.core.errors import STOPPED
@@ -25,9 +25,7 @@ runpy.run_module("phalanx", run_name="__main__")
 def test_an_interrupt_while_loading_is_quiet(tmp_path: Path) -> None:
     for name in ("typer", "phalanx.cli.main", "phalanx.cli.request.values"):
         code = INTERRUPTED.format(name=name)
-        ended = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
-        )
+        ended = python("-c", code, cwd=tmp_path)
         assert ended.returncode == STOPPED == entry.STOPPED, name
         assert "Traceback" not in ended.stderr
 

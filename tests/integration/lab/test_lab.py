@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import last_json, phalanx, until
+from commands import last_json, phalanx, python, until
 from lab_machines import MakeLab, missing, run_in, ssh, traces, unique_name
 from lab_machines import lab as lab
 
@@ -239,12 +239,7 @@ def test_an_interrupted_start_cleans_up_by_itself(gone: str) -> None:
 
 
 def _dying(name: str, moment: str, number: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", DYING, name, moment, str(int(number))],
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    return python("-c", DYING, name, moment, str(int(number)))
 
 
 def test_the_command_line_from_up_to_down(gone: str, tmp_path: Path) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import last_json, phalanx, succeeds
+from commands import last_json, phalanx, python, succeeds
 
 NEAR = 1e-5
 LIMIT = 240.0
@@ -138,10 +136,7 @@ def _variables(backend: str) -> dict[str, str]:
 def _python(name: str, folder: Path, backend: str) -> None:
     """Plain Python, without Phalanx."""
     environment = {**os.environ, **_variables(backend)}
-    ended = subprocess.run(
-        [sys.executable, name], cwd=folder, env=environment, capture_output=True, text=True,
-        timeout=LIMIT, check=False,
-    )  # fmt: skip
+    ended = python(name, cwd=folder, env=environment)
     assert ended.returncode == 0, ended.stderr
 
 

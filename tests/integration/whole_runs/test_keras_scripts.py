@@ -5,12 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import succeeds
+from commands import python, succeeds
 
 LIMIT, NEAR = 300.0, 1e-4
 OTHERWISE = {"variational autoencoder"}
@@ -260,10 +258,7 @@ def test_a_script_as_others_write_it(tmp_path: Path, name: str) -> None:
     )
     assert files == FILES.get(name, [])
     plain.mkdir()
-    alone = subprocess.run(
-        [sys.executable, str(script)], cwd=plain, env={**os.environ, **VARIABLES},
-        capture_output=True, text=True, timeout=LIMIT, check=False,
-    )  # fmt: skip
+    alone = python(str(script), cwd=plain, env={**os.environ, **VARIABLES}, timeout=LIMIT)
     assert alone.returncode == 0, alone.stderr
     near = {"rel": 0.05} if name in OTHERWISE else {"abs": NEAR}
     assert _loss(ended.stdout + ended.stderr) == pytest.approx(_loss(alone.stdout), **near)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import TORCH, phalanx, succeeds
+from commands import TORCH, phalanx, python, succeeds
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.summary.summary import summarise
@@ -117,9 +115,7 @@ def _weights(text: str) -> float:
 )
 def test_it_ends_as_plain_python_does(tmp_path: Path, body: str, checked: int, steps: int) -> None:
     (tmp_path / "train.py").write_text(TORCH + MODEL + body + TAIL)
-    alone = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
-    )
+    alone = python("train.py", cwd=tmp_path)
     ended = succeeds("run", "train.py", "--workers", "2", cwd=tmp_path)
     assert _weights(ended.stdout) == pytest.approx(_weights(alone.stdout), rel=1e-9)
     said = re.findall(r"one process: (\d+) steps, worst difference \de-\d+", ended.stdout)
@@ -168,9 +164,7 @@ print("weights", sum(float(p.detach().sum()) for m in (made, judge) for p in m.p
 def test_checks_between_two_optimizers_of_a_batch(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TORCH + TWO_OPTIMIZERS)
-    alone = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=True
-    )
+    alone = python(str(script), check=True)
     words = ("--workers", "2", "--view", "whole", "--check", "1")  # so that later ones come soon
     ended = phalanx("run", "train.py", *words, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr

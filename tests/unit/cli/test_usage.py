@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cli_reference import PAGE, example_of, options_of, page, verbs
 from cli_support import Shell
+from commands import python
 
 from phalanx.cli.invocation import Invocation
 from phalanx.cli.main import VERBS
@@ -195,9 +196,7 @@ def test_help_imports_nothing_heavy() -> None:
         "print('LOADED', [m for m in ('torch', 'matplotlib', 'pydantic', 'numpy')"
         " if m in sys.modules])"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180
-    )
+    answer = python("-c", code, check=True)
     assert answer.stdout.splitlines()[-1] == "LOADED []"
 
 

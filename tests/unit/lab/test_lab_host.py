@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,12 +25,10 @@ NOBODY = 65534
 def test_without_root_every_verb_is_refused() -> None:
     code = f"import os; os.setuid({NOBODY}); from phalanx.cli.main import invoke\n"
     code += "print([invoke(['lab', *w.split()]) for w in ('up', 'down', 'status', 'cut m1')])"
-    ended = subprocess.run(
+    ended = python(
         # Imported first, because nobody may be unable to read the program.
-        [sys.executable, "-c", f"import phalanx.cli.main, phalanx.lab.lab, rich.console\n{code}"],
-        capture_output=True,
-        text=True,
-        timeout=180,
+        "-c",
+        f"import phalanx.cli.main, phalanx.lab.lab, rich.console\n{code}",
     )
     assert ended.stdout.strip() == "[2, 2, 2, 2]", ended.stderr
     assert ended.stderr.count("error: a lab needs root") == 4

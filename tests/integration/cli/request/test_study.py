@@ -69,17 +69,6 @@ def test_run_gives_words_to_the_script_and_its_summary_to_json(shell: Shell) -> 
     assert launch["command"][-3:] == ["--", "--json", "x y"]
 
 
-def test_a_dry_run_starts_and_writes_nothing(shell: Shell) -> None:
-    answer = shell("run", shell.script(), "--workers", "2", "--dry-run", "--json", "--", "deep")
-
-    assert answer.code == 0
-    (launch,) = answer.json["launches"]
-    assert [w["rank"] for w in launch["workers"]] == [0, 1]
-    assert all(w["argv"][-2:] == ["train.py", "deep"] for w in launch["workers"])
-    assert all(" ".join(w["argv"]) in answer.err for w in launch["workers"])
-    assert not shell.runs.exists()
-
-
 def test_compare_marks_what_failed_and_goes_on(shell: Shell) -> None:
     answer = shell(
         "compare", shell.script(), "--strategies", "allreduce,async", "--workers", "2",

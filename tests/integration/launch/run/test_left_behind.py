@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import python
 from launch_support import Recorder, alive, make_job, run, wait_until, write_script
 
 from phalanx.agent import system
@@ -123,9 +123,8 @@ def test_commands_and_agents_leave_no_core_dumps_nor_do_their_workers(
     )
     words = ["run", str(script), "--launcher", launcher]
     words += ["--pool", str(here)] if launcher == "ssh" else []
-    ended = subprocess.run(
-        [sys.executable, "-m", "phalanx", *words],
-        capture_output=True, text=True, check=False,
+    ended = python(
+        "-m", "phalanx", *words,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20)),
         env={**os.environ, "PHALANX_RUNS": str(tmp_path / "runs")},
     )  # fmt: skip
@@ -145,10 +144,9 @@ def test_a_missing_package_of_ours_is_one_line(tmp_path: Path, name: str) -> Non
     (tmp_path / "pool.yaml").write_text("machines: {here: {host: here}}\n")
     (tmp_path / "runs/one").mkdir(parents=True)
     (tmp_path / "runs/one/launch.json").write_text("{}")
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PHALANX_RUNS": str(tmp_path / "runs")},
-    )  # fmt: skip
+    ended = python(
+        "-c", code, cwd=tmp_path, env={**os.environ, "PHALANX_RUNS": str(tmp_path / "runs")}
+    )
     shown = {"ruamel": "ruamel.yaml"}.get(name, name)
     assert ended.returncode == 3 and len(ended.stderr.splitlines()) == 2, ended.stderr
     assert f"needs the package '{shown}'" in ended.stderr

@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import python
 
 from phalanx.core.run_folder.run_paths import RunPaths
 
@@ -33,16 +33,8 @@ def bootstrap(
     folder.joinpath("beside.py").write_text("VALUE = 42\n")
     paths = RunPaths(folder / "run").make()
     env = {**os.environ, "PHALANX_RANK": "0", "PHALANX_RUN": str(paths.folder), **variables}
-    done = subprocess.run(
-        [sys.executable, "-m", "phalanx.launch.worker.bootstrap", "script.py", "a", "b c"],
-        env=env,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    return done, paths
+    words = ("-m", "phalanx.launch.worker.bootstrap", "script.py", "a", "b c")
+    return python(*words, env=env, cwd=folder), paths
 
 
 def test_the_script_runs_as_plain_python_would_run_it(tmp_path: Path) -> None:
@@ -51,15 +43,7 @@ def test_the_script_runs_as_plain_python_would_run_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["cpus"] == [core]
-    plain = subprocess.run(
-        [sys.executable, "script.py", "a", "b c"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=True,
-    )
-    expected = json.loads(plain.stdout)
+    expected = json.loads(python("script.py", "a", "b c", cwd=tmp_path).stdout)
     del seen["cpus"], expected["cpus"]
     assert seen == expected
 
@@ -115,15 +99,8 @@ call_at_end(stop)
 def test_the_traceback_is_the_users_own(tmp_path: Path) -> None:
     done, paths = bootstrap(tmp_path, "def f():\n    1 / 0\nf()\n")
     assert done.returncode == 1
-    plain = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert paths.traceback_of(0).read_text() == plain.stderr
+    plain = python("script.py", cwd=tmp_path).stderr
+    assert paths.traceback_of(0).read_text() == plain != ""
 
 
 def test_a_failed_script_with_an_endless_thread_still_ends(tmp_path: Path) -> None:
@@ -175,10 +152,7 @@ print([sys.stdin.read(), sys.stdin.read()], os.get_terminal_size(0).columns > 0)
 
 
 def test_a_worker_has_a_terminal_of_some_size_and_no_input() -> None:
-    words = [sys.executable, "-c", TERMINAL]
-    ended = subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=True
-    )
+    ended = python("-c", TERMINAL, stdin=subprocess.DEVNULL, check=True)
     size, read = ended.stdout.splitlines()
     assert all(int(number) > 0 for number in size.split())
     assert read == "['', ''] True"

@@ -119,8 +119,7 @@ def test_a_data_set_that_is_not_prepared_is_named(
 ) -> None:
     script = shell.script("import tensorflow_datasets as tfds\ntfds.load('mnist')\n")
     (shell.folder / "data" / ("mnist" if prepared else "cifar10")).mkdir(parents=True)
-    peers = "phalanx.launch.frameworks.peer_environments"
-    monkeypatch.setattr(f"{peers}.environment_for", lambda *_: Path("python"))
+    monkeypatch.setattr("phalanx.cli.request.systems.environment_for", lambda *_: Path("python"))
     monkeypatch.setattr("phalanx.cli.verbs.run.execute_and_tell", lambda *_: 0)
     answer = shell("run", "--framework", "tensorflow", script, "--data", "data")
     assert answer.code == 0

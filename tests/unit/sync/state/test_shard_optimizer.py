@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
+from commands import python
 from torch import Tensor
 
 from phalanx.sync.state.keras_rules import KERAS_RULES
@@ -164,8 +163,7 @@ print("marked", hasattr(marked, "_torchdynamo_disable"))
 
 
 def test_a_step_imports_no_compiler_and_does_not_hide_it() -> None:
-    words = [sys.executable, "-c", SCRIPT]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    ended = python("-c", SCRIPT)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines() == [
         "step False True", "closure True", "after True defaultdict 2", "marked True",

@@ -10,7 +10,6 @@ import glob
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,6 +22,7 @@ import numpy as np
 import pytest
 import safetensors
 import torch
+from commands import python
 from torch.utils.data import DataLoader, Dataset
 
 from phalanx.core.context import WorkerContext, enter, leave
@@ -455,9 +455,7 @@ print(os.environ["WANDB_MODE"], os.environ["MLFLOW_TRACKING_URI"])
 """
     home = tmp_path / "home"
     home.mkdir()
-    words = [sys.executable, "-c", script]
-    variables = {**os.environ, "TMPDIR": str(home)}
-    ended = subprocess.run(words, capture_output=True, text=True, env=variables, timeout=180)
+    ended = python("-c", script, env={**os.environ, "TMPDIR": str(home)})
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("disabled file:///")
     assert list(home.iterdir()) == [] and list(tmp_path.glob("private-*")) == []

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
+from commands import python
 
 SCRIPT = """
 import ctypes, resource
@@ -27,11 +26,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def _faults(**variables: str) -> int:
     plain = {n: v for n, v in os.environ.items() if not n.startswith("MALLOC_")}
-    ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env={**plain, **variables}, capture_output=True, text=True, check=True, timeout=180,
-    )  # fmt: skip
-    return int(ended.stdout)
+    return int(python("-c", SCRIPT, env={**plain, **variables}, check=True).stdout)
 
 
 @pytest.mark.timeout(120)

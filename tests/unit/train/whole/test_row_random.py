@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from commands import python
 
 DRAWS = """
 import sys, torch
@@ -19,7 +18,5 @@ print(torch.equal(rows, whole[3:5]), COMPILER in sys.modules)
 
 
 def test_rows_of_one_process_are_drawn_without_the_compiler() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", DRAWS], capture_output=True, text=True, timeout=120, check=False
-    )
+    ended = python("-c", DRAWS)
     assert ended.stdout.split() == ["True", "False"], ended.stderr
