@@ -1,4 +1,4 @@
-"""``phalanx export``: the weights of a run as one plain file."""
+"""``phalanx export``: the weights of a run as one plain file, or its figures for other tools."""
 
 from __future__ import annotations
 
@@ -35,10 +35,18 @@ def export(
     checkpoint: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="The weights of this checkpoint.")
     ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the run's curves for TensorBoard, to DIR/RUN."),
+    ] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write the run's last figures for Prometheus; -: print."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     json: o.Json = False,
 ) -> int:
-    """Write the weights of a run to a safetensors file.
+    """Write the weights of a run to a safetensors file, or its figures for other tools.
 
     The file is a plain state_dict. A finished run gives its final weights, any other run those of
     its newest checkpoint.
@@ -49,6 +57,13 @@ def export(
         raise InputError("--best and --checkpoint cannot be combined", "Give one of them.")
     out = Output(json)
     paths = single_run(run, "export")
+    if tensorboard is not None or prometheus is not None:
+        if output or best or checkpoint is not None:
+            raise InputError(
+                "--tensorboard and --prometheus write figures, and the other options weights",
+                "Export them one after the other.",
+            )
+        return _figures(paths, tensorboard, prometheus, force, out)
     target = output or Path(f"{paths.id}{'-best' if best else ''}.safetensors")
     _check_target(target, force)
     for left in reversed(range(TRIES)):
@@ -73,6 +88,41 @@ def export(
             "bytes": target.stat().st_size,
         }
     )
+    return 0
+
+
+def _figures(
+    paths: RunPaths, board: Path | None, text_file: str | None, force: bool, out: Output
+) -> int:
+    from phalanx.cli.request.find_run import summary_of
+    from phalanx.core.files import write_whole
+    from phalanx.observe.summary.run_records import read_run
+    from phalanx.report.exports import SUFFIX, prometheus_text, write_tensorboard
+
+    if out.json and text_file == "-":
+        raise InputError("--prometheus - cannot be combined with --json", "Name a file.")
+    summary, told = summary_of(paths), dict[str, object](run=paths.id)
+    try:
+        if board is not None:
+            folder = board / paths.id
+            before = list(folder.glob(f"*{SUFFIX}"))
+            if before and not force:
+                raise InputError(f"{folder} has this run already", "Replace it with --force.")
+            told["numbers"] = write_tensorboard(summary, read_run(paths), folder)
+            for file in before:
+                file.unlink()
+            told["tensorboard"] = str(folder)
+            out.say(f"wrote   {folder} ({told['numbers']:,} numbers)")
+        if text_file == "-":
+            print(prometheus_text(summary), end="")
+        elif text_file is not None:
+            write_whole(Path(text_file), prometheus_text(summary))
+            told["prometheus"] = text_file
+            out.say(f"wrote   {text_file}")
+    except OSError as error:
+        where = error.filename or board or text_file
+        raise InputError(f"cannot write {where}: {error.strerror}", "Name another place.") from None
+    out.result(told)
     return 0
 
 

@@ -30,6 +30,8 @@ TIME_COLOURS = {
     "wait": "#ee6a5b",
     "update": "#3ca951",
 }
+HIDDEN = {"facecolor": "none", "edgecolor": TIME_COLOURS["communicate"], "hatch": "////"}
+"""How communication is drawn that took no time of its own, because it ran beside computing."""
 HALF = (5.4, 3.5)
 WIDE = 10.6
 LEGEND_ROOM = 5.0
@@ -105,10 +107,19 @@ def time_split(study: StudyData) -> Figure:
             rows = [group.label for group in groups]
             axes.barh(rows, widths, left=left, color=TIME_COLOURS[part], label=part, height=0.62)
             left = [start + width for start, width in zip(left, widths, strict=True)]
+        hidden = [group for group in groups if group.shown.summary.time.hidden]
+        for group in hidden:
+            time = group.shown.summary.time
+            ends = (time.input or 0.0) + (time.compute or 0.0)
+            width = min(time.hidden or 0.0, ends)
+            axes.barh(
+                [group.label], [width], left=[ends - width], height=0.62, linewidth=0, **HIDDEN,
+                label="hidden" if group is hidden[0] else None,
+            )  # fmt: skip
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("seconds per worker, summed over all steps")
-        legend_above(axes, len(TIME_PARTS))
+        legend_above(axes, len(TIME_PARTS) + bool(hidden))
     return figure
 
 
@@ -127,7 +138,9 @@ def step_timelines(windows: Sequence[tuple[RunGroup, TimelineWindow]], span: flo
         last.set_xlim(0, span * 1000)
         last.set_xlabel("milliseconds")
         handles = [Patch(color=TIME_COLOURS[part], label=part) for part in TIME_PARTS]
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(TIME_PARTS))
+        if any(bar.part == "hidden" for _, w in windows for _, bars in w.lanes for bar in bars):
+            handles.append(Patch(**HIDDEN, linewidth=0, label="hidden"))
+        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
     return figure
 
 
@@ -136,6 +149,8 @@ def _lanes(axes: Axes, window: TimelineWindow) -> None:
         for part in TIME_PARTS:
             spans = [(1000 * b.start, 1000 * b.seconds) for b in bars if b.part == part]
             axes.broken_barh(spans, (row - 0.33, 0.66), color=TIME_COLOURS[part], linewidth=0)
+        beside = [(1000 * b.start, 1000 * b.seconds) for b in bars if b.part == "hidden"]
+        axes.broken_barh(beside, (row - 0.33, 0.66), linewidth=0, **HIDDEN)
         starts = [1000 * bar.start for bar in bars if bar.first]
         axes.vlines(starts, row - 0.42, row + 0.42, color=INK, linewidth=1.1)
     if window.switch is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,13 +97,15 @@ def fit(
     patience: int | None = None,
     forward: Forward = call_model,
     compile: CompileMode = "off",
+    callbacks: Sequence[Callable[[dict[str, float | int | None]], object]] = (),
 ) -> Run:
     """Train ``model`` on ``train`` and evaluate it on ``test`` after every epoch.
 
     ``batch`` is the global batch, shared among the workers: by default the ``DataLoader``'s, or
     128. A step takes ``accumulate`` batches. ``validation`` is a share of ``train`` to hold out, or
     data of its own. ``best`` names the figure by which the best weights are kept
-    (``"test_accuracy"``); training stops after ``patience`` epochs without a better one. Without
+    (``"test_accuracy"``); each of ``callbacks`` is called with every epoch's figures, on the first
+    worker; training stops after ``patience`` epochs without a better one. Without
     ``loss``, the model's outputs need one. ``forward(model, batch)`` returns outputs and targets.
     """
     loss = loss or own_loss
@@ -115,6 +117,8 @@ def fit(
     trial = trial_step(model, loss, train, batch, forward)
     run = join_with(model, optimizer, trial=trial, loss=kind, compile=compile)
     run.average_accumulated()
+    for callback in callbacks:
+        run.on_epoch(callback)
     loop = _Loop(
         run, model, loss, batch, clip, accumulate, augment, metrics or {}, kind == "sum", forward
     )
