@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
 
+from phalanx.core.run_folder.run_paths import RunPaths
+
 SCHEMA = "worker int, part int, kind string, data binary"
-"""Columns of the rows that a task returns; ``kind`` is weights, figures or failure."""
-ROWS, WEIGHTS, KERAS = "rows.arrow", "weights", "model.keras"
+"""Columns of the rows that a task returns; ``kind`` is weights, figures, events or failure."""
+ROWS, HELD, WEIGHTS, KERAS = "rows.arrow", "held.arrow", "weights", "model.keras"
 FIGURES, FAILURE = "figures", "failure"
-"""Files in the folder of a task."""
+"""Files in the folder of a task; ``HELD`` are rows for validation."""
+HELD_OUT = "__phalanx_held_out"
+"""The column that is true for these rows."""
+
+
+def run_of(folder: str, store: str | None) -> RunPaths:
+    """Return the run's folder of the worker whose task has ``folder``."""
+    return RunPaths(Path(store) if store else Path(folder, "run"))
 
 
 class ModelSource(Struct, frozen=True, kw_only=True):
@@ -54,6 +64,10 @@ class TaskReport(Struct, frozen=True, kw_only=True):
     port: int
     rows: list[int]
     bytes: int
+    held: list[int] = []
+    """Rows of each record batch that is held out for validation."""
+    seconds: float = 0.0
+    """How long this task's rows took to come."""
     resume: str | None = None
     """The checkpoint to continue from; only that of the first task is used."""
     problem: WorkerFailure | None = None

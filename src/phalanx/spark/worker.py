@@ -20,15 +20,22 @@ from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.core.run_folder.run_key import KEY_VARIABLE
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.spark.messages import FAILURE, FIGURES, WEIGHTS, WorkerFailure, WorkerRequest
+from phalanx.spark.messages import (
+    FAILURE,
+    FIGURES,
+    WEIGHTS,
+    WorkerFailure,
+    WorkerRequest,
+    run_of,
+)
 
 
 def main() -> int:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerRequest)
     die_with_parent(request.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
-    folder, store = Path(request.folder), request.training.store
-    paths = RunPaths(Path(store) if store else folder / "run").make()
+    folder, training = Path(request.folder), request.training
+    paths = run_of(request.folder, training.store).make()
     _take_place(request, paths)
     try:
         _train(request, folder)

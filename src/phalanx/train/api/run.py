@@ -193,6 +193,10 @@ class Run:
         """Call ``callback`` with the figures of each epoch at its end, on the first worker."""
         self._figures.callbacks.append(callback)
 
+    def spend(self, phase: str, seconds: float) -> None:
+        """Add to the seconds that a phase of the run took (read, evaluate) on this worker."""
+        self._parts.lifecycle.spend(phase, seconds)
+
     def tell(self, figures: Mapping[str, float | None]) -> None:
         """Print the epoch's line where nothing else shows progress: outside a run."""
         self._figures.tell(figures)

@@ -42,7 +42,8 @@ class Lifecycle:
         self._environment, self._writer, self._clock = environment, writer, environment.clock
         self._rank = environment.rank
         self._began, self._script = self._clock.now(), script_seconds()
-        self._spent = {"train": 0.0, "evaluate": 0.0, "checkpoint": 0.0, "write": 0.0}
+        phases = ("read", "train", "evaluate", "checkpoint", "write")
+        self._spent = dict.fromkeys(phases, 0.0)
         """Seconds of each phase so far; ``write``: of writing checkpoints beside the training."""
         self._stops_in_order = False
         """Whether this worker has to inform others, or to save a checkpoint, before it ends."""
