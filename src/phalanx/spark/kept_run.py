@@ -17,7 +17,6 @@ from phalanx.core.errors import InputError
 from phalanx.core.files import write_whole
 from phalanx.core.run_folder.run_paths import RunPaths, new_run
 from phalanx.core.settings import ESTIMATOR, RUN_FOLDER, SPARK_SYSTEM, RunSettings
-from phalanx.core.version import __version__
 from phalanx.observe.summary.run_records import LaunchRecord
 from phalanx.observe.summary.run_status import DONE
 from phalanx.observe.summary.summary import Summary, summarise
@@ -46,13 +45,10 @@ def keep_run(
 def _written(
     paths: RunPaths, request: TrainingRequest, events: Sequence[bytes], began: float
 ) -> Summary:
-    settings = RunSettings(
-        strategy=request.strategy, seed=request.seed, batch=request.batch, epochs=request.epochs
-    )
+    settings = RunSettings(strategy=request.strategy, seed=request.seed, batch=request.batch)
     launch = LaunchRecord(
-        launcher="spark", system=SPARK_SYSTEM, settings=settings, started_wall=began,
-        versions={"phalanx": __version__},
-    )  # fmt: skip
+        launcher="spark", system=SPARK_SYSTEM, settings=settings, started_wall=began
+    )
     write_whole(paths.launch, msgspec.json.encode(launch))
     _write_events(paths, events)
     summary = summarise(paths, status=DONE, exit_codes=[0] * len(events))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
-
-from phalanx.core.run_folder.run_paths import RunPaths
 
 SCHEMA = "worker int, part int, kind string, data binary"
 """Columns of the rows that a task returns; ``kind`` is weights, figures, events or failure."""
@@ -16,11 +13,6 @@ FIGURES, FAILURE = "figures", "failure"
 """Files in the folder of a task; ``HELD`` are rows for validation."""
 HELD_OUT = "__phalanx_held_out"
 """The column that is true for these rows."""
-
-
-def run_of(folder: str, store: str | None) -> RunPaths:
-    """Return the run's folder of the worker whose task has ``folder``."""
-    return RunPaths(Path(store) if store else Path(folder, "run"))
 
 
 class ModelSource(Struct, frozen=True, kw_only=True):

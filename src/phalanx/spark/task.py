@@ -51,7 +51,7 @@ def work(batches: Iterator[Any], training: str, key: str, keras: bytes | None) -
             training=request, rank=rank, folder=name, tasks=tasks, key=key, parent=os.getpid(),
             gpu=next(iter(gpus.addresses), None) if gpus else None,
         )  # fmt: skip
-        events = messages.run_of(name, request.store).events_of(rank)
+        events = RunPaths(Path(request.store or folder / "run")).events_of(rank)
         yield from _left(folder, rank, _run(worker, context.cpus()), events)
 
 

@@ -20,22 +20,15 @@ from phalanx.core.errors import InputError, NotFinite, PeerLost, RunStopped
 from phalanx.core.run_folder.run_key import KEY_VARIABLE
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import RunSettings
-from phalanx.spark.messages import (
-    FAILURE,
-    FIGURES,
-    WEIGHTS,
-    WorkerFailure,
-    WorkerRequest,
-    run_of,
-)
+from phalanx.spark.messages import FAILURE, FIGURES, WEIGHTS, WorkerFailure, WorkerRequest
 
 
 def main() -> int:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerRequest)
     die_with_parent(request.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
-    folder, training = Path(request.folder), request.training
-    paths = run_of(request.folder, training.store).make()
+    folder = Path(request.folder)
+    paths = RunPaths(Path(request.training.store or folder / "run")).make()
     _take_place(request, paths)
     try:
         _train(request, folder)

@@ -59,10 +59,8 @@ def export(
     paths = single_run(run, "export")
     if tensorboard is not None or prometheus is not None:
         if output or best or checkpoint is not None:
-            raise InputError(
-                "--tensorboard and --prometheus write figures, and the other options weights",
-                "Export them one after the other.",
-            )
+            told = "--tensorboard and --prometheus write figures, and the other options weights"
+            raise InputError(told, "Export them one after the other.")
         return _figures(paths, tensorboard, prometheus, force, out)
     target = output or Path(f"{paths.id}{'-best' if best else ''}.safetensors")
     _check_target(target, force)
@@ -101,28 +99,28 @@ def _figures(
 
     if out.json and text_file == "-":
         raise InputError("--prometheus - cannot be combined with --json", "Name a file.")
-    summary, told = summary_of(paths), dict[str, object](run=paths.id)
+    summary, folder, run = summary_of(paths), board and board / paths.id, read_run(paths)
+    if not run.joined or not summary.history:
+        raise InputError(f"'{paths.id}' has no epoch yet", "Wait for one, or name another run.")
     try:
-        if board is not None:
-            folder = board / paths.id
+        if folder is not None:
             before = list(folder.glob(f"*{SUFFIX}"))
             if before and not force:
                 raise InputError(f"{folder} has this run already", "Replace it with --force.")
-            told["numbers"] = write_tensorboard(summary, read_run(paths), folder)
+            write_tensorboard(summary, run, folder)
             for file in before:
                 file.unlink()
-            told["tensorboard"] = str(folder)
-            out.say(f"wrote   {folder} ({told['numbers']:,} numbers)")
+            out.say(f"wrote   {folder} ({len(summary.history)} epochs)")
         if text_file == "-":
             print(prometheus_text(summary), end="")
         elif text_file is not None:
             write_whole(Path(text_file), prometheus_text(summary))
-            told["prometheus"] = text_file
             out.say(f"wrote   {text_file}")
     except OSError as error:
         where = error.filename or board or text_file
         raise InputError(f"cannot write {where}: {error.strerror}", "Name another place.") from None
-    out.result(told)
+    told = {"tensorboard": folder and str(folder), "prometheus": text_file}
+    out.result({"run": paths.id, **told})
     return 0
 
 

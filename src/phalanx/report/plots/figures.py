@@ -102,24 +102,20 @@ def time_split(study: StudyData) -> Figure:
     with house_style():
         figure, axes = new_figure(WIDE, 0.9 + 0.5 * len(groups))
         left = [0.0] * len(groups)
+        rows = [group.label for group in groups]
         for part in TIME_PARTS:
             widths = [getattr(group.shown.summary.time, part) or 0.0 for group in groups]
-            rows = [group.label for group in groups]
             axes.barh(rows, widths, left=left, color=TIME_COLOURS[part], label=part, height=0.62)
             left = [start + width for start, width in zip(left, widths, strict=True)]
-        hidden = [group for group in groups if group.shown.summary.time.hidden]
-        for group in hidden:
-            time = group.shown.summary.time
-            ends = (time.input or 0.0) + (time.compute or 0.0)
-            width = min(time.hidden or 0.0, ends)
-            axes.barh(
-                [group.label], [width], left=[ends - width], height=0.62, linewidth=0, **HIDDEN,
-                label="hidden" if group is hidden[0] else None,
-            )  # fmt: skip
+        times = [group.shown.summary.time for group in groups]
+        if any(time.hidden for time in times):  # at the end of computing
+            widths = [time.hidden or 0.0 for time in times]
+            left = [(t.input or 0.0) + (t.compute or 0.0) - (t.hidden or 0.0) for t in times]
+            axes.barh(rows, widths, left=left, height=0.62, linewidth=0, label="hidden", **HIDDEN)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("seconds per worker, summed over all steps")
-        legend_above(axes, len(TIME_PARTS) + bool(hidden))
+        legend_above(axes, len(TIME_PARTS) + 1)
     return figure
 
 

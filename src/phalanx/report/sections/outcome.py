@@ -40,9 +40,7 @@ def results(study: StudyData) -> Section | None:
 
 def accuracy(study: StudyData) -> Section | None:
     """Show the curves of the accuracy, of training and of other data."""
-    further = (
-        "the curve that reaches a height further left was faster, however many epochs it took."
-    )
+    further = "a curve that reaches a height further left was faster, in however many epochs."
     return _curves_of(study, "accuracy", 200, by_time=further)
 
 
@@ -83,16 +81,15 @@ def steps(study: StudyData) -> Section | None:
     """Show the learning rate, unless it is the same throughout, and the gradients' norm."""
     from phalanx.report.plots.figures import curves
 
-    rates = {row["rate"] for run in study.runs for row in run.summary.history if row.get("rate")}
     shown = {
         "rate": "The learning rate at the start of each epoch; TensorFlow's own: at its end.",
         "gradient_norm": "The gradients' norm before they were clipped, on average over an epoch.",
     }
     plots = tuple(
-        Plot(f"{name.replace('_', '-')}-by-epoch", caption + went_on(study),
+        Plot(f"{name}-by-epoch".replace("_", "-"), caption + went_on(study),
              curves(study, "epoch", [name], shares=False, x_label="epoch"))
         for name, caption in shown.items()
-        if known_measure(study, (name,)) and (name != "rate" or len(rates) > 1)
+        if len({r.get(name) for run in study.runs for r in run.summary.history} - {None}) > 1
     )  # fmt: skip
     return Section("Learning rate and gradients", 350, plots=plots) if plots else None
 

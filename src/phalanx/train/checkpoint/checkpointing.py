@@ -229,7 +229,7 @@ class Checkpointer:
             began = self._stopwatch.clock.now()
             self._writer.finish(LAST_WRITE_SECONDS)
             self._spend("checkpoint", self._stopwatch.clock.now() - began)
-            self._spend("write", self._writer.take_hidden())
+            self._spend("write", max(0.0, self._writer.hidden))
             self._tell()
             self._writer.close()
 

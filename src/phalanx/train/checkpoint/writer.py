@@ -91,7 +91,8 @@ class Writer:
         self._thread, self._copies = BackgroundThread("phalanx-checkpoint"), HostCopies()
         self._under_way: list[futures.Future[None]] = []
         self._last = 0
-        self._hidden = 0.0
+        self.hidden = 0.0
+        """Seconds of writing for which nobody waited."""
         self._best: BestRecord | None = None
         if rank == 0:
             self._tidy(lambda: shelf.sweep(folder))
@@ -127,13 +128,8 @@ class Writer:
         """Wait until nothing is being written; return ``False`` if that takes longer."""
         began = time.monotonic()
         left = futures.wait(self._under_way, timeout).not_done
-        self._hidden -= time.monotonic() - began
+        self.hidden -= time.monotonic() - began
         return not left
-
-    def take_hidden(self) -> float:
-        """Return the seconds of writing since the last call for which nobody waited."""
-        hidden, self._hidden = self._hidden, 0.0
-        return max(0.0, hidden)
 
     def mark_best(self, number: int, name: str, value: float) -> None:
         """Keep checkpoint ``number``, finished or not, until another one is marked. If it is never
@@ -150,7 +146,7 @@ class Writer:
         except Exception as error:  # no error here may end the training
             self.problem = f"checkpoint {job.number} was not written: {_why(error)}"
             self._give_up(job.number)
-        self._hidden += time.monotonic() - began
+        self.hidden += time.monotonic() - began
 
     def _save(self, job: _Job) -> None:
         if self._is_far:

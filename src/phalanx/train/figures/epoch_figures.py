@@ -116,14 +116,12 @@ class Figures:
         """Call the script's callbacks, on the first worker, with what it knows of the epoch."""
         if not self.callbacks or self._environment.rank:
             return
-        logged = [row for row in self.history if row["epoch"] == self.epoch]
-        sums = self._stopwatch.sums
         row: dict[str, float | int | None] = {
-            "epoch": self.epoch, "train_loss": sums.mean_loss(), "train_accuracy": sums.accuracy(),
-            "rate": rate, "gradient_norm": sums.mean_norm(),
+            "epoch": self.epoch, **self.of_training(), "rate": rate,
+            "gradient_norm": self._stopwatch.sums.mean_norm(),
         }  # fmt: skip
-        for values in logged:
-            row |= values
+        for logged in self.history:
+            row |= logged if logged["epoch"] == self.epoch else {}
         for callback in self.callbacks:
             callback(dict(row))
 

@@ -37,7 +37,7 @@ class EarlySum(ABC):
     """Sums the same buffer over all participants, again and again; parts may be sent early."""
 
     hidden = 0.0
-    """Seconds in which numbers of the last sum moved before all of them were final."""
+    """Seconds in which numbers of the last sum moved before all were final; 0 if unknown."""
 
     @property
     @abstractmethod
@@ -49,8 +49,7 @@ class EarlySum(ABC):
         """Say that the numbers from ``low`` on are final, and may be sent in the background.
         If a peer is lost, ``finish`` reports it."""
 
-    @abstractmethod
-    def final(self) -> None:
+    def final(self) -> None:  # noqa: B027
         """Note that all numbers are final: from now on, moving them is not hidden any more."""
 
     @abstractmethod
@@ -164,14 +163,14 @@ class AheadSum(EarlySum):
 
     def final(self) -> None:
         with self._sender.lock:
-            if self._hides:
-                self._note_time(moved=any(self._going.values()))
+            self._note_time(moved=any(self._going.values()))
             self._hides = False
 
     def _note_time(self, *, moved: bool) -> None:
-        now = time.monotonic()
-        self._beside += now - self._looked if moved else 0.0
-        self._looked = now
+        if self._hides:
+            now = time.monotonic()
+            self._beside += now - self._looked if moved else 0.0
+            self._looked = now
 
     def start(self) -> None:
         self._let_go(0)
@@ -199,8 +198,7 @@ class AheadSum(EarlySum):
                 moved = True
                 drop_first(coming, count)
             left = left or bool(going) or bool(coming)
-        if self._hides:
-            self._note_time(moved=moved)
+        self._note_time(moved=moved)
         return left and self._links.goes_ahead
 
     def finish(self, factor: float = 1.0) -> int:

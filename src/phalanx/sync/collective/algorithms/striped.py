@@ -8,8 +8,6 @@ reason. The threads need processors that the training leaves idle: this is for w
 from __future__ import annotations
 
 import itertools
-import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 
@@ -70,13 +68,11 @@ class StripedSum(EarlySum):
         """The pieces that this participant sums."""
         self._theirs = {peer: _ways(pieces[peer], stripes[peer]) for peer in stripes}
         self._rooms = {peer: torch.empty(end - self._first, dtype=flat.dtype) for peer in stripes}
-        self._counting, self._flying, self._changed = threading.Lock(), 0, 0.0
         self._begin()
 
     def _begin(self) -> None:
         self._gone: dict[int, list[Future[None]]] = {peer: [] for peer in self._stripes}
         """The sends of pieces that are ready, by participant."""
-        self._beside = 0.0
         self._came = {
             peer: [
                 stripe.receive(self._room(peer, piece)) for piece, stripe in _ways(self._mine, own)
@@ -101,21 +97,7 @@ class StripedSum(EarlySum):
     def _send(self, piece: Span, stripe: Stripe) -> Future[None]:
         part = self._flat[slice(*piece)]
         self._sent += part.numel() * part.element_size()
-        self._count(1)
-        sent = stripe.send(part)
-        sent.add_done_callback(lambda _: self._count(-1))
-        return sent
-
-    def _count(self, more: int) -> None:
-        """Count pieces under way, and the seconds in which there were any."""
-        with self._counting:
-            now = time.monotonic()
-            self._beside += now - self._changed if self._flying else 0.0
-            self._flying, self._changed = self._flying + more, now
-
-    def final(self) -> None:
-        self._count(0)
-        self.hidden = self._beside
+        return stripe.send(part)
 
     def start(self) -> None:
         self.ready(0)
