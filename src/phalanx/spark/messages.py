@@ -56,8 +56,8 @@ class TaskReport(Struct, frozen=True, kw_only=True):
     port: int
     rows: list[int]
     bytes: int
-    held: list[int] = []
-    """Rows of each record batch that is held out for validation."""
+    held_out: int = 0
+    """Rows for validation."""
     seconds: float = 0.0
     """How long this task's rows took to come."""
     resume: str | None = None

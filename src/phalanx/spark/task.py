@@ -67,14 +67,14 @@ def _report(
         return messages.TaskReport(address="", port=0, rows=rows, bytes=size, problem=problem)
     port, resume = (0, None) if rank else (port_of(address), newest_checkpoint(store))
     return messages.TaskReport(
-        address=address, port=port, rows=rows, bytes=size, held=held, resume=resume,
+        address=address, port=port, rows=rows, bytes=size, held_out=held, resume=resume,
         seconds=time.monotonic() - began,
     )  # fmt: skip
 
 
-def _write(batches: Iterator[Any], folder: Path) -> tuple[list[int], list[int], int]:
-    """Write the rows to files; return the rows of each record batch, those of each that is held
-    out, and the bytes of all."""
+def _write(batches: Iterator[Any], folder: Path) -> tuple[list[int], int, int]:
+    """Write the rows to files; return the rows of each record batch to train on, the number of
+    rows that are held out, and the bytes of all."""
     import pyarrow as pa
 
     rows, size = dict[str, list[int]]({messages.ROWS: [], messages.HELD: []}), 0
@@ -89,7 +89,7 @@ def _write(batches: Iterator[Any], folder: Path) -> tuple[list[int], list[int], 
                         writers[name] = files.enter_context(writer)
                     writers[name].write_batch(part)
                     rows[name].append(part.num_rows)
-    return rows[messages.ROWS], rows[messages.HELD], size
+    return rows[messages.ROWS], sum(rows[messages.HELD]), size
 
 
 def _parts_of(batch: Any) -> dict[str, Any]:

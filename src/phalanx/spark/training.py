@@ -43,7 +43,7 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
                 building.check_misfit(error, source, x, y)
                 raise
             seen, total, samples = seen + counted, total + loss * counted, samples + counted
-        if any(task.held for task in request.tasks):
+        if any(task.held_out for task in request.tasks):
             _validate(trainee, request)
     seconds = time.monotonic() - began
     # A row of the data, not of a batch: a run resumed at its end has no batch.
@@ -61,16 +61,15 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
 
 def _validate(trainee: TorchTrainee | KerasTrainee, request: WorkerRequest) -> None:
     """Log the figures of the rows that all workers hold out. Collective."""
-    run, source, counts = trainee.run, request.training.source, request.tasks[request.rank].held
-    began = time.monotonic()
+    run, source, began = trainee.run, request.training.source, time.monotonic()
     if run.engine.lockstep:
         come_together(run.engine)
-    file, sums = str(Path(request.folder) / HELD), torch.zeros(3, dtype=torch.float64)
-    reader = ArrowReader([file], [source.features, source.label]) if counts else None
-    for number, rows in enumerate(counts if reader else ()):
-        found = reader.read(Block(file, number, rows))
+    sums, files = torch.zeros(3, dtype=torch.float64), Path(request.folder).glob(HELD)
+    reader = ArrowReader([*map(str, files)], [source.features, source.label])
+    for block in reader.blocks:
+        found, most = reader.read(block), request.training.batch
         features, labels = found[source.features], found[source.label]
-        for x, y in zip(features.split(MOST_ROWS), labels.split(MOST_ROWS), strict=True):
+        for x, y in zip(features.split(most), labels.split(most), strict=True):
             x = building.as_inputs(x.to(run.device), trainee.model)
             sums += torch.tensor([*trainee.judge(x, y.to(run.device)), 1.0]) * len(y)
     loss, accuracy, rows = run.reduce(sums, "sum").tolist()
@@ -97,10 +96,6 @@ def _data(request: WorkerRequest) -> BlockData:
         SparkRows(request, names), window=max(1, WINDOW_BYTES // row_bytes),
         form=lambda found: tuple(found[name] for name in names),
     )  # fmt: skip
-
-
-MOST_ROWS = 4096
-"""The most rows that are validated at once."""
 
 
 class SparkRows:
