@@ -69,4 +69,4 @@ def prometheus_text(summary: Summary) -> str:
 
 
 def _escaped(value: Any) -> str:
-    return printable(str(value)).replace("\\", r"\\").replace('"', r"\"")
+    return printable(str(value)).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
