@@ -48,8 +48,7 @@ def export(
 ) -> int:
     """Write the weights of a run to a safetensors file, or its figures for other tools.
 
-    The file is a plain state_dict. A finished run gives its final weights, any other run those of
-    its newest checkpoint.
+    A finished run gives its final weights, any other run those of its newest checkpoint.
     """
     from phalanx.cli.request.find_run import single_run
 
@@ -58,10 +57,8 @@ def export(
     out = Output(json)
     paths = single_run(run, "export")
     if tensorboard is not None or prometheus is not None:
-        if output or best or checkpoint is not None:
-            told = "--tensorboard and --prometheus write figures, and the other options weights"
-            raise InputError(told, "Export them one after the other.")
-        return _figures(paths, tensorboard, prometheus, force, out)
+        also = output or best or checkpoint is not None
+        return _figures(paths, tensorboard, prometheus, force, out, also=bool(also))
     target = output or Path(f"{paths.id}{'-best' if best else ''}.safetensors")
     _check_target(target, force)
     for left in reversed(range(TRIES)):
@@ -90,13 +87,18 @@ def export(
 
 
 def _figures(
-    paths: RunPaths, board: Path | None, text_file: str | None, force: bool, out: Output
-) -> int:
+    paths: RunPaths, board: Path | None, text_file: str | None, force: bool, out: Output, *,
+    also: bool,
+) -> int:  # fmt: skip
+    """Write a run's figures for other tools; ``also``: whether weights were asked for, too."""
     from phalanx.cli.request.find_run import summary_of
     from phalanx.core.files import write_whole
     from phalanx.observe.summary.run_records import read_run
     from phalanx.report.exports import SUFFIX, prometheus_text, write_tensorboard
 
+    if also:
+        told = "--tensorboard and --prometheus write figures, and the other options weights"
+        raise InputError(told, "Export them one after the other.")
     if out.json and text_file == "-":
         raise InputError("--prometheus - cannot be combined with --json", "Name a file.")
     summary, folder, run = summary_of(paths), board and board / paths.id, read_run(paths)
@@ -119,8 +121,8 @@ def _figures(
     except OSError as error:
         where = error.filename or board or text_file
         raise InputError(f"cannot write {where}: {error.strerror}", "Name another place.") from None
-    told = {"tensorboard": folder and str(folder), "prometheus": text_file}
-    out.result({"run": paths.id, **told})
+    written = {"tensorboard": folder and str(folder), "prometheus": text_file}
+    out.result({"run": paths.id, **written})
     return 0
 
 

@@ -189,9 +189,9 @@ class Run:
         """Log figures of this epoch under any names; they become columns of the report."""
         self._figures.log(values)
 
-    def on_epoch(self, callback: Callable[[dict[str, float | int | None]], object]) -> None:
-        """Call ``callback`` with the figures of each epoch at its end, on the first worker."""
-        self._figures.callbacks.append(callback)
+    def on_epoch(self, *callbacks: Callable[[dict[str, float | int | None]], object]) -> None:
+        """Call ``callbacks`` with the figures of each epoch at its end, on the first worker."""
+        self._figures.callbacks += callbacks
 
     def spend(self, phase: str, seconds: float) -> None:
         """Add to the seconds that a phase of the run took (read, evaluate) on this worker."""
