@@ -191,7 +191,8 @@ def _columns(logs: dict[str, Any]) -> dict[str, float]:
 def _rate(model: Any) -> float | None:
     """Return the optimizer's present learning rate, if it can be read."""
     with suppress(Exception):  # a schedule of tf_keras, an optimizer of the script's own
-        return float(model.optimizer.learning_rate)
+        rate = model.optimizer.learning_rate
+        return float(getattr(rate, "values", [rate])[0].numpy())  # of a mirrored variable, one part
     return None
 
 
