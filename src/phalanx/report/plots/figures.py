@@ -63,7 +63,6 @@ def curves(
                         marker="o" if len(points[0]) < 3 else None, markersize=4,
                     )  # fmt: skip
         axes.set_xlabel(x_label)
-        axes.set_ylabel(" and ".join(name.replace("_", " ") for name in measures))
         if x == "epoch":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         else:
