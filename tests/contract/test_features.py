@@ -70,6 +70,36 @@ def test_every_epoch_is_reported_once_and_the_best_is_kept(tmp_path: Path, strat
     _assert_best_is_what_was_judged(tmp_path, logged)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_first_worker_calls_back_with_every_epoch(tmp_path: Path, strategy: str) -> None:
+    rows: list[dict[str, Any]] = []
+    _fit(tmp_path, strategy, clip=0.5, callbacks=[rows.append])
+    assert [row["epoch"] for row in rows] == list(range(6))
+    assert all(row["train_loss"] > 0 and row["rate"] == 0.02 for row in rows)
+    assert all(row["gradient_norm"] > 0 for row in rows)
+    if strategy in ("single", "allreduce"):
+        assert all(row["test_accuracy"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("strategy", ["single", "allreduce"])
+def test_the_norm_is_that_of_the_gradient_before_clipping(tmp_path: Path, strategy: str) -> None:
+    rows: list[dict[str, Any]] = []
+
+    def work(rank: int) -> None:
+        model = nn.Linear(6, 2)
+        nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
+        phalanx.fit(
+            model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), train=(X, Y), epochs=1,
+            loss=nn.functional.cross_entropy, batch=240, clip=0.01, callbacks=[rows.append],
+        )  # fmt: skip
+
+    as_ranks(_workers(strategy), tmp_path, work, RunSettings(strategy=strategy))
+    x = torch.cat([X, torch.ones(240, 1)], 1)
+    wrong = torch.full((240, 2), 0.5) - nn.functional.one_hot(Y, 2)
+    expected = float((wrong.T @ x / 240).norm())
+    assert rows[0]["gradient_norm"] == pytest.approx(expected, rel=1e-5)
+
+
 def _assert_best_is_what_was_judged(folder: Path, logged: dict[int, dict[str, Any]]) -> None:
     best = max(logged.values(), key=lambda values: values["validation_accuracy"])
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from phalanx.core.errors import InputError
+from phalanx.core.run_folder.run_paths import RunPaths
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300, func_only=True)]
 MODELS = Path(__file__).parent / "spark_models.py"
@@ -46,7 +49,15 @@ def frame(spark: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def fitted(frame: Any) -> Any:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the driver's runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PHALANX_RUNS", str(tmp_path_factory.mktemp("home") / "runs"))
+        yield Path(os.environ["PHALANX_RUNS"])
+
+
+@pytest.fixture(scope="module")
+def fitted(frame: Any, home: Path) -> Any:
     return _estimator().fit(frame)
 
 
@@ -59,12 +70,12 @@ def trusted(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return found
 
 
-def _estimator() -> Any:
+def _estimator(**options: Any) -> Any:
     from phalanx.spark import Estimator
 
     return Estimator(
         MAKERS[0], optimizer=MAKERS[1], optimizer_options={"lr": 0.1}, workers=2, batch=30,
-        epochs=5,
+        epochs=5, **options,
     )  # fmt: skip
 
 
@@ -72,6 +83,50 @@ def test_a_fitted_model_predicts(fitted: Any, frame: Any) -> None:
     rows = fitted.transform(frame).collect()
     assert np.mean([row.prediction == row.label for row in rows]) > 0.75
     assert sum(one.rows for one in fitted.figures) == 300 and len(fitted.figures) == 2
+
+
+def test_a_fit_is_a_run_with_a_history_and_a_report(fitted: Any, home: Path) -> None:
+    from phalanx.report.html import write_report
+
+    assert fitted.run_folder.parent == home
+    assert [row["epoch"] for row in fitted.history] == list(range(5))
+    assert all(row["samples"] == 300 and row["train_accuracy"] > 0 for row in fitted.history)
+    assert fitted.history[0]["train_loss"] > fitted.history[-1]["train_loss"]
+    summary = json.loads((fitted.run_folder / "summary.json").read_text())
+    assert (summary["status"], summary["system"], summary["workers"]) == (
+        "done",
+        "phalanx-spark",
+        2,
+    )
+    assert all(summary["phases"][name] > 0 for name in ("start", "read", "train"))
+    assert load_file(fitted.run_folder / "model.safetensors")["0.weight"].shape == (8, 4)
+    assert "Accuracy" in write_report(RunPaths(fitted.run_folder)).read_text()
+
+
+@pytest.mark.parametrize("validation", [0.3, "held"])
+def test_rows_are_held_out_and_judged_after_each_epoch(
+    frame: Any, home: Path, validation: Any, tmp_path: Path
+) -> None:
+    from phalanx.spark import Model, trust
+
+    marked = frame.selectExpr("features", "label", "label = 2 as held")
+    model = _estimator(validation=validation).fit(marked)
+    trained, held = model.history[0]["samples"], frame.where("label = 2").count()
+    assert 150 < trained < 270 if validation == 0.3 else trained == 300 - held
+    assert sum(one.rows for one in model.figures) == trained
+    last = model.history[-1]
+    assert last["validation_loss"] > 0 and 0 <= last["validation_accuracy"] <= 1
+    if validation == "held":  # classes that it has never seen are never predicted
+        assert last["validation_accuracy"] == 0.0
+    trust(*MAKERS)
+    model.save(str(tmp_path / "saved"))
+    assert Model.load(str(tmp_path / "saved")).history == model.history
+
+
+@pytest.mark.parametrize("validation", [0, 1.5, True, "hold"])
+def test_a_validation_that_cannot_be(frame: Any, validation: Any) -> None:
+    with pytest.raises(InputError, match=r"is not possible|no column 'hold'"):
+        _estimator(validation=validation).fit(frame)
 
 
 @pytest.mark.parametrize(

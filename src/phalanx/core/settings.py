@@ -28,7 +28,11 @@ OURS = "phalanx"
 KERAS_SYSTEMS = {"keras-torch": "torch", "keras-tf": "tensorflow", "keras-jax": "jax"}
 """The names under which Phalanx trains Keras scripts, each with its backend."""
 SPARK_SYSTEM = "phalanx-spark"
-OUR_SYSTEMS = (OURS, SPARK_SYSTEM, *KERAS_SYSTEMS)
+SPARK_ESTIMATOR = "spark-estimator"
+"""The system of a script that fits ``phalanx.spark.Estimator``: Spark's driver."""
+ESTIMATOR = "PHALANX_ESTIMATOR_WORKERS"
+"""The variable that tells such a script how many workers to ask for."""
+OUR_SYSTEMS = (OURS, SPARK_SYSTEM, SPARK_ESTIMATOR, *KERAS_SYSTEMS)
 """The names of all systems in which Phalanx trains."""
 
 # The environment of a worker (Phalanx's; other launchers' variables are mapped in train/start).

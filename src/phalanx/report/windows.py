@@ -84,6 +84,9 @@ def _bars(steps: Sequence[WorkerStep], begin: float, span: float) -> Iterator[Ba
         if step.ended <= begin or step.began >= begin + span:
             continue
         clock = step.began - begin
+        if step.hidden:
+            start, end = max(step.ready - step.hidden - begin, 0.0), min(step.ready - begin, span)
+            yield Bar("hidden", start, max(end - start, 0.0), first=False)
         for index, (name, part) in enumerate(_PARTS):
             seconds: float = getattr(step, name)
             start, end = max(clock, 0.0), min(clock + seconds, span)

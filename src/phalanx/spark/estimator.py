@@ -18,6 +18,7 @@ import msgspec
 from pyspark.ml.base import Estimator as SparkEstimator
 from pyspark.ml.param import Param
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWritable, MLReadable, MLReader
+from pyspark.sql.functions import coalesce, lit, rand
 
 from phalanx.core.errors import InputError, MachineError, ScriptError
 from phalanx.core.registry import did_you_mean
@@ -26,6 +27,7 @@ from phalanx.core.spec import parse_spec
 from phalanx.launch.cluster.spark_session import PATIENCE, check_slots, encrypts, loss_in
 from phalanx.spark import messages
 from phalanx.spark.building import check_names, check_trusted
+from phalanx.spark.kept_run import keep_run
 from phalanx.spark.task import newest_checkpoint, work
 from phalanx.spark.transformer import Model, check_column, with_array
 
@@ -41,6 +43,7 @@ _PARAMS = {
     "loss": "the name of a loss of torch.nn.functional",
     "features": "the column of features: array<float>, or a vector",
     "label": "the column of labels",
+    "validation": "a share of the rows to hold out, or the column that is true for these",
     "strategy": "how the workers agree on the parameters",
     "workers": "number of workers; None: as many as Spark has slots",
     "batch": "rows of a step, of all workers together",
@@ -68,6 +71,7 @@ class Estimator(SparkEstimator, DefaultParamsWritable, MLReadable):  # type: ign
         loss: str = "cross_entropy",
         features: str = "features",
         label: str = "label",
+        validation: float | str | None = None,
         strategy: str = "allreduce",
         workers: int | None = None,
         batch: int = 128,
@@ -111,15 +115,22 @@ class Estimator(SparkEstimator, DefaultParamsWritable, MLReadable):  # type: ign
             if not isinstance(value, int) or value < least:
                 wanted = f"Give a whole number from {least}."
                 raise InputError(f"{name}={value!r} is not possible", wanted)
-        retries = chosen.pop("retries")
+        retries, validation = chosen.pop("retries"), chosen.pop("validation")
         chosen["strategy"] = parse_spec(chosen["strategy"]).text
         chosen["workers"] = check_slots(dataset.sparkSession, chosen["workers"])
         chosen["store"] = chosen["store"] and self._run_folder(chosen["store"])
         request = messages.TrainingRequest(
             source=source, tls=encrypts(dataset.sparkSession), **chosen
         )
-        frame = frame.select(frame[array].alias(source.features), source.label)
-        return Model(source, *_train(frame, request, keras and base64.b64decode(keras), retries))
+        columns = [frame[array].alias(source.features), frame[source.label]]
+        if validation is not None:
+            columns.append(_held_out(frame, validation, request.seed).alias(messages.HELD_OUT))
+        began = time.time()
+        weights, figures, events = _train(
+            frame.select(*columns), request, keras and base64.b64decode(keras), retries
+        )
+        summary, folder = keep_run(request, events, began, None if keras else weights)
+        return Model(source, weights, figures, summary.history, folder)
 
     def _run_folder(self, store: str) -> str:
         """Make a new folder for each fit, so that none continues from checkpoints of another."""
@@ -148,16 +159,30 @@ class _EstimatorReader(MLReader):  # type: ignore[misc]
         return estimator
 
 
+def _held_out(frame: Any, validation: Any, seed: int) -> Any:
+    """Return a column that is true for the rows to hold out."""
+    if isinstance(validation, str):
+        check_column(frame, validation, "validation")
+        return coalesce(frame[validation].cast("boolean"), lit(False))
+    if isinstance(validation, bool) or not 0 < validation < 1:
+        raise InputError(
+            f"validation={validation!r} is not possible",
+            "Give a share of the rows (0 to 1), or the name of a column that is true for some.",
+        )
+    return rand(seed) < validation
+
+
 def _train(
     frame: Any, request: messages.TrainingRequest, keras: bytes | None, retries: int
-) -> tuple[bytes, list[messages.WorkerFigures]]:
-    """Return the weights, and figures by worker; begin again if an executor is lost."""
+) -> tuple[bytes, list[messages.WorkerFigures], list[bytes]]:
+    """Return the weights, and figures and events by worker; begin again if an executor is lost."""
     rows = frame.repartition(request.workers)
     for left in range(retries, -1, -1):
         key, text = RunKey.new().text(), msgspec.json.encode(request).decode()
         function = partial(work, training=text, key=key, keras=keras)
         try:
-            return _read(rows.mapInArrow(function, messages.SCHEMA, barrier=True).collect())
+            found = rows.mapInArrow(function, messages.SCHEMA, barrier=True).collect()
+            return _read(found, request.workers)
         except MachineError as error:  # reported by a worker that lost another worker
             lost = error.cause
         except (InputError, ScriptError):
@@ -180,7 +205,9 @@ def _train(
     raise AssertionError("not reached")
 
 
-def _read(rows: Sequence[Any]) -> tuple[bytes, list[messages.WorkerFigures]]:
+def _read(
+    rows: Sequence[Any], workers: int
+) -> tuple[bytes, list[messages.WorkerFigures], list[bytes]]:
     failures = _of_kind(rows, "failure", messages.WorkerFailure)
     causes = {w: one for w, one in failures.items() if one.kind != "peer"} or failures
     for worker, cause in sorted(causes.items()):  # raises the first one
@@ -191,9 +218,14 @@ def _read(rows: Sequence[Any]) -> tuple[bytes, list[messages.WorkerFigures]]:
         lines = cause.text.splitlines()
         shown = "\n".join(["…", *lines[-LINES:]] if len(lines) > LINES else lines)
         raise ScriptError(f"worker {worker} failed:\n{shown}", cause.remedy)
-    parts = sorted((row.part, bytes(row.data)) for row in rows if row.kind == "weights")
+
+    def whole(kind: str, worker: int) -> bytes:
+        mine = (row for row in rows if (row.kind, row.worker) == (kind, worker))
+        return b"".join(bytes(row.data) for row in sorted(mine, key=lambda row: row.part))
+
     figures = _of_kind(rows, "figures", messages.WorkerFigures)
-    return b"".join(data for _, data in parts), [figures[worker] for worker in sorted(figures)]
+    events = [whole("events", worker) for worker in range(workers)]
+    return whole("weights", 0), [figures[worker] for worker in sorted(figures)], events
 
 
 def _of_kind(rows: Sequence[Any], kind: str, type: type[Content]) -> dict[int, Content]:

@@ -7,10 +7,12 @@ from typing import Any, Literal
 from msgspec import Struct
 
 SCHEMA = "worker int, part int, kind string, data binary"
-"""Columns of the rows that a task returns; ``kind`` is weights, figures or failure."""
-ROWS, WEIGHTS, KERAS = "rows.arrow", "weights", "model.keras"
+"""Columns of the rows that a task returns; ``kind`` is weights, figures, events or failure."""
+ROWS, HELD, WEIGHTS, KERAS = "rows.arrow", "held.arrow", "weights", "model.keras"
 FIGURES, FAILURE = "figures", "failure"
-"""Files in the folder of a task."""
+"""Files in the folder of a task; ``HELD`` are rows for validation."""
+HELD_OUT = "__phalanx_held_out"
+"""The column that is true for these rows."""
 
 
 class ModelSource(Struct, frozen=True, kw_only=True):
@@ -54,6 +56,10 @@ class TaskReport(Struct, frozen=True, kw_only=True):
     port: int
     rows: list[int]
     bytes: int
+    held_out: int = 0
+    """Rows for validation."""
+    seconds: float = 0.0
+    """How long this task's rows took to come."""
     resume: str | None = None
     """The checkpoint to continue from; only that of the first task is used."""
     problem: WorkerFailure | None = None

@@ -9,7 +9,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.settings import THREADS
+from phalanx.core.settings import STARTED, THREADS
 from phalanx.launch.cluster.node import own_address, port_of
 from phalanx.spark import messages
 
@@ -48,36 +51,54 @@ def work(batches: Iterator[Any], training: str, key: str, keras: bytes | None) -
             training=request, rank=rank, folder=name, tasks=tasks, key=key, parent=os.getpid(),
             gpu=next(iter(gpus.addresses), None) if gpus else None,
         )  # fmt: skip
-        yield from _left(folder, rank, _run(worker, context.cpus()))
+        events = RunPaths(Path(request.store or folder / "run")).events_of(rank)
+        yield from _left(folder, rank, _run(worker, context.cpus()), events)
 
 
 def _report(
     batches: Iterator[Any], folder: Path, place: str, rank: int, store: str | None
 ) -> messages.TaskReport:
-    rows, size = _write(batches, folder / messages.ROWS)
+    began = time.monotonic()
+    rows, held, size = _write(batches, folder)
     try:
         address = own_address(place)
     except InputError as error:
         problem = messages.WorkerFailure(kind="input", text=error.cause, remedy=error.remedy)
         return messages.TaskReport(address="", port=0, rows=rows, bytes=size, problem=problem)
     port, resume = (0, None) if rank else (port_of(address), newest_checkpoint(store))
-    return messages.TaskReport(address=address, port=port, rows=rows, bytes=size, resume=resume)
+    return messages.TaskReport(
+        address=address, port=port, rows=rows, bytes=size, held_out=held, resume=resume,
+        seconds=time.monotonic() - began,
+    )  # fmt: skip
 
 
-def _write(batches: Iterator[Any], file: Path) -> tuple[list[int], int]:
-    """Write the rows to ``file``; return the rows of each record batch, and the bytes of all."""
+def _write(batches: Iterator[Any], folder: Path) -> tuple[list[int], int, int]:
+    """Write the rows to files; return the rows of each record batch to train on, the number of
+    rows that are held out, and the bytes of all."""
     import pyarrow as pa
 
-    rows, size, writer = [], 0, None
-    for batch in batches:
-        if batch.num_rows:
-            writer = writer or pa.ipc.new_file(str(file), batch.schema)
-            writer.write_batch(batch)
-            rows.append(batch.num_rows)
+    rows, size = dict[str, list[int]]({messages.ROWS: [], messages.HELD: []}), 0
+    with ExitStack() as files:
+        writers: dict[str, Any] = {}
+        for batch in batches:
             size += batch.nbytes
-    if writer is not None:
-        writer.close()
-    return rows, size
+            for name, part in _parts_of(batch).items():
+                if part.num_rows:
+                    if name not in writers:
+                        writer = pa.ipc.new_file(str(folder / name), part.schema)
+                        writers[name] = files.enter_context(writer)
+                    writers[name].write_batch(part)
+                    rows[name].append(part.num_rows)
+    return rows[messages.ROWS], sum(rows[messages.HELD]), size
+
+
+def _parts_of(batch: Any) -> dict[str, Any]:
+    if messages.HELD_OUT not in batch.schema.names:
+        return {messages.ROWS: batch}
+    import pyarrow.compute as pc
+
+    held, rest = batch.column(messages.HELD_OUT), batch.drop_columns([messages.HELD_OUT])
+    return {messages.ROWS: rest.filter(pc.invert(held)), messages.HELD: rest.filter(held)}
 
 
 def newest_checkpoint(store: str | None) -> str | None:
@@ -93,6 +114,7 @@ def newest_checkpoint(store: str | None) -> str | None:
 def _run(request: messages.WorkerRequest, cpus: int) -> int:
     """Run the worker, which does not outlive this process; return its exit code."""
     variables = {**os.environ, **dict.fromkeys(THREADS, str(cpus))}
+    variables[STARTED] = str(time.monotonic())
     # The folders where Spark has put the files that the user sent.
     variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     words = [sys.executable, "-P", "-m", "phalanx.spark.worker"]
@@ -105,7 +127,7 @@ def _run(request: messages.WorkerRequest, cpus: int) -> int:
         child.wait()
 
 
-def _left(folder: Path, rank: int, code: int) -> Iterator[Any]:
+def _left(folder: Path, rank: int, code: int, events: Path) -> Iterator[Any]:
     if (folder / messages.FAILURE).exists():
         yield _row(rank, "failure", (folder / messages.FAILURE).read_bytes())
     elif code:
@@ -117,10 +139,11 @@ def _left(folder: Path, rank: int, code: int) -> Iterator[Any]:
         yield _row(rank, "failure", msgspec.json.encode(failure))
     else:
         yield _row(rank, "figures", (folder / messages.FIGURES).read_bytes())
-        if rank == 0:
-            with (folder / messages.WEIGHTS).open("rb") as file:
-                for number, part in enumerate(iter(lambda: file.read(PART_BYTES), b"")):
-                    yield _row(rank, "weights", part, number)
+        files = {"weights": folder / messages.WEIGHTS} if rank == 0 else {}
+        for kind, path in {**files, "events": events}.items():
+            with path.open("rb") as file:
+                for number, part in enumerate(iter(partial(file.read, PART_BYTES), b"")):
+                    yield _row(rank, kind, part, number)
 
 
 def _row(rank: int, kind: str, data: bytes, part: int = 0) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,13 +20,16 @@ from phalanx.data.blocks.block import Block, Columns
 from phalanx.data.blocks.block_data import BlockData
 from phalanx.data.blocks.read import WINDOW_BYTES
 from phalanx.spark import building
-from phalanx.spark.messages import KERAS, ROWS, WEIGHTS, WorkerFigures, WorkerRequest
+from phalanx.spark.messages import HELD, KERAS, ROWS, WEIGHTS, WorkerFigures, WorkerRequest
 from phalanx.train.api.run import Run
+from phalanx.train.figures.evaluation import come_together
+from phalanx.train.figures.model_calls import accuracy
 
 
 def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
     training, source = request.training, request.training.source
     trainee = (TorchTrainee if source.model else KerasTrainee)(request)
+    trainee.run.spend("read", request.tasks[request.rank].seconds)
     run, data = trainee.run, _data(request)
     began, seen, total, samples = time.monotonic(), 0, 0.0, 0
     waited: list[float] = []
@@ -39,6 +43,8 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
                 building.check_misfit(error, source, x, y)
                 raise
             seen, total, samples = seen + counted, total + loss * counted, samples + counted
+        if any(task.held_out for task in request.tasks):
+            _validate(trainee, request)
     seconds = time.monotonic() - began
     # A row of the data, not of a batch: a run resumed at its end has no batch.
     row = next(data.read_block(block) for block in data.blocks if block.home == request.rank)
@@ -51,6 +57,25 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
         resumed=request.tasks[0].resume,
     )  # fmt: skip
     return figures, trainee.weights()
+
+
+def _validate(trainee: TorchTrainee | KerasTrainee, request: WorkerRequest) -> None:
+    """Log the figures of the rows that all workers hold out. Collective."""
+    run, source, began = trainee.run, request.training.source, time.monotonic()
+    if run.engine.lockstep:
+        come_together(run.engine)
+    sums, files = torch.zeros(3, dtype=torch.float64), Path(request.folder).glob(HELD)
+    reader = ArrowReader([*map(str, files)], [source.features, source.label])
+    for block in reader.blocks:
+        found, most = reader.read(block), request.training.batch
+        features, labels = found[source.features], found[source.label]
+        for x, y in zip(features.split(most), labels.split(most), strict=True):
+            x = building.as_inputs(x.to(run.device), trainee.model)
+            sums += torch.tensor([*trainee.judge(x, y.to(run.device)), 1.0]) * len(y)
+    loss, accuracy, rows = run.reduce(sums, "sum").tolist()
+    run.spend("evaluate", time.monotonic() - began)
+    figures = {"validation_loss": loss / rows, "validation_accuracy": accuracy / rows}
+    run.log(**{name: value for name, value in figures.items() if value == value})
 
 
 def _timed(batches: Iterable[Any], waited: list[float]) -> Iterator[Any]:
@@ -104,10 +129,22 @@ class TorchTrainee:
         source = request.training.source
         self.model, self._loss = building.torch_model(source), building.loss_of(source)
         self.run = phalanx.join(self.model, building.optimizer_of(source, self.model))
+        self._classes = source.loss in building.CLASS_LOSSES
+
+    @torch.no_grad()
+    def judge(self, x: Tensor, y: Tensor) -> tuple[float, float]:
+        """Return loss and accuracy (NaN: no classes) of rows that are not trained on."""
+        outputs = self.model.eval()(x)
+        self.model.train()
+        right = accuracy(outputs, y) if self._classes else math.nan
+        return float(self._loss(outputs, y)), float(right)
 
     def step(self, x: Tensor, y: Tensor) -> float:
-        error = self._loss(self.model(x), y)
+        outputs = self.model(x)
+        error = self._loss(outputs, y)
         self.run.backward(error)
+        if self._classes:
+            self.run.judge(outputs, y)
         self.run.step()
         return float(error.detach())
 
@@ -171,6 +208,13 @@ class KerasTrainee:
         self._mirror.load()
         self._done += 1
         return float(logs["loss"])
+
+    def judge(self, x: Tensor, y: Tensor) -> tuple[float, float]:
+        self._mirror.show()
+        self.model.reset_metrics()
+        found = self.model.test_on_batch(x, y, return_dict=True)
+        right = [v for name, v in found.items() if name.endswith("accuracy")]
+        return float(found["loss"]), float(right[0]) if right else math.nan
 
     @torch.no_grad()
     def width(self, x: Tensor) -> int:

@@ -40,13 +40,22 @@ PART_BYTES = 16 << 20
 
 
 class Model(SparkModel, MLWritable, MLReadable):  # type: ignore[misc]
-    """Made by ``Estimator.fit``; ``figures`` are those of the training, one for each worker."""
+    """Made by ``Estimator.fit``; ``figures`` are those of the training, one for each worker,
+    ``history`` has a row for each epoch, and ``run_folder`` is for ``phalanx report``."""
 
     features = Param(Params._dummy(), "features", "the column of features", TypeConverters.toString)
     prediction = Param(Params._dummy(), "prediction", "the column to add", TypeConverters.toString)
 
-    def __init__(self, source: ModelSource, weights: bytes, figures: list[WorkerFigures]) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        weights: bytes,
+        figures: list[WorkerFigures],
+        history: list[dict[str, Any]],
+        run_folder: Path | None = None,
+    ) -> None:
         super().__init__()
+        self.history, self.run_folder = history, run_folder
         self.source, self.weights, self.figures = source, weights, figures
         self._setDefault(features=source.features, prediction="prediction")
 
@@ -78,7 +87,9 @@ class Model(SparkModel, MLWritable, MLReadable):  # type: ignore[misc]
 class _ModelWriter(DefaultParamsWriter):  # type: ignore[misc]
     def saveImpl(self, path: str) -> None:  # noqa: N802  (pyspark's name)
         model = self.instance
-        about = msgspec.to_builtins({"source": model.source, "figures": model.figures})
+        about = msgspec.to_builtins(
+            {"source": model.source, "figures": model.figures, "history": model.history}
+        )
         DefaultParamsWriter.saveMetadata(model, path, self.sparkSession, {"phalanx": about})
         file, system = _stored(self.sparkSession, path, model.source)
         stream = system.create(file, True)
@@ -98,7 +109,7 @@ class _ModelReader(MLReader):  # type: ignore[misc]
         stream = system.open(file)
         weights = bytes(spark._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
         stream.close()
-        model = Model(source, weights, figures)
+        model = Model(source, weights, figures, metadata["phalanx"].get("history", []))
         model._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(model, metadata)
         return model

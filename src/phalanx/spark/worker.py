@@ -27,8 +27,8 @@ def main() -> int:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerRequest)
     die_with_parent(request.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
-    folder, store = Path(request.folder), request.training.store
-    paths = RunPaths(Path(store) if store else folder / "run").make()
+    folder = Path(request.folder)
+    paths = RunPaths(Path(request.training.store or folder / "run")).make()
     _take_place(request, paths)
     try:
         _train(request, folder)

@@ -42,6 +42,11 @@ class Timing:
     was not taken; ``None`` if it was taken. It is the same for all that step together."""
     before: float = 0.0
     """The part of ``wait`` before this worker's gradient was ready."""
+    hidden: float = 0.0
+    """Seconds in which gradients were exchanged with other machines before this worker's were
+    complete."""
+    norm: float | None = None
+    """The norm of the gradient before it was clipped; ``None`` if the exchange did not clip it."""
     judged: bool = True
     """Whether ``refused`` is known, for the oldest step not judged yet: a GPU reports late."""
 
@@ -119,7 +124,7 @@ class Strategy(Protocol):
         """Update from the agreed gradient, which all members have, after they have met."""
         return Timing()
 
-    def clip_gradients(self, weight: float, clip: float) -> float:
+    def clip_gradients(self, weight: float, clip: float) -> float | None:
         """Sum the gradients, limit the norm of the sum, and return the norm from before. Every
         member keeps its slices of the sum, and its own gradient. Collective."""
         return 0.0

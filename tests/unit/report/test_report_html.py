@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 from made_runs import write_run, write_study
 
@@ -89,6 +90,29 @@ def test_a_dollar_sign_is_no_formula(tmp_path: Path) -> None:
     first = write_report(paths).read_bytes()
     assert write_report(paths).read_bytes() == first, "the same run gives the same page"
     assert "$x_{$" in (paths.figures / "accuracy-by-epoch.svg").read_text()
+
+
+def test_both_kinds_of_curves_and_what_was_hidden_are_drawn(tmp_path: Path) -> None:
+    plain, paths = (write_run(tmp_path, name, workers=2, epochs=3) for name in ("plain", "run"))
+    for rank in (0, 1):
+        events = paths.events_of(rank)
+        changed = [
+            msgspec.structs.replace(e, hidden=[0.0005] * len(e.began)) if isinstance(e, ev.Steps)
+            else msgspec.structs.replace(e, rate=0.1 / (e.epoch + 1), gradient_norm=1.0 + e.epoch)
+            if isinstance(e, ev.EpochDone) else e
+            for e in ev.read_events(events) if e is not None
+        ]  # fmt: skip
+        events.write_bytes(b"".join(map(ev.encode, changed)))
+    text = write_report(paths).read_text()
+    assert "train accuracy (solid), test accuracy (dashed)" in text
+    assert "train loss (solid), test loss (dashed)" in text
+    assert "Learning rate and gradients" in text
+    drawn = {file.stem: file.read_text() for file in paths.figures.glob("*.svg")}
+    assert {"rate-by-epoch", "gradient-norm-by-epoch"} <= set(drawn)
+    assert ">hidden<" in drawn["time-split"] and ">hidden<" in drawn["timeline"]
+    text = write_report(plain).read_text()
+    assert "Learning rate and gradients" not in text
+    assert not [f for f in plain.figures.glob("t*.svg") if ">hidden<" in f.read_text()]
 
 
 @pytest.mark.parametrize("linked", ["report.html", "figures/loss-by-epoch.png"])

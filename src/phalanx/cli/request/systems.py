@@ -16,7 +16,7 @@ from phalanx.core.errors import InputError, PhalanxError
 from phalanx.core.files import write_whole
 from phalanx.core.registry import did_you_mean
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.core.settings import KERAS_SYSTEMS, OUR_SYSTEMS, OURS, SPARK_SYSTEM
+from phalanx.core.settings import ESTIMATOR, KERAS_SYSTEMS, OUR_SYSTEMS, OURS, SPARK_SYSTEM
 from phalanx.core.spec import parse_specs
 from phalanx.launch import launcher
 from phalanx.launch.frameworks.framework import (
@@ -26,6 +26,7 @@ from phalanx.launch.frameworks.framework import (
     MIRRORED,
     PARAMETER_SERVER,
     SERVER,
+    SPARK,
     TENSORFLOW,
     TORCH,
     Framework,
@@ -188,7 +189,10 @@ def framework_job(
         )
     job = request.job("allreduce", batch, repeat=repeat)
     asked = request.options.workers
-    if framework.is_alone and asked not in (None, 1):
+    if framework.name == SPARK:  # one process, which asks Spark for the workers
+        variables = {ESTIMATOR: str(asked or 1)}
+        framework = msgspec.structs.replace(framework, variables=variables)
+    elif framework.is_alone and asked not in (None, 1):
         raise InputError(
             f"--workers {asked}, but the script's strategy of TensorFlow is one process",
             "Leave --workers out; or use MultiWorkerMirroredStrategy, or --framework keras.",
@@ -211,8 +215,9 @@ def framework_job(
         batch=batch,
         servers=[machine.name for machine in request.servers],
     )
+    named = job.settings.strategy if framework.name == SPARK else framework.system
     settings = msgspec.structs.replace(
-        job.settings, strategy=framework.system, balance="off", checkpoint_epochs=0
+        job.settings, strategy=named, balance="off", checkpoint_epochs=0
     )
     return replace(job, script=script, settings=settings, plan=plan, framework=framework)
 

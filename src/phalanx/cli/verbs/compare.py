@@ -127,7 +127,7 @@ def compare_systems(request: Request, wanted: Wanted, batches: list[int | None])
     """Run every system with the same model, data, batch, seed, epochs and machines; one report."""
     from phalanx.cli.request.study import StudyRun, alternating, show_or_execute, start_of
     from phalanx.cli.request.systems import framework_job, framework_of, spark_request
-    from phalanx.core.settings import KERAS_SYSTEMS, OUR_SYSTEMS
+    from phalanx.core.settings import KERAS_SYSTEMS, OUR_SYSTEMS, SPARK_ESTIMATOR
     from phalanx.launch.script.script_check import is_adopted
 
     out = start_of(request)
@@ -146,7 +146,7 @@ def compare_systems(request: Request, wanted: Wanted, batches: list[int | None])
 
     rows: list[tuple[str, str, str]] = []
     for system in wanted.systems:
-        ours = system in OUR_SYSTEMS
+        ours = system in OUR_SYSTEMS and system != SPARK_ESTIMATOR
         strategies = wanted.strategies if ours else [system]
         rows += [(s, system, f"{system} {s}" if ours else system) for s in strategies]
     cells = alternating(rows, batches, request.options.repeat)

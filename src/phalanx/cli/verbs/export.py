@@ -1,4 +1,4 @@
-"""``phalanx export``: the weights of a run as one plain file."""
+"""``phalanx export``: the weights of a run as one plain file, or its figures for other tools."""
 
 from __future__ import annotations
 
@@ -35,13 +35,20 @@ def export(
     checkpoint: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="The weights of this checkpoint.")
     ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the run's curves for TensorBoard, to DIR/RUN."),
+    ] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write the run's last figures for Prometheus; -: print."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     json: o.Json = False,
 ) -> int:
-    """Write the weights of a run to a safetensors file.
+    """Write the weights of a run to a safetensors file, or its figures for other tools.
 
-    The file is a plain state_dict. A finished run gives its final weights, any other run those of
-    its newest checkpoint.
+    A finished run gives its final weights, any other run those of its newest checkpoint.
     """
     from phalanx.cli.request.find_run import single_run
 
@@ -49,6 +56,9 @@ def export(
         raise InputError("--best and --checkpoint cannot be combined", "Give one of them.")
     out = Output(json)
     paths = single_run(run, "export")
+    if tensorboard is not None or prometheus is not None:
+        also = output or best or checkpoint is not None
+        return _figures(paths, tensorboard, prometheus, force, out, also=bool(also))
     target = output or Path(f"{paths.id}{'-best' if best else ''}.safetensors")
     _check_target(target, force)
     for left in reversed(range(TRIES)):
@@ -73,6 +83,46 @@ def export(
             "bytes": target.stat().st_size,
         }
     )
+    return 0
+
+
+def _figures(
+    paths: RunPaths, board: Path | None, text_file: str | None, force: bool, out: Output, *,
+    also: bool,
+) -> int:  # fmt: skip
+    """Write a run's figures for other tools; ``also``: whether weights were asked for, too."""
+    from phalanx.cli.request.find_run import summary_of
+    from phalanx.core.files import write_whole
+    from phalanx.observe.summary.run_records import read_run
+    from phalanx.report.exports import SUFFIX, prometheus_text, write_tensorboard
+
+    if also:
+        told = "--tensorboard and --prometheus write figures, and the other options weights"
+        raise InputError(told, "Export them one after the other.")
+    if out.json and text_file == "-":
+        raise InputError("--prometheus - cannot be combined with --json", "Name a file.")
+    summary, folder, run = summary_of(paths), board and board / paths.id, read_run(paths)
+    if not run.joined or not summary.history:
+        raise InputError(f"'{paths.id}' has no epoch yet", "Wait for one, or name another run.")
+    try:
+        if folder is not None:
+            before = list(folder.glob(f"*{SUFFIX}"))
+            if before and not force:
+                raise InputError(f"{folder} has this run already", "Replace it with --force.")
+            write_tensorboard(summary, run, folder)
+            for file in before:
+                file.unlink()
+            out.say(f"wrote   {folder} ({len(summary.history)} epochs)")
+        if text_file == "-":
+            print(prometheus_text(summary), end="")
+        elif text_file is not None:
+            write_whole(Path(text_file), prometheus_text(summary))
+            out.say(f"wrote   {text_file}")
+    except OSError as error:
+        where = error.filename or board or text_file
+        raise InputError(f"cannot write {where}: {error.strerror}", "Name another place.") from None
+    written = {"tensorboard": folder and str(folder), "prometheus": text_file}
+    out.result({"run": paths.id, **written})
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -17,6 +18,8 @@ class ImportHooks(MetaPathFinder):
     def __init__(self) -> None:
         self._waiting: dict[str, Callable[[ModuleType], None]] = {}
         self._asking = threading.local()
+        self.seconds: dict[str, float] = {}
+        """How long the imports of the modules took."""
 
     def add(self, name: str, hook: Callable[[ModuleType], None]) -> None:
         if name in sys.modules:
@@ -40,7 +43,9 @@ class ImportHooks(MetaPathFinder):
             plain = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
+                began = time.perf_counter()
                 plain(module)
+                self.seconds[name] = time.perf_counter() - began
                 # Only after the import: code may just ask whether a module exists.
                 hook = self._waiting.pop(name, None)
                 if hook is not None:

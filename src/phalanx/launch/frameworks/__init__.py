@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from phalanx.core.settings import RunSettings
 from phalanx.launch.frameworks import jax_scripts, tensorflow_scripts, torch_scripts
-from phalanx.launch.frameworks.framework import CHIEF, EVALUATOR, JAX, TENSORFLOW, Places
+from phalanx.launch.frameworks.framework import CHIEF, EVALUATOR, JAX, SPARK, TENSORFLOW, Places
 
 EPOCHS, BATCH, SEED = "PHALANX_EPOCHS", "PHALANX_BATCH", "PHALANX_SEED"
 """Variables with options of the command line, for scripts that read them; the batch is global."""
@@ -19,7 +19,8 @@ def environment_of(framework: str, places: Places) -> dict[int, dict[str, str]]:
     """Return the variables of each rank."""
     scripts = {TENSORFLOW: tensorflow_scripts.variables, JAX: jax_scripts.variables}
     variables = scripts.get(framework, torch_scripts.variables)
-    return {process.rank: variables(process, places) for process in places.processes}
+    processes = () if framework == SPARK else places.processes
+    return {process.rank: variables(process, places) for process in processes}
 
 
 def deciding(roles: Sequence[str]) -> list[int]:

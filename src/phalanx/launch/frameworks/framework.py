@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from phalanx.core.settings import KERAS_SYSTEMS
+from phalanx.core.settings import KERAS_SYSTEMS, SPARK_ESTIMATOR
 
-TORCH, TENSORFLOW, JAX, KERAS = "torch", "tensorflow", "jax", "keras"
+TORCH, TENSORFLOW, JAX, KERAS, SPARK = "torch", "tensorflow", "jax", "keras", "spark"
 FRAMEWORKS = (TORCH, TENSORFLOW, JAX, KERAS)
 """Values of ``--framework``. For a ``keras`` script Phalanx replaces ``model.fit``."""
 KERAS_NAMES = (KERAS, *KERAS_SYSTEMS)
@@ -45,7 +45,7 @@ class Framework(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_alone(self) -> bool:
         """Whether the script runs as one process on one machine."""
-        return self.system in ONE_MACHINE.values()
+        return self.system in (*ONE_MACHINE.values(), SPARK_ESTIMATOR)
 
 
 @dataclass(frozen=True)

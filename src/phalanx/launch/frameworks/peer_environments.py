@@ -23,13 +23,14 @@ from phalanx.agent.ownership import check, is_our_tree
 from phalanx.core.errors import InputError, MachineError
 from phalanx.core.files import cache_home
 from phalanx.core.registry import did_you_mean
-from phalanx.core.settings import KERAS_SYSTEMS, OURS, SPARK_SYSTEM
+from phalanx.core.settings import KERAS_SYSTEMS, OURS, SPARK_ESTIMATOR, SPARK_SYSTEM
 from phalanx.core.terminal import Say
 from phalanx.launch.frameworks.framework import (
     JAX,
     KERAS,
     MIRRORED,
     PARAMETER_SERVER,
+    SPARK,
     TENSORFLOW,
     TORCH,
     Framework,
@@ -69,6 +70,7 @@ PEERS = {
         PeerSystem(MIRRORED, TENSORFLOW, ".keras.py"),
         PeerSystem(PARAMETER_SERVER, TENSORFLOW, ".keras.py"),
         PeerSystem("jax-dp", JAX, ".jax.py"),
+        PeerSystem(SPARK_ESTIMATOR, SPARK, ".spark.py"),
         *(PeerSystem(name, KERAS, ".fit.py") for name in KERAS_SYSTEMS),
     )
 }

@@ -37,7 +37,7 @@ def commands_of(
         context = contexts[machine.name]
         env = {
             **told,
-            **variables[slot.rank],
+            **variables.get(slot.rank, {}),
             **framework.variables,
             settings.RUN_FOLDER: context.run_folder,
             settings.MACHINE: machine.name,

@@ -257,7 +257,7 @@ class Controller:
             return _Ending("done", DONE)
         if deciding[0] in codes and self._stragglers_waited.over():
             return self._left_behind(codes)
-        if len(codes) == len(self._ranks) - 1 and self._first_waited.over():
+        if 0 < len(codes) == len(self._ranks) - 1 and self._first_waited.over():
             return self._stop_for(stuck_first(deciding[0], self._paths, _PATIENCE_FOR_FIRST))
         return None
 

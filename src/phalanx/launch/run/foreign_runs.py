@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from phalanx.core.errors import PhalanxError, ScriptError
 from phalanx.core.files import read_tail
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.frameworks.framework import TENSORFLOW, WORKER
+from phalanx.launch.frameworks.framework import SPARK, TENSORFLOW, WORKER
 from phalanx.launch.run.failure import explain, worker_name
 from phalanx.observe.events.figure_lines import FigureLines, Told
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def figures_of(launch: Launch, paths: RunPaths) -> FigureLines | None:
     """Return the reader that turns printed figures into events; ``None`` for our own workers."""
-    if launch.framework is None:
-        return None
+    if launch.framework is None or launch.framework.name == SPARK:
+        return None  # our own workers write events; those of Spark are brought by its driver
     workers = launch.workers
     for worker in workers:  # an earlier controller's: the log is read anew
         paths.events_of(worker.rank).unlink(missing_ok=True)

@@ -5,6 +5,7 @@ the standard library is used. ``observe/events/figure_lines.py`` describes the l
 that prints such lines itself, none are added.
 """
 
+import atexit
 import functools
 import inspect
 import itertools
@@ -28,10 +29,57 @@ _WARM_UP, PATIENCE = 3, 30
 _HOOKS = Path(__file__).parents[2] / "core" / "script" / "import_hooks.py"
 _EPOCHS = itertools.count()  # counts epochs of all calls of fit
 _BEGAN = time.perf_counter()
+_SPENT = dict.fromkeys(("start", "read", "evaluate", "checkpoint"), 0.0)
+"""Seconds of the script's calls that belong to these phases; ``start``: of joining the others."""
+_inside: list[str] = []
+
+
+def _time_calls(phase: str, owner: Any, *names: str) -> None:
+    """Add the seconds of calls to ``phase``, unless they are made within another such call."""
+    for name in names:
+        plain = getattr(owner, name, lambda *_: None)
+
+        @functools.wraps(plain)
+        def timed(*args: Any, plain: Any = plain, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            _inside.append(phase)
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                _inside.pop()
+                if not _inside:
+                    _SPENT[phase] += time.perf_counter() - began
+
+        setattr(owner, name, timed)
+
+
+def watch_phases(keras: Any) -> None:
+    _time_calls("evaluate", keras.Model, "evaluate")
+    _time_calls("checkpoint", keras.Model, "save", "save_weights")
+    for name, module in [*sys.modules.items()]:
+        if ".datasets." in name and hasattr(module, "load_data"):
+            _time_calls("read", module, "load_data")
+
+
+def watch_tensorflow(took: dict[str, float], tensorflow: Any) -> None:
+    """Count TensorFlow's import, which ``took`` so long, and meeting the others as the start."""
+    _SPENT["start"] += took.get("tensorflow", 0.0)
+    with suppress(AttributeError):
+        kinds = tensorflow.distribute
+        for kind in (kinds.MultiWorkerMirroredStrategy, kinds.ParameterServerStrategy):
+            _time_calls("start", kind, "__init__")
+
+
+def _taken() -> dict[str, float]:
+    """Return the seconds of phases that come again and again, since the last call."""
+    found = {f"{name}_seconds": _SPENT[name] for name in ("evaluate", "checkpoint")}
+    _SPENT.update(evaluate=0.0, checkpoint=0.0)
+    return found
 
 
 def watch_fit(keras: Any) -> None:
     """Add a callback to every ``fit``, before the others, to see at once when training ends."""
+    watch_phases(keras)
     plain = keras.Model.fit
 
     @functools.wraps(plain)
@@ -60,22 +108,25 @@ def _figures(base: Any) -> Any:
 
         def on_test_begin(self, logs: Any = None) -> None:
             self.ended, self.samples = time.perf_counter(), _samples_seen(self.model)
+            self.rate = _rate(self.model)  # not later, when other callbacks change it
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             if not self.ended:  # without validation, training ends here
                 self.on_test_begin()
             if not self.told:  # not sooner, because a model may be built by its first batch
                 self.told = True
+                others = sum(_SPENT[phase] for phase in ("start", "read"))
                 _tell(parameters=self.model.count_params(), epochs=self.params.get("epochs"),
-                      since_seconds=time.perf_counter() - self.began)  # fmt: skip
+                      since_seconds=time.perf_counter() - self.began, read_seconds=_SPENT["read"],
+                      prepare_seconds=max(0.0, self.began - _BEGAN - others))  # fmt: skip
             self.done = {} if logs is None else logs
 
         def on_train_end(self, logs: Any = None) -> None:
             """Print the epoch that is over, now that other callbacks have added their figures."""
             if self.done is not None:
-                seconds, after = self.ended - self.began, time.perf_counter() - self.ended
-                _tell(epoch=next(_EPOCHS), seconds=seconds, samples=self.samples,
-                      evaluate_seconds=after, **_columns(self.done))  # fmt: skip
+                seconds = self.ended - self.began
+                _tell(epoch=next(_EPOCHS), seconds=seconds, samples=self.samples, rate=self.rate,
+                      **_taken(), **_columns(self.done))  # fmt: skip
             self.done = None
 
     return Figures()
@@ -137,6 +188,14 @@ def _columns(logs: dict[str, Any]) -> dict[str, float]:
     return found
 
 
+def _rate(model: Any) -> float | None:
+    """Return the optimizer's present learning rate, if it can be read."""
+    with suppress(Exception):  # a schedule of tf_keras, an optimizer of the script's own
+        rate = model.optimizer.learning_rate
+        return float(getattr(rate, "values", [rate])[0].numpy())  # of a mirrored variable, one part
+    return None
+
+
 def _samples_seen(model: Any) -> int | None:
     """Return the number of samples in the mean of the loss; ``None`` if it cannot be found.
 
@@ -158,6 +217,12 @@ def _tell(**figures: Any) -> None:
     print(MARK, json.dumps(figures), flush=True)
 
 
+def _tell_rest() -> None:
+    """Tell what the script evaluated and saved after its last ``fit``."""
+    if next(_EPOCHS) and any((found := _taken()).values()):
+        _tell(**found)
+
+
 def main() -> None:
     del sys.argv[0]
     script = Path(sys.argv[0])
@@ -172,6 +237,8 @@ def main() -> None:
         hooks = runpy.run_path(str(_HOOKS))["HOOKS"]
         hooks.add("keras", watch_fit)
         hooks.add("tf_keras", watch_fit)
+        hooks.add("tensorflow", functools.partial(watch_tensorflow, hooks.seconds))
+        atexit.register(_tell_rest)
     module = sys.modules["__main__"] = ModuleType("__main__")
     module.__file__ = str(script)
     exec(compile(source, script, "exec", dont_inherit=True), module.__dict__)

@@ -22,8 +22,8 @@ MOST_ROWS = 10_000
 """The most steps in one line: readers skip lines that are too long."""
 
 StepRow = tuple[
-    int, float, int, float, float, float, float, float, float, float, int, float | None
-]  # epoch, began, samples, input, compute, send, wait, reduce, update, settle, staleness, loss
+    int, float, int, float, float, float, float, float, float, float, int, float | None, float
+]  # epoch and the columns of ``Steps``
 
 
 class EventWriter:
@@ -98,8 +98,11 @@ class EventWriter:
 
     def _columns(self, rows: list[StepRow]) -> Steps:
         first, self._written = self._written, self._written + len(rows)
-        epoch, began, samples, *times, staleness, loss = (list(c) for c in zip(*rows, strict=True))
+        columns = (list(c) for c in zip(*rows, strict=True))
+        epoch, began, samples, *times, staleness, loss, hidden = columns
         began = [round(moment, 6) for moment in began]
         times = [[round(seconds, 7) for seconds in column] for column in times]
-        columns = zip(STEP_COLUMNS, [began, samples, *times, staleness, loss], strict=True)
-        return Steps(rank=self._rank, epoch=epoch[0], first=first, **dict(columns))
+        hidden = [round(seconds, 7) for seconds in hidden] if any(hidden) else []
+        found = [began, samples, *times, staleness, loss, hidden]
+        named = dict(zip(STEP_COLUMNS, found, strict=True))
+        return Steps(rank=self._rank, epoch=epoch[0], first=first, **named)

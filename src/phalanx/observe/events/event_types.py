@@ -75,6 +75,8 @@ class Steps(msgspec.Struct, tag="steps", frozen=True, kw_only=True):
     staleness: list[int]
     """Updates of others applied between this worker's pull and its push; 0 in lockstep."""
     loss: list[float | None]
+    hidden: list[float] = []
+    """Seconds of communication beside the computing; empty if there were none in these steps."""
 
 
 STEP_COLUMNS = Steps.__struct_fields__[3:]
@@ -82,7 +84,8 @@ STEP_COLUMNS = Steps.__struct_fields__[3:]
 
 
 class PhaseDone(msgspec.Struct, tag="phase", frozen=True, kw_only=True):
-    """A stretch of a worker's time: start, read, prepare, train or evaluate."""
+    """A stretch of a worker's time: start, read, prepare, train, evaluate, checkpoint, or write
+    (checkpoints, beside the training)."""
 
     time: float
     rank: int
@@ -105,6 +108,8 @@ class EpochDone(msgspec.Struct, tag="epoch", frozen=True, kw_only=True):
     rate: float | None
     step: int | None = None
     """The number of steps so far, in a script that makes its batches itself and has no epochs."""
+    gradient_norm: float | None = None
+    """The mean norm of the steps' gradients before clipping; ``None`` if they are not clipped."""
 
 
 class Logged(msgspec.Struct, tag="logged", frozen=True, kw_only=True):

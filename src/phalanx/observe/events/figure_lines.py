@@ -5,7 +5,8 @@ The first process of the run reports for all. A line with ``epoch`` (from 0) end
 ``test_accuracy``, …). A line without it, before the first epoch, describes the training:
 ``parameters``, ``batch`` (the global one), ``workers``, ``epochs``, ``samples`` (an epoch's), and
 how long it took to read and to prepare the data: ``read_seconds``, ``prepare_seconds``; if training
-has begun by then, how long ago: ``since_seconds``.
+has begun by then, how long ago: ``since_seconds``. In any line, the seconds since the line before
+that went into evaluating and into saving: ``evaluate_seconds``, ``checkpoint_seconds``.
 This module writes them as the events that a script with ``phalanx.fit`` would have written.
 """
 
@@ -37,7 +38,9 @@ LONGEST = 1 << 16  # bytes of a line
 MOST_NAMES = 64
 LARGEST = 1 << 53  # a number beyond this counts as unknown
 UNKNOWN = "the script reported no metrics, so epochs, losses and samples/s are unknown"
-_OWN = {"epoch", "seconds", "samples", "train_loss", "train_accuracy", "rate", "evaluate_seconds"}
+_LATER = ("evaluate", "checkpoint")
+_OWN = {"epoch", "seconds", "samples", "train_loss", "train_accuracy", "rate", "gradient_norm"}
+_OWN |= {f"{phase}_seconds" for phase in _LATER}
 
 Values = dict[str, float | None]
 
@@ -81,7 +84,8 @@ class FigureLines:
         self._began = time.monotonic()
         self._joined = False
         self._trained = 0.0
-        self._evaluated = 0.0
+        self._later: dict[str, float] = {}
+        """Seconds of phases that any line reports."""
         self._epochs = 0
 
     def poll(self) -> None:
@@ -94,7 +98,8 @@ class FigureLines:
         now = time.monotonic()
         if self._epochs:
             self._phase("train", self._trained, now)
-            self._phase("evaluate", self._evaluated, now)
+        for name, seconds in self._later.items():
+            self._phase(name, seconds, now)
         for rank in range(len(self._told.machines)):
             self._write(
                 Finished(time=now, rank=rank, status=status, bytes_sent=0, peak_memory=0), rank
@@ -106,6 +111,9 @@ class FigureLines:
             if values is None:
                 continue
             self._join(values)
+            for phase in _LATER:
+                if (seconds := values.get(f"{phase}_seconds")) is not None:
+                    self._later[phase] = self._later.get(phase, 0.0) + max(0.0, seconds)
             if values.get("epoch") is not None:
                 self._end_epoch(values)
 
@@ -128,7 +136,8 @@ class FigureLines:
             )  # fmt: skip
             self._write(joined, rank)
         if values:
-            spent = {name: values.get(f"{name}_seconds") or 0.0 for name in ("read", "prepare")}
+            told = {name: values.get(f"{name}_seconds") for name in ("read", "prepare")}
+            spent = {name: seconds for name, seconds in told.items() if seconds is not None}
             self._phase("start", now - self._began - sum(spent.values()), now)
             for name, seconds in spent.items():
                 self._phase(name, seconds, now)
@@ -149,17 +158,17 @@ class FigureLines:
             train_loss=values.get("train_loss"),
             train_accuracy=values.get("train_accuracy"),
             rate=values.get("rate"),
+            gradient_norm=values.get("gradient_norm"),
         )
         self._write(done)
         self._epochs += 1
         self._trained += seconds
-        self._evaluated += max(0.0, values.get("evaluate_seconds") or 0.0)
         others = {name: value for name, value in values.items() if name not in _OWN}
         if others:
             self._write(Logged(time=now, rank=0, epoch=epoch, values=others))
 
     def _phase(self, name: str, seconds: float, now: float) -> None:
-        if seconds > 0:
+        if seconds >= 0:
             self._write(PhaseDone(time=now, rank=0, phase=name, seconds=seconds))
 
     def _write(self, event: Event, rank: int = 0) -> None:

@@ -28,6 +28,8 @@ class WorkerStep(NamedTuple):
     settle: float
     staleness: int
     loss: float | None
+    hidden: float = 0.0
+    """Seconds of communication beside the computing: no part of the step's own time."""
 
     @property
     def ready(self) -> float:
@@ -142,7 +144,8 @@ class RankLog:
 
 
 def _rows(event: ev.Steps) -> Iterator[WorkerStep]:
-    columns = (getattr(event, name) for name in ev.STEP_COLUMNS)
+    columns = [getattr(event, name) for name in ev.STEP_COLUMNS]
+    columns[-1] = columns[-1] or [0.0] * len(event.began)
     for index, column in enumerate(zip(*columns, strict=False)):
         yield WorkerStep(event.rank, event.epoch, event.first + index, *column)
 

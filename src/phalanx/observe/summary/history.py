@@ -20,7 +20,9 @@ MEASURES = (
     "validation_loss",
     "validation_accuracy",
 )
-OWN_FIELDS = ("epoch", "seconds", "samples", "samples_per_second", "rate", "earlier")
+OWN_FIELDS = (
+    "epoch", "seconds", "samples", "samples_per_second", "rate", "gradient_norm", "earlier",
+)  # fmt: skip
 
 
 def make_history(ranks: Sequence[RankLog], began: float | None) -> list[Row]:
@@ -81,11 +83,13 @@ def epoch_row(
         "samples_per_second": samples / longest if longest > 0 else None,
         **dict.fromkeys(MEASURES),
         "rate": next((part.rate for part in parts if part.rate is not None), None),
+        "gradient_norm": _mean((part.gradient_norm, part.samples) for part in parts),
     }
     row["train_loss"] = _mean((part.train_loss, part.samples) for part in parts)
     row["train_accuracy"] = _mean((part.train_accuracy, part.samples) for part in parts)
     for name, value in logged.items():
-        if name not in OWN_FIELDS and row.get(name) is None:
+        fills = name not in OWN_FIELDS or name == "gradient_norm"
+        if fills and row.get(name) is None:
             row[name] = value
     return row
 

@@ -160,6 +160,7 @@ def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:
     _add_checkpoints(summary, ranks, None if began is None else began - before)
     summary.seconds = _elapsed(run)
     summary.phases = _phases(ranks)
+    summary.checkpoint_hidden = _longest(ranks, "write")
     if not run.joined or (not run.launch.ours and not summary.history):
         return
     summary.epochs = sum(not row.get("earlier") for row in summary.history)
@@ -235,11 +236,12 @@ def _elapsed(run: RunFiles) -> float | None:
     return max(ends) - began
 
 
-def _phases(ranks: Sequence[RankLog]) -> Phases:
-    def longest(name: str) -> float | None:
-        return max((log.phases[name] for log in ranks if name in log.phases), default=None)
+def _longest(ranks: Sequence[RankLog], phase: str) -> float | None:
+    return max((log.phases[phase] for log in ranks if phase in log.phases), default=None)
 
-    phases = Phases(**{name: longest(name) for name in Phases.__struct_fields__})
+
+def _phases(ranks: Sequence[RankLog]) -> Phases:
+    phases = Phases(**{name: _longest(ranks, name) for name in Phases.__struct_fields__})
     if not phases.train:
         # Cut short: a worker adds an epoch to its training time only when the epoch ends.
         spans = [log.steps[-1].ended - log.steps[0].began for log in ranks if log.steps]

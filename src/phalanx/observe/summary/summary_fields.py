@@ -37,6 +37,8 @@ class Phases(msgspec.Struct, kw_only=True):
     """Seconds of the script's other work before it joins, usually preprocessing."""
     train: float | None = None
     evaluate: float | None = None
+    checkpoint: float | None = None
+    """Seconds in which the training stood still for checkpoints."""
 
 
 class TimeSplit(msgspec.Struct, kw_only=True):
@@ -47,6 +49,9 @@ class TimeSplit(msgspec.Struct, kw_only=True):
     communicate: float | None = None
     wait: float | None = None
     update: float | None = None
+    hidden: float | None = None
+    """Communication beside computing, of the workers that exchange with other machines; it is no
+    part of the steps' time."""
 
 
 class SwitchSummary(msgspec.Struct, kw_only=True, rename={"before": "from", "after": "to"}):
@@ -178,6 +183,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """The last checkpoint."""
     checkpoint_seconds: dict[int, float] = {}
     """Training time until each of the newest checkpoints, by number; earlier runs' included."""
+    checkpoint_hidden: float | None = None
+    """Seconds of writing checkpoints while the training went on."""
     data: list[DataSummary] = []
     notes: list[str] = []
     versions: dict[str, str] = {}

@@ -26,6 +26,9 @@ def add_steps(summary: Summary, ranks: Sequence[RankLog], phases: Sequence[Phase
         wait=fmean(sum(s.wait + s.settle for s in rows) for rows in active),
         update=fmean(sum(s.update for s in rows) for rows in active),
     )
+    # Of the workers of a machine, one exchanges with the other machines.
+    if beside := [total for rows in active if (total := sum(s.hidden for s in rows))]:
+        summary.time.hidden = fmean(beside)
     summary.step_seconds = median(step.seconds for log in ranks for step in log.steps)
     for phase in phases:
         samples = sum(step.samples for steps in phase.steps for step in steps)

@@ -30,6 +30,13 @@ TIME_COLOURS = {
     "wait": "#ee6a5b",
     "update": "#3ca951",
 }
+HIDDEN: Any = {
+    "linewidth": 0,
+    "facecolor": "none",
+    "edgecolor": TIME_COLOURS["communicate"],
+    "hatch": "////",
+}
+"""How communication is drawn that took no time of its own, because it ran beside computing."""
 HALF = (5.4, 3.5)
 WIDE = 10.6
 LEGEND_ROOM = 5.0
@@ -101,16 +108,21 @@ def time_split(study: StudyData) -> Figure:
     with house_style():
         figure, axes = new_figure(WIDE, 0.9 + 0.5 * len(groups))
         left = [0.0] * len(groups)
+        rows = [group.label for group in groups]
         for part in TIME_PARTS:
             widths = [getattr(group.shown.summary.time, part) or 0.0 for group in groups]
-            rows = [group.label for group in groups]
             axes.barh(rows, widths, left=left, color=TIME_COLOURS[part], label=part, height=0.62)
             left = [start + width for start, width in zip(left, widths, strict=True)]
+        times = [group.shown.summary.time for group in groups]
+        if any(time.hidden for time in times):  # at the end of computing
+            widths = [time.hidden or 0.0 for time in times]
+            left = [(t.input or 0.0) + (t.compute or 0.0) - (t.hidden or 0.0) for t in times]
+            axes.barh(rows, widths, left=left, height=0.62, label="hidden", **HIDDEN)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("seconds per worker, summed over all steps")
         axes.set_ylabel("strategy")
-        legend_above(axes, len(TIME_PARTS))
+        legend_above(axes, len(TIME_PARTS) + 1)
     return figure
 
 
@@ -130,7 +142,9 @@ def step_timelines(windows: Sequence[tuple[RunGroup, TimelineWindow]], span: flo
         last.set_xlim(0, span * 1000)
         last.set_xlabel("milliseconds")
         handles = [Patch(color=TIME_COLOURS[part], label=part) for part in TIME_PARTS]
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(TIME_PARTS))
+        if any(bar.part == "hidden" for _, w in windows for _, bars in w.lanes for bar in bars):
+            handles.append(Patch(label="hidden", **HIDDEN))
+        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
     return figure
 
 
@@ -139,6 +153,8 @@ def _lanes(axes: Axes, window: TimelineWindow) -> None:
         for part in TIME_PARTS:
             spans = [(1000 * b.start, 1000 * b.seconds) for b in bars if b.part == part]
             axes.broken_barh(spans, (row - 0.33, 0.66), color=TIME_COLOURS[part], linewidth=0)
+        beside = [(1000 * b.start, 1000 * b.seconds) for b in bars if b.part == "hidden"]
+        axes.broken_barh(beside, (row - 0.33, 0.66), **HIDDEN)
         starts = [1000 * bar.start for bar in bars if bar.first]
         axes.vlines(starts, row - 0.42, row + 0.42, color=INK, linewidth=1.1)
     if window.switch is not None:

@@ -22,6 +22,7 @@ REPORT_SECTIONS = Registry(
         "results": "phalanx.report.sections.outcome:results",
         "accuracy": "phalanx.report.sections.outcome:accuracy",
         "loss": "phalanx.report.sections.outcome:loss",
+        "steps": "phalanx.report.sections.outcome:steps",
         "time": "phalanx.report.sections.course:phases",
         "switches": "phalanx.report.sections.course:switches",
         "timeline": "phalanx.report.sections.course:timeline",

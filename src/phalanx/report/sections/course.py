@@ -14,7 +14,8 @@ from phalanx.report.windows import cut_window, usual_span
 PHASES = Phases.__struct_fields__
 PHASES_NOTE = (
     "Of the worker that took longest. start: Python, torch and joining the other workers; read: "
-    "phalanx.data.load; prepare: what else the script does before it trains, mostly to its data."
+    "phalanx.data.load, or Keras' load_data; prepare: what else the script does before it trains, "
+    "mostly to its data; checkpoint: the training stood still for them."
 )
 
 
@@ -29,6 +30,8 @@ def phases(study: StudyData) -> Section | None:
             "Only blue is learning. Red is waiting for other workers, yellow moves gradients and "
             "parameters, light blue waits for data; the best bar is short and mostly blue."
         )
+        if any(group.shown.summary.time.hidden for group in study.groups):
+            caption += " Hatched: gradients that went to other machines while others were computed."
         plots = (Plot("time-split", caption, time_split(study), wide=True),)
     if not (plots or grids):
         return None

@@ -41,27 +41,59 @@ def results(study: StudyData) -> Section | None:
 
 
 def accuracy(study: StudyData) -> Section | None:
-    """Show the curves of the accuracy twice: by epoch, and by time."""
-    measure = known_measure(study, ("test_accuracy", "validation_accuracy", "train_accuracy"))
-    if measure is None:
+    """Show the curves of the accuracy, of training and of other data."""
+    further = "a curve that reaches a height further left was faster, in however many epochs."
+    return _curves_of(study, "accuracy", 200, by_time=further)
+
+
+def loss(study: StudyData) -> Section | None:
+    """Show the curves of the loss: of training solid, of unseen data dashed."""
+    end = "A dashed line that rises while the solid one falls shows over-fitting."
+    return _curves_of(study, "loss", 300, both=end)
+
+
+def _curves_of(
+    study: StudyData, kind: str, place: int, *, both: str = "", by_time: str = ""
+) -> Section | None:
+    """Draw ``kind`` per epoch and per second; ``both``: how to read two curves of one run."""
+    train = known_measure(study, (f"train_{kind}",))
+    unseen = known_measure(study, (f"test_{kind}", f"validation_{kind}"))
+    measures = [name for name in (train, unseen) if name]
+    if not measures:
         return None
     from phalanx.report.plots.figures import curves
 
-    name = measure.replace("_", " ").capitalize()
-    by_epoch = curves(study, "epoch", [measure], shares=True, x_label="epoch")
-    by_time = curves(
-        study, "seconds", [measure], shares=True, x_label="seconds since training began"
-    )
+    told = " (solid), ".join(name.replace("_", " ") for name in measures)
+    told += " (dashed)" if len(measures) > 1 else ""
+    shares, x_label = kind == "accuracy", "seconds since training began"
+    by_epoch = curves(study, "epoch", measures, shares=shares, x_label="epoch")
+    in_time = curves(study, "seconds", measures, shares=shares, x_label=x_label)
+    caption = f"Per epoch: {told}. {both if unseen else ''}".strip() + went_on(study)
     return Section(
-        name,
-        200,
+        kind.capitalize(),
+        place,
         plots=(
-            Plot("accuracy-by-epoch",
-                 f"Per epoch: after each pass over the data.{went_on(study)}", by_epoch),
-            Plot("accuracy-by-time", "Per second: the curve that reaches a height further left "
-            "was faster, however many epochs it took.", by_time),
+            Plot(f"{kind}-by-epoch", caption, by_epoch),
+            Plot(f"{kind}-by-time", f"Per second: {by_time or told + '.'}", in_time),
         ),
+    )
+
+
+def steps(study: StudyData) -> Section | None:
+    """Show the learning rate, unless it is the same throughout, and the gradients' norm."""
+    from phalanx.report.plots.figures import curves
+
+    shown = {
+        "rate": "The learning rate at the start of each epoch; TensorFlow's own: at its end.",
+        "gradient_norm": "The gradients' norm before they were clipped, on average over an epoch.",
+    }
+    plots = tuple(
+        Plot(f"{name}-by-epoch".replace("_", "-"), caption + went_on(study),
+             curves(study, "epoch", [name], shares=False, x_label="epoch"))
+        for name, caption in shown.items()
+        if len({r.get(name) for run in study.runs for r in run.summary.history} - {None}) > 1
     )  # fmt: skip
+    return Section("Learning rate and gradients", 350, plots=plots) if plots else None
 
 
 def went_on(study: StudyData) -> str:
@@ -78,33 +110,6 @@ def known_measure(study: StudyData, names: tuple[str, ...]) -> str | None:
         if any(row.get(name) is not None for run in study.runs for row in run.summary.history):
             return name
     return None
-
-
-def loss(study: StudyData) -> Section | None:
-    """Show the curves of the loss: of training solid, of unseen data dashed."""
-    train = known_measure(study, ("train_loss",))
-    unseen = known_measure(study, ("test_loss", "validation_loss"))
-    measures = [name for name in (train, unseen) if name]
-    if not measures:
-        return None
-    from phalanx.report.plots.figures import curves
-
-    told = " (solid), ".join(name.replace("_", " ") for name in measures)
-    told += " (dashed)" if len(measures) > 1 else ""
-    by_epoch = curves(study, "epoch", measures, shares=False, x_label="epoch")
-    by_time = curves(
-        study, "seconds", measures, shares=False, x_label="seconds since training began"
-    )
-    end = "A dashed line that rises while the solid one falls shows over-fitting."
-    caption = f"Per epoch: {told}. {end if unseen else ''}".strip() + went_on(study)
-    return Section(
-        "Loss",
-        300,
-        plots=(
-            Plot("loss-by-epoch", caption, by_epoch),
-            Plot("loss-by-time", f"Per second: {told}.", by_time),
-        ),
-    )
 
 
 def rerun(study: StudyData) -> Section | None:

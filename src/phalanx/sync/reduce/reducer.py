@@ -98,8 +98,9 @@ class Reducer:
         self._flats: list[Tensor] | None = None
         self.refused: tuple[int, ...] | None = None
         """Workers whose gradients were not finite, if the sum is not: see ``Timing``."""
-        self.norm = 0.0
-        """The norm of the sum, before it was clipped."""
+        self.norm: float | None = None
+        """The norm of the last sum, before it was clipped; ``None`` if it was not clipped."""
+        self.ahead = self._summing.ahead if self._summing else None
 
     def _sum_between_hosts(self, context: StrategyContext, topology: str | None) -> Summing:
         from phalanx.sync.reduce.between_hosts import Summing
@@ -157,6 +158,8 @@ class Reducer:
     def offer(self, weight: float, clip: float | None = None) -> None:
         """Show this worker's gradients to the team."""
         gone, stale = self._early.settle() if self._early else (NOBODY, False)
+        if self.ahead is not None:
+            self.ahead.final()
         masks: Masks = []
         doubtful, self._flats = False, None
         for collector in self._collectors:
@@ -204,7 +207,7 @@ class Reducer:
         """
         shared = self._shared
         # Read before anything else: other hosts may declare the next step already.
-        declared = shared.declared_by(self._rows)
+        declared, self.norm = shared.declared_by(self._rows), None
         clip, factor = declared.clip, 1.0 / declared.weight if declared.weight else 1.0
         # A codec, or division by a small weight, may have made the sum infinite.
         doubtful = self._coded or factor > 1.0 or declared.doubtful

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -36,6 +37,8 @@ class PushBuffers:
         """Messages that a codec made of the gradients, shard by shard, for a real wire."""
         self.total = 0
         """Samples that this worker had been given when these gradients were collected."""
+        self.norm: float | None = None
+        """The norm of the gradients of this push, before it was limited."""
 
     def collect(self) -> Masks:
         """Copy the parameters' gradients into the buffers; return which parameters had one."""
@@ -55,11 +58,13 @@ class PushBuffers:
         ``emphasis`` weighs the push against those of other workers. It scales the gradient, not the
         learning rate, because momentum accumulates gradients.
         """
+        self.norm = None
         if weight == 1.0 and clip is None and emphasis == 1.0:
             return
         factor = 1.0 / weight
         if clip is not None:
-            factor *= clip_factor(squared_norm(self._parts()) * factor**2, clip)
+            self.norm = math.sqrt(squared_norm(self._parts())) * factor
+            factor *= clip_factor(self.norm**2, clip)
         factor *= emphasis
         if factor != 1.0:
             torch._foreach_mul_(self._parts(), factor)

@@ -28,6 +28,7 @@ class AllReduce(TeamStrategy):
         self._topology = topology
         self._clipped: Masks = []
         """The parameters that any worker used for the gradient that was clipped before its step."""
+        self._hidden = 0.0
         self.offers = self._reducer = Reducer(context, topology=topology, starts=True)
         if self._shared.elementwise:
             layouts, shard = len(self._replica.layouts), self._host.rank
@@ -49,11 +50,13 @@ class AllReduce(TeamStrategy):
 
     def _reduce(self) -> Masks:
         masks = self._reducer.reduce()
+        if self._reducer.ahead is not None:
+            self._hidden = self._reducer.ahead.hidden
         if self._toll.charges:
             self._reducer.take_time(self._topology)
         return masks
 
-    def clip_gradients(self, weight: float, clip: float) -> float:
+    def clip_gradients(self, weight: float, clip: float) -> float | None:
         self._reducer.offer(weight, clip)
         self._team.meet()
         self._clipped = self._reduce()
@@ -75,7 +78,7 @@ class AllReduce(TeamStrategy):
 
     def step_agreed(self) -> Timing:
         met = self._clock.now()
-        masks = self._reducer.keep_own()
+        masks, self._hidden, self._reducer.norm = self._reducer.keep_own(), 0.0, None
         self._reducer.check()
         self._replica.drop_gradients()
         return self._take(masks, met)
@@ -93,8 +96,9 @@ class AllReduce(TeamStrategy):
             self.refresh()
         settled = now() - updated
         return Timing(
-            reduce=reduced - met, update=updated - reduced, settle=settled, refused=refused
-        )
+            reduce=reduced - met, update=updated - reduced, settle=settled, refused=refused,
+            hidden=self._hidden, norm=self._reducer.norm,
+        )  # fmt: skip
 
     def _update(self, masks: Masks) -> None:
         for optimizer, own, mask in zip(

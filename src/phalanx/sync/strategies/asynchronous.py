@@ -72,6 +72,7 @@ class Asynchronous(StoreStrategy):
         self._replica.drop_gradients()
         if weight > 0.0 and (finite := self._buffers.is_finite()):
             self._buffers.normalise(weight, clip, self._emphasis)
+            timing.norm = self._buffers.norm
             timing.bytes_sent += self._store.encode(self._buffers)
             finite = self._buffers.is_encoded_finite()
         timing.send += self._clock.now() - began

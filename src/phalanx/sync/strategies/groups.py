@@ -47,7 +47,7 @@ class Groups(StoreStrategy, TeamStrategy):
         masks = self._reducer.reduce()
         self._reducer.take_time()
         self._replica.drop_gradients()
-        timing.refused = self._reducer.refused
+        timing.refused, timing.norm = self._reducer.refused, self._reducer.norm
         timing.reduce = now() - began
         if self._emphasis != 1.0:
             torch._foreach_mul_([g for own in self._reducer.reduced for g in own], self._emphasis)

@@ -168,6 +168,15 @@ class AdoptedTraining:
         self._streams.enter_pass()
         return CheckedPass(begun, self._checks, partial(self.alone, loader, drawn))
 
+    def timed(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches of an evaluation, whose seconds count as such."""
+        clock = self.parts.stopwatch.clock
+        began = clock.now()
+        try:
+            yield from batches
+        finally:
+            self.parts.lifecycle.spend("evaluate", clock.now() - began)
+
     def is_within_another(self, loader: DataLoader[Any]) -> bool:
         """Whether the script reads ``loader`` inside its loop over another loader."""
         known = self._loader() if self._loader is not None else None

@@ -281,7 +281,9 @@ class Adoption:
             return self._in_common(plain)
         if self.profiles:
             return iter(training.parts.trained.engine.some_of(plain(), length_hint(loader)))
-        return plain()  # free-running workers evaluate unequally often inside a pass
+        if training.under_way:
+            return plain()  # free-running workers evaluate unequally often inside a pass
+        return training.timed(plain())
 
     def _in_common(self, plain: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         with self.streams.in_common():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from phalanx.train.figures.model_calls import (
 from phalanx.train.worker.precision import trial_step
 
 Loss = Callable[[Any, Any], Tensor]
+PLATEAU = torch.optim.lr_scheduler.ReduceLROnPlateau
 SPLIT_SEED = 20221  # fixed, so that every worker and every run holds out the same samples
 
 
@@ -97,14 +98,15 @@ def fit(
     patience: int | None = None,
     forward: Forward = call_model,
     compile: CompileMode = "off",
+    callbacks: Sequence[Callable[[dict[str, float | int | None]], object]] = (),
 ) -> Run:
     """Train ``model`` on ``train`` and evaluate it on ``test`` after every epoch.
 
-    ``batch`` is the global batch, shared among the workers: by default the ``DataLoader``'s, or
-    128. A step takes ``accumulate`` batches. ``validation`` is a share of ``train`` to hold out, or
-    data of its own. ``best`` names the figure by which the best weights are kept
-    (``"test_accuracy"``); training stops after ``patience`` epochs without a better one. Without
-    ``loss``, the model's outputs need one. ``forward(model, batch)`` returns outputs and targets.
+    ``batch`` is the global batch, by default the ``DataLoader``'s, or 128; a step takes
+    ``accumulate`` of them. ``validation``: a share of ``train`` to hold out, or data of its own.
+    ``best`` names the figure by which the best weights are kept (``"test_accuracy"``); training
+    stops ``patience`` epochs later. Without ``loss``, the model's outputs need one; ``forward``
+    takes model and batch, and returns outputs and targets. The first worker calls ``callbacks``.
     """
     loss = loss or own_loss
     _check(batch, accumulate, clip, patience, metrics or {}, compile)
@@ -115,23 +117,22 @@ def fit(
     trial = trial_step(model, loss, train, batch, forward)
     run = join_with(model, optimizer, trial=trial, loss=kind, compile=compile)
     run.average_accumulated()
+    run.on_epoch(*callbacks)
     loop = _Loop(
         run, model, loss, batch, clip, accumulate, augment, metrics or {}, kind == "sum", forward
     )
-    watched = best or _default_watch(patience, held, test)
-    if watched:
+    if watched := best or _default_watch(patience, held, test):
         run.save_best(watched, patience)
     if callable(scheduler) and not hasattr(scheduler, "step"):
         scheduler = scheduler(optimizer)
     if scheduler is not None:
         run.keep(scheduler=scheduler)
-    plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
     for _ in run.epochs(epochs):
         loop.train(train)
         figures: dict[str, float] = {}
         for prefix, data in (("validation", held), ("test", test)):
             if data is not None:
-                figures |= loop.measure(data, prefix, wait=plateau)
+                figures |= loop.measure(data, prefix, wait=isinstance(scheduler, PLATEAU))
         if figures:
             run.log(**figures)
         else:
@@ -174,7 +175,7 @@ def _default_watch(patience: int | None, held: Any, test: Any) -> str | None:
 def _advance(scheduler: Any, figures: dict[str, float]) -> None:
     if scheduler is None:
         return
-    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+    if isinstance(scheduler, PLATEAU):
         name = "validation_loss" if "validation_loss" in figures else "test_loss"
         if name not in figures:
             raise InputError("ReduceLROnPlateau needs a metric", "Give validation= or test=.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -188,6 +188,14 @@ class Run:
     def log(self, **values: float) -> None:
         """Log figures of this epoch under any names; they become columns of the report."""
         self._figures.log(values)
+
+    def on_epoch(self, *callbacks: Callable[[dict[str, float | int | None]], object]) -> None:
+        """Call ``callbacks`` with the figures of each epoch at its end, on the first worker."""
+        self._figures.callbacks += callbacks
+
+    def spend(self, phase: str, seconds: float) -> None:
+        """Add to the seconds that a phase of the run took (read, evaluate) on this worker."""
+        self._parts.lifecycle.spend(phase, seconds)
 
     def tell(self, figures: Mapping[str, float | None]) -> None:
         """Print the epoch's line where nothing else shows progress: outside a run."""

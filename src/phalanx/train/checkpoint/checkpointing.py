@@ -97,7 +97,10 @@ class Checkpointer:
         schedule: TrainingSchedule,
         stopwatch: Stopwatch,
         timer: CheckpointTimer,
+        spend: Callable[[str, float], None],
     ) -> None:
+        """``spend(phase, seconds)`` adds to what the run's phases took."""
+        self._spend = spend
         self._trained, self._schedule, self._stopwatch = trained, schedule, stopwatch
         self._timer, self._settings = timer, environment.settings
         self._rank, self._workers = environment.rank, environment.workers
@@ -154,11 +157,13 @@ class Checkpointer:
         """Copy the state now, and write it while training goes on. Collective."""
         if self._writer is None:
             return
+        began = self._stopwatch.clock.now()
         self._hand_over(current, self._writer)
         if not self._trained.engine.background:
             # These workers take turns: a worker that waited for the file later would keep the turn
             # from the workers whose parts are missing.
             self._trained.engine.barrier()
+        self._spend("checkpoint", self._stopwatch.clock.now() - began)
 
     def _hand_over(self, current: Pass, writer: Writer) -> None:
         captured = self._trained.engine.capture()
@@ -228,7 +233,10 @@ class Checkpointer:
     def finish(self) -> None:
         """Wait until the last checkpoint is written."""
         if self._writer is not None:
+            began = self._stopwatch.clock.now()
             self._writer.finish(LAST_WRITE_SECONDS)
+            self._spend("checkpoint", self._stopwatch.clock.now() - began)
+            self._spend("write", max(0.0, self._writer.hidden))
             self._tell()
             self._writer.close()
             self._writer = None

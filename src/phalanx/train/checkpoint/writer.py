@@ -91,6 +91,8 @@ class Writer:
         self._thread, self._copies = BackgroundThread("phalanx-checkpoint"), HostCopies()
         self._under_way: list[futures.Future[None]] = []
         self._last = 0
+        self.hidden = 0.0
+        """Seconds of writing for which nobody waited."""
         self._best: BestRecord | None = None
         if rank == 0:
             self._tidy(lambda: shelf.sweep(folder))
@@ -124,7 +126,10 @@ class Writer:
 
     def finish(self, timeout: float) -> bool:
         """Wait until nothing is being written; return ``False`` if that takes longer."""
-        return not futures.wait(self._under_way, timeout).not_done
+        began = time.monotonic()
+        left = futures.wait(self._under_way, timeout).not_done
+        self.hidden -= time.monotonic() - began
+        return not left
 
     def mark_best(self, number: int, name: str, value: float) -> None:
         """Keep checkpoint ``number``, finished or not, until another one is marked. If it is never
@@ -134,12 +139,14 @@ class Writer:
         self._under_way = [self._thread.submit(self._mark, best)]
 
     def _run(self, job: _Job) -> None:
+        began = time.monotonic()
         try:
             private, shared = self._copies.bring(job.captured, job.private, job.shared)
             self._save(replace(job, private=private, shared=shared))
         except Exception as error:  # no error here may end the training
             self.problem = f"checkpoint {job.number} was not written: {_why(error)}"
             self._give_up(job.number)
+        self.hidden += time.monotonic() - began
 
     def _save(self, job: _Job) -> None:
         if self._is_far:

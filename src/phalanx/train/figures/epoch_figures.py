@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Figures:
     ) -> None:
         """``best_before``: the best weights of the run that this one goes on from."""
         self.history, self.best = trained.history, trained.best
+        self.callbacks: list[Callable[[dict[str, float | int | None]], object]] = []
         self.epoch = 0
         self.epochs: int | None = None
         self.evaluated = False
@@ -75,7 +76,7 @@ class Figures:
         else:
             values = self._evaluator.run(self.epoch, asked, wait=wait)
         self._take_time()
-        self._lifecycle.evaluated += clock.now() - began
+        self._lifecycle.spend("evaluate", clock.now() - began)
         return values
 
     def _take_time(self) -> None:
@@ -110,6 +111,19 @@ class Figures:
         self._events.emit(event_types.Logged, epoch=self._events.epoch, values=numbers)
         if not over:
             self._keep_best(numbers.get(self.best.name or ""))
+
+    def end_epoch(self, rate: float) -> None:
+        """Call the script's callbacks, on the first worker, with what it knows of the epoch."""
+        if not self.callbacks or self._environment.rank:
+            return
+        row: dict[str, float | int | None] = {
+            "epoch": self.epoch, **self.of_training(), "rate": rate,
+            "gradient_norm": self._stopwatch.sums.mean_norm(),
+        }  # fmt: skip
+        for logged in self.history:
+            row |= logged if logged["epoch"] == self.epoch else {}
+        for callback in self.callbacks:
+            callback(dict(row))
 
     def tell(self, figures: Mapping[str, float | None]) -> None:
         """Print the epoch's line where nothing else shows progress: outside a run."""

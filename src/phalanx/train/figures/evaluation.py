@@ -47,6 +47,14 @@ class Question:
     forward: Forward = call_model
 
 
+def come_together(engine: Engine) -> None:
+    """Let all workers have the weights and buffers to evaluate; in lockstep only. Collective."""
+    engine.meet(EVALUATE)
+    if engine.apart:
+        engine.come_to_rest()
+    engine.model.share_buffers()
+
+
 class Evaluator:
     """Runs a model over data; averages metrics of batches, or computes one of all outputs."""
 
@@ -105,10 +113,7 @@ class Evaluator:
 
     def _together(self, asked: Question) -> list[float]:
         engine = self.engine
-        engine.meet(EVALUATE)
-        if engine.apart:
-            engine.come_to_rest()
-        engine.model.share_buffers()
+        come_together(engine)
         ends = [0, *split(len(asked.reader), [1.0] * engine.workers)]
         start, end = ends[engine.rank], ends[engine.rank + 1]
         mine = (

@@ -36,6 +36,7 @@ class TrainingEvents(EngineListener):
             train_accuracy=sums.accuracy(),
             rate=rate,
             step=step,
+            gradient_norm=sums.mean_norm(),
         )
 
     def switched(self, point: float, before: str, after: str, asked: float, pause: float) -> None:

@@ -253,12 +253,14 @@ class SharedFit:
         """Evaluate the validation data: a part on each worker, or all if it is a stream."""
         asked, model, meeting = self._asked, self._model, self._meeting
         whole = asked.validation_steps is not None or setup.tests_itself(model)
+        began = self._parts.stopwatch.clock.now()
         part = part_of(asked.validation_data, meeting.rank, 1 if whole else meeting.workers)
         found: dict[str, Any] = model.evaluate(
             **(part or unpacked(asked.validation_data)), steps=asked.validation_steps,
             batch_size=asked.validation_batch_size or asked.batch_size, callbacks=callbacks,
             verbose=0, return_dict=True,
         )  # fmt: skip
+        self._parts.lifecycle.spend("evaluate", self._parts.stopwatch.clock.now() - began)
         if part is None:
             return found
         meeting.add_metrics()

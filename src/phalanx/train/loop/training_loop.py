@@ -73,6 +73,7 @@ class TrainingLoop:
     def _end_epoch(self, began: float, rate: float) -> None:
         self._parts.evaluator.end_epoch(self.epoch)
         self._parts.events.epoch_done(began, rate, self.own_steps or None)
+        self._figures.end_epoch(rate)
 
     def _restore_kept(self) -> None:
         """Restore rates and kept state only now: a scheduler made after joining changed them."""
@@ -177,7 +178,7 @@ class TrainingLoop:
                 raise
             finally:
                 self.inside = False
-                self._lifecycle.trained += self._clock.now() - began
+                self._lifecycle.spend("train", self._clock.now() - began)
         if trained:
             self._steps.end_pass()
             rates.end_pass()

@@ -42,8 +42,9 @@ class Lifecycle:
         self._environment, self._writer, self._clock = environment, writer, environment.clock
         self._rank = environment.rank
         self._began, self._script = self._clock.now(), script_seconds()
-        self.trained = self.evaluated = 0.0
-        """Seconds of training, and of evaluation."""
+        phases = ("read", "train", "evaluate", "checkpoint", "write")
+        self._spent = dict.fromkeys(phases, 0.0)
+        """Seconds of each phase so far; ``write``: of writing checkpoints beside the training."""
         self._stops_in_order = False
         """Whether this worker has to inform others, or to save a checkpoint, before it ends."""
         self.stopped = False
@@ -107,6 +108,13 @@ class Lifecycle:
         )
         self._writer.flush()  # at once: that this worker joined must never be lost
 
+    def spend(self, phase: str, seconds: float) -> None:
+        """Add ``seconds`` to a phase; a script may evaluate after its training, too."""
+        if self.over:
+            self._phase(phase, seconds)
+        else:
+            self._spent[phase] += seconds
+
     def _phase(self, name: str, seconds: float) -> None:
         now = self._clock.now()
         self._writer.emit(PhaseDone(time=now, rank=self._rank, phase=name, seconds=seconds))
@@ -117,8 +125,8 @@ class Lifecycle:
             return
         self.over = True
         _told.epochs = self.epochs_before + epochs
-        self._phase("train", self.trained)
-        self._phase("evaluate", self.evaluated)
+        for name, seconds in self._spent.items():
+            self._phase(name, seconds)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._writer.emit(
             Finished(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -33,7 +33,10 @@ class Clipping:
         engine: Engine,
         weight: GradientWeight,
         ours: Inside,
+        note: Callable[[Tensor], None],
     ) -> None:
+        """``note`` is called with the norms that torch finds."""
+        self.note = note
         self._optimizers, self._engine, self._weight = optimizers, engine, weight
         self._ours = ours
         self.clipped: dict[int, list[tuple[Tensor, int]]] = {}
@@ -110,6 +113,8 @@ def watch_clipping(clipping: Clipping | None) -> None:
             found = _current.clipping.clip(given, limit) if limit > 0.0 else None
         if found is None:
             found = plain(given, max_norm, norm_type, error_if_nonfinite, *args, **kwargs)
+            if _current.clipping is not None and float(norm_type) == 2.0:
+                _current.clipping.note(found.detach())
         return found
 
     setattr(clip, "_phalanx_watches", True)  # noqa: B010

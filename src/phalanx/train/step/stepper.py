@@ -48,7 +48,9 @@ class Stepper:
         """Entered while Phalanx, not the script, steps, saves, loads or reads gradients."""
         self._guard = StepGuard(optimizers, engine.optimizers, self.ours)
         self._reads = GradientReads(script, engine, weight, self.ours)
-        self._clipping = Clipping(list(optimizers), engine, weight, self.ours)
+        self._clipping = Clipping(
+            list(optimizers), engine, weight, self.ours, lambda norm: stopwatch.sums.add_norm(norm)
+        )
         watch_clipping(self._clipping)
         self._scaling = Scaling(optimizers, self.step, nonfinite, self._weight.loss_scale.scaler)
         watch_backward(self._see_backward)

@@ -23,6 +23,8 @@ class EpochSums:
     loss: float | Tensor = 0.0
     judged: int = 0
     correct: float | Tensor = 0.0
+    norms: int = 0
+    norm: float | Tensor = 0.0
 
     def judge(self, outputs: Tensor, targets: Tensor) -> None:
         """Count right classes; ``outputs`` are their scores."""
@@ -41,6 +43,14 @@ class EpochSums:
 
     def mean_loss(self) -> float | None:
         return float(self.loss) / self.losses if self.losses else None
+
+    def add_norm(self, norm: float | Tensor) -> None:
+        """Add the norm of a step's gradient, where it is: reading it would make a host wait."""
+        self.norm = self.norm + norm
+        self.norms += 1
+
+    def mean_norm(self) -> float | None:
+        return float(self.norm) / self.norms if self.norms else None
 
     def accuracy(self) -> float | None:
         return float(self.correct) / self.judged if self.judged else None
@@ -131,7 +141,7 @@ class Stopwatch:
         """Record the end of a round of training apart, whose exchange began at ``began``."""
         self.writer.rows.append((
             self.epoch, began, 0, 0.0, 0.0, timing.send, timing.wait,
-            timing.reduce, timing.update, timing.settle, 0, None,
+            timing.reduce, timing.update, timing.settle, 0, None, 0.0,
         ))  # fmt: skip
         self.bytes_sent += timing.bytes_sent
 
@@ -145,11 +155,14 @@ class Stopwatch:
         self._unjudged.append((self.sums, losses))
         if timing.judged:
             self.judged(timing)
+        if timing.norm is not None:
+            self.sums.add_norm(timing.norm)
         began = self._last if self._began is None else self._began
         compute = max(0.0, ready - began - self._input - timing.before)
         self.writer.rows.append((
             self.epoch, began, self._samples, self._input, compute, timing.send, timing.wait,
             timing.reduce, timing.update, timing.settle, timing.staleness, self._loss,
+            timing.hidden,
         ))  # fmt: skip
         self.bytes_sent += timing.bytes_sent
         self._last = self.clock.now()

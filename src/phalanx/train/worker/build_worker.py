@@ -89,7 +89,7 @@ def build_worker(
     )
     schedule = TrainingSchedule(script.spec, resumed.start if resumed else None, script.optimizers)
     evaluator = Evaluator(engine, environment.device, script.precision in AUTOCASTS)
-    checkpointer = Checkpointer(environment, trained, schedule, stopwatch, timer)
+    checkpointer = Checkpointer(environment, trained, schedule, stopwatch, timer, lifecycle.spend)
     figures = Figures(
         environment, trained, stopwatch, lifecycle, events, evaluator, checkpointer,
         resumed.best_weights if resumed else None,

@@ -146,6 +146,14 @@ def test_a_first_worker_that_hangs_after_all_others_ended_is_a_failure(
     assert outcome.error is not None and "worker 0 still ran" in outcome.error.cause
 
 
+def test_a_single_process_is_not_the_last_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "_PATIENCE_FOR_FIRST", 0.3)
+    outcome, _, _ = run(tmp_path, "time.sleep(2)", TORCH, workers=1)
+    assert (outcome.exit_code, outcome.summary.status) == (0, "done")
+
+
 @pytest.mark.parametrize(("failing", "status"), [(1, "done"), (0, "failed")])
 def test_a_mirrored_worker_may_fail_because_the_first_is_done(
     tmp_path: Path, failing: int, status: str

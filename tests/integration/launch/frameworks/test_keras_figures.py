@@ -55,7 +55,32 @@ def test_every_epoch_of_every_fit_is_told(tmp_path: Path) -> None:
     assert [(end["epoch"], end["samples"]) for end in ends] == [(0, 10), (1, 10), (2, 6)]
     names = {"train_loss", "train_accuracy", "validation_loss", "validation_accuracy"}
     assert names | {"test_accuracy"} <= set(ends[0])
-    assert all(end["seconds"] > 0 and end["evaluate_seconds"] >= 0 for end in ends)
+    assert all(end["seconds"] > 0 and end["rate"] == pytest.approx(0.1) for end in ends)
+    assert [end["evaluate_seconds"] > 0 for end in ends] == [True, True, False]
+    assert [end["checkpoint_seconds"] for end in ends] == [0.0, 0.0, 0.0]
+    assert first["read_seconds"] == 0.0 and first["prepare_seconds"] > 0
+
+
+def test_what_is_evaluated_saved_and_read_counts_as_such(tmp_path: Path) -> None:
+    """Also in a callback, and after the last ``fit``, but never twice."""
+    saves = "callbacks=keras.callbacks.ModelCheckpoint('e.weights.h5', save_weights_only=True)"
+    trains = SCRIPT.replace("callbacks=Adds()", saves).replace(
+        "x, y =", "given.load_data(); x, y ="
+    )
+    script = (
+        "import sys, types\n"
+        "given = sys.modules['my.datasets.given'] = types.ModuleType('given')\n"
+        "given.load_data = lambda: 'read'\n"
+        f"{trains}"
+        "print(hasattr(keras.datasets.mnist.load_data, '__wrapped__'))\n"
+        "model.evaluate(x, y, verbose=0)\nmodel.save('m.keras')\n"
+    )
+    found, said = figures_of(tmp_path, script)
+    first, last = found[0], found[-1]
+    assert "True" in said.splitlines()
+    assert first["read_seconds"] > 0
+    assert [f["checkpoint_seconds"] > 0 for f in found if "epoch" in f] == [True, True, False]
+    assert "epoch" not in last and last["evaluate_seconds"] > 0 and last["checkpoint_seconds"] > 0
 
 
 def test_a_script_that_tells_its_own_figures_is_left_alone(tmp_path: Path) -> None:

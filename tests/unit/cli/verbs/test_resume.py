@@ -192,6 +192,23 @@ def test_export_of_a_finished_run(shell: Shell, paths: RunPaths) -> None:
     assert load_file(shell.folder / "best.safetensors")["w"].sum() == 0
 
 
+def test_export_of_figures(shell: Shell, paths: RunPaths) -> None:
+    told = shell("export", "--prometheus", "-").out
+    assert told.startswith(f'# TYPE phalanx_info gauge\nphalanx_info{{run="{RUN}"')
+    assert shell("export", "--prometheus", "p.prom", "--json").json["prometheus"] == "p.prom"
+    assert (shell.folder / "p.prom").read_text() == told
+    for words in (["--best"], ["--output", "w"], ["--checkpoint", "1"]):
+        assert "one after the other" in refused(shell, "export", "--prometheus", "-", *words)
+    assert "Name a file" in refused(shell, "export", "--prometheus", "-", "--json")
+    assert "cannot write" in refused(shell, "export", "--prometheus", "none/p.prom")
+
+    pytest.importorskip("tensorboard")
+    assert shell("export", "--tensorboard", "board").code == 0
+    assert "--force" in refused(shell, "export", "--tensorboard", "board")
+    assert shell("export", "--tensorboard", "board", "--force").code == 0
+    assert len(list((shell.folder / "board" / RUN).iterdir())) == 1
+
+
 def test_export_from_a_checkpoint(shell: Shell, paths: RunPaths) -> None:
     damage(paths, 2)
     answer = shell("export", "--output", "w.safetensors")

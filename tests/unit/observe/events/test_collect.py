@@ -156,7 +156,8 @@ def test_a_whole_story_line_by_line_as_it_grows(tmp_path: Path) -> None:
         'phalanx-figures {"epoch": 0, "seconds": 1.5, "samples": 8, "train_loss": 0.9,'
         ' "test_accuracy": 0.5, "perplexity": 3}\n',
         'phalanx-figures {"epoch": 1, "seconds": 0.5, "samples": 8, "train_loss": NaN,'
-        ' "evaluate_seconds": 0.25}',
+        ' "evaluate_seconds": 0.25, "checkpoint_seconds": 0.5, "gradient_norm": 2}\n',
+        'phalanx-figures {"evaluate_seconds": 1, "checkpoint_seconds": 0}\n',
     )
     first, second = ranks
     assert first.joined is not None and second.joined is not None
@@ -166,7 +167,8 @@ def test_a_whole_story_line_by_line_as_it_grows(tmp_path: Path) -> None:
         (0, 1.5, 0.9), (1, 0.5, None),
     ]  # fmt: skip
     assert first.logged[0].values == {"test_accuracy": 0.5, "perplexity": 3.0}
-    assert first.phases["train"] == 2.0 and first.phases["evaluate"] == 0.25
+    assert first.phases["train"] == 2.0 and first.phases["evaluate"] == 1.25
+    assert first.phases["checkpoint"] == 0.5 and first.epochs[1].gradient_norm == 2.0
     assert first.phases["read"] == 3.0 and first.phases["prepare"] == 0.5
     assert first.finished is not None and second.finished is not None and not second.epochs
 
@@ -182,6 +184,8 @@ def test_the_summary_of_it(tmp_path: Path) -> None:
     assert (summary.system, summary.strategy, summary.status) == ("tf-mwms", "tf-mwms", "done")
     assert (summary.batch, summary.workers, summary.test_loss) == (4, 2, 0.25)
     assert summary.samples_per_second == 2.0
+    phases = summary.phases
+    assert (phases.read, phases.prepare, phases.evaluate, phases.checkpoint) == (None,) * 4
 
 
 def test_chief_and_servers_are_no_workers(tmp_path: Path) -> None:

@@ -89,6 +89,28 @@ def test_the_parts_of_time_are_seconds_per_worker(tmp_path: Path) -> None:
     assert time.communicate == pytest.approx(steps * 0.0005)
 
 
+def test_what_is_hidden_and_what_checkpoints_cost_is_no_part_of_the_steps(tmp_path: Path) -> None:
+    paths = write_run(tmp_path, "run", workers=2)
+    before = summarise(paths)
+    assert before.time.hidden is None and before.checkpoint_hidden is None
+    path = paths.events_of(0)
+    events = [
+        msgspec.structs.replace(e, hidden=[0.001] * len(e.began)) if isinstance(e, ev.Steps)
+        else msgspec.structs.replace(e, gradient_norm=2.0 + e.epoch)
+        if isinstance(e, ev.EpochDone) else e
+        for e in ev.read_events(path) if e is not None
+    ]  # fmt: skip
+    spent = {"checkpoint": 0.5, "write": 2.0}
+    events += [ev.PhaseDone(time=9, rank=0, phase=n, seconds=s) for n, s in spent.items()]
+    path.write_bytes(b"".join(map(ev.encode, events)))
+    after = summarise(paths)
+    steps = after.per_worker[0].steps
+    assert after.time.hidden == pytest.approx(0.001 * steps), "of the worker that sends"
+    assert msgspec.structs.replace(after.time, hidden=None) == before.time
+    assert (after.phases.checkpoint, after.checkpoint_hidden) == (0.5, 2.0)
+    assert [row["gradient_norm"] for row in after.history[:2]] == [2.0, 3.0]
+
+
 def test_ranks_are_weighted_by_their_samples(tmp_path: Path) -> None:
     paths = write_run(tmp_path, "run", workers=2, epochs=1)
     for rank, (samples, loss) in enumerate([(30, 1.0), (10, 5.0)]):

@@ -29,6 +29,27 @@ def make(house: House, rank: int, kind: str, flat: Tensor) -> EarlySum:
     return StripedSum(rank, by_peer, flat, CUTS)
 
 
+def test_only_what_moves_before_all_is_final_is_hidden() -> None:
+    house = House(2)
+
+    def act(rank: int) -> list[float]:
+        ahead, found = make(house, rank, "plain", torch.ones(COUNT)), []
+        for early in (True, False, True):
+            if early:
+                ahead.ready(CUTS[1])
+            ahead.final()
+            ahead.start()
+            ahead.finish()
+            found.append(ahead.hidden)
+        return found
+
+    try:
+        for first, second, third in house.together(act):
+            assert first > 0.0 and second == 0.0 and third > 0.0
+    finally:
+        house.close()
+
+
 @pytest.mark.parametrize("kind", ["plain", "tls", "striped"])
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_same_bits_and_bytes_whenever_a_piece_is_ready(

@@ -36,6 +36,9 @@ Span = tuple[int, int]
 class EarlySum(ABC):
     """Sums the same buffer over all participants, again and again; parts may be sent early."""
 
+    hidden = 0.0
+    """Seconds in which numbers of the last sum moved before all were final; 0 if unknown."""
+
     @property
     @abstractmethod
     def can_begin_early(self) -> bool:
@@ -45,6 +48,9 @@ class EarlySum(ABC):
     def ready(self, low: int) -> None:
         """Say that the numbers from ``low`` on are final, and may be sent in the background.
         If a peer is lost, ``finish`` reports it."""
+
+    def final(self) -> None:  # noqa: B027
+        """Note that all numbers are final: from now on, moving them is not hidden any more."""
 
     @abstractmethod
     def start(self) -> None:
@@ -142,6 +148,7 @@ class AheadSum(EarlySum):
         """Pieces that are not ready yet."""
         self._going: dict[int, list[memoryview]] = {peer: [] for peer in self._others}
         self._coming = {peer: list(views) for peer, views in self._incoming.items()}
+        self._hides, self._beside, self._looked = False, 0.0, 0.0
 
     @property
     def can_begin_early(self) -> bool:
@@ -149,8 +156,21 @@ class AheadSum(EarlySum):
 
     def ready(self, low: int) -> None:
         with suppress(PeerLost):
+            if not self._hides:
+                self._looked, self._hides = time.monotonic(), True
             if self._let_go(low):
                 self._sender.begin()
+
+    def final(self) -> None:
+        with self._sender.lock:
+            self._note_time(moved=any(self._going.values()))
+            self._hides = False
+
+    def _note_time(self, *, moved: bool) -> None:
+        if self._hides:
+            now = time.monotonic()
+            self._beside += now - self._looked if moved else 0.0
+            self._looked = now
 
     def start(self) -> None:
         self._let_go(0)
@@ -168,14 +188,17 @@ class AheadSum(EarlySum):
 
     def _move(self) -> bool:
         """Move what the kernel takes at once; return whether some is left to move."""
-        left = False
+        left = moved = False
         for peer in self._others:
             going, coming = self._going[peer], self._coming[peer]
             if going:
+                moved = True
                 drop_first(going, self._links.push(peer, going))
             while coming and (count := self._links.pull(peer, coming[0])):
+                moved = True
                 drop_first(coming, count)
             left = left or bool(going) or bool(coming)
+        self._note_time(moved=moved)
         return left and self._links.goes_ahead
 
     def finish(self, factor: float = 1.0) -> int:
@@ -189,6 +212,7 @@ class AheadSum(EarlySum):
             own.mul_(factor)
         if links.size > 2:
             direct.all_gather(links, self._parts)
+        self.hidden = self._beside
         self._begin()
         sent, self._counted = links.sent - self._counted, links.sent
         return sent
