@@ -8,6 +8,7 @@ from typing import Any
 
 from phalanx.agent.machine import control_groups as groups
 from phalanx.agent.machine import counters, facts
+from phalanx.agent.machine.frozen import FrozenWorkers
 from phalanx.agent.machine.gpus import GpuReadings
 
 
@@ -24,6 +25,7 @@ class UsageMeter:
         self._cores = min(len(ids), quota) if quota else float(len(ids))
         self._processor = counters.Processor(ids)
         self._workers, self._families = counters.Processes(), counters.Families()
+        self._frozen = FrozenWorkers()
         self._memory = groups.memory_group()
         self._gpus, self._joules = GpuReadings(), counters.Joules()
         self._before = self._totals()
@@ -54,6 +56,7 @@ class UsageMeter:
             "workers_memory_bytes": now["workers_memory"],
             "joules": now["joules"],
             "cpu_watts": None if now["joules"] is None else rate("joules"),
+            "frozen": self._frozen.among(self._pids()),
             **self._gpus.figures(),
         }
 

@@ -7,15 +7,19 @@ one batch of steps every 250 ms.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
 from phalanx.observe.events.event_types import STEP_COLUMNS, Alive, Event, Steps, encode
+from phalanx.observe.events.stack_watch import StackWatch
 
 INTERVAL = 0.25
 SIGN_OF_LIFE = 5.0
 """Seconds without an event after which a worker writes that it is alive."""
+LOOK = 1.0
+"""Seconds between two looks at where the training is."""
 MOST_UNWRITTEN = 1 << 24
 """The most bytes that are kept while the disk is full; all are dropped when there are more."""
 MOST_ROWS = 10_000
@@ -40,6 +44,7 @@ class EventWriter:
         self._flushing = threading.Lock()
         self._file: BinaryIO | None = path.open("ab", buffering=0) if path else None
         self._thread = threading.Thread(target=self._loop, name="phalanx-events", daemon=True)
+        self._watch = StackWatch() if path else None
         if self._file:
             self._thread.start()
 
@@ -55,13 +60,23 @@ class EventWriter:
             with self._flushing:
                 self._file.close()
                 self._file = None
+                if self._watch is not None:
+                    self._watch.close()
 
     def _loop(self) -> None:
-        quiet = 0
+        assert self._watch is not None
+        quiet, last, told = 0, 0.0, []
         while not self._stop.wait(INTERVAL):
             quiet = 0 if self.flush() else quiet + 1
+            if time.monotonic() - last >= LOOK:
+                last = time.monotonic()
+                with self._flushing:
+                    if self._file:
+                        self._watch.look()
             if quiet * INTERVAL >= SIGN_OF_LIFE:
-                self.emit(Alive(rank=self._rank))
+                new = None if self._watch.stack == told else self._watch.stack
+                told = self._watch.stack
+                self.emit(Alive(rank=self._rank, stack=new, busy=self._watch.busy))
 
     def flush(self) -> bool:
         """Write all pending events; return whether there were any."""
