@@ -14,6 +14,9 @@ MOUNT = "/sys/fs/cgroup"
 OURS = "/proc/self/cgroup"
 FIRST_PROCESS = "/proc/1/cgroup"
 UNLIMITED = 1 << 60
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+PRESSURES = ("cpu", "memory", "io")
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """The PID namespace of the host itself: the Linux kernel always gives it this number."""
 
@@ -38,6 +41,16 @@ def read_number(path: str) -> int | None:
         return int(read_text(path))
     except ValueError:
         return None
+
+
+def numbers_in(path: str) -> dict[str, int]:
+    """The numbers of a file with a name and a number in each line."""
+    found = {}
+    for line in read_text(path).splitlines():
+        name, _, value = line.partition(" ")
+        if value.isdigit():
+            found[name] = int(value)
+    return found
 
 
 def groups_of(controller: str, listing: str = OURS, mount: str = MOUNT) -> list[ControlGroup]:
@@ -96,13 +109,13 @@ def cpu_group() -> str | None:
     It is a group with a quota, because the quota is all that we can use, or the group of a
     container's first process. A login's group is not: others work on the machine, too.
     """
-    for group in groups_of("cpu"):
-        if quota_of(group.folder) is not None and not group.is_root:
-            # Version 1 may count a group's processor time in another tree than its quota.
-            beside = group.folder.replace(f"{MOUNT}/cpu/", f"{MOUNT}/cpuacct/", 1)
-            counted = next((f for f in (group.folder, beside) if cpu_seconds(f) is not None), None)
-            if counted:
-                return counted
+    limited = limited_group()
+    if limited is not None:
+        # Version 1 may count a group's processor time in another tree than its quota.
+        beside = limited.replace(f"{MOUNT}/cpu/", f"{MOUNT}/cpuacct/", 1)
+        counted = next((f for f in (limited, beside) if cpu_seconds(f) is not None), None)
+        if counted:
+            return counted
     if in_container():
         for controller in ("cpuacct", "cpu"):
             for group in groups_of(controller, FIRST_PROCESS):
@@ -111,15 +124,56 @@ def cpu_group() -> str | None:
     return None
 
 
+def limited_group() -> str | None:
+    """The innermost group with a quota of processor time."""
+    groups = (each for each in groups_of("cpu") if not each.is_root)
+    return next((each.folder for each in groups if quota_of(each.folder) is not None), None)
+
+
 def cpu_seconds(folder: str) -> float | None:
     """Processor time that a group has used."""
     nanoseconds = read_number(f"{folder}/cpuacct.usage")
     if nanoseconds is not None:
         return nanoseconds / 1e9
-    for line in read_text(f"{folder}/cpu.stat").splitlines():
-        if line.startswith("usage_usec "):
-            return int(line.split()[1]) / 1e6
+    microseconds = numbers_in(f"{folder}/cpu.stat").get("usage_usec")
+    return None if microseconds is None else microseconds / 1e6
+
+
+def cpu_kinds(folder: str) -> tuple[float, float] | None:
+    """Processor time that a group has used in programs and in the kernel."""
+    found = numbers_in(f"{folder}/cpuacct.stat")
+    if "user" in found:
+        return found["user"] / TICKS, found.get("system", 0) / TICKS
+    found = numbers_in(f"{folder}/cpu.stat")
+    if "user_usec" in found:
+        return found["user_usec"] / 1e6, found.get("system_usec", 0) / 1e6
     return None
+
+
+def throttled_seconds(folder: str) -> float | None:
+    """Seconds in which a group's processes were kept from running by its quota, over all cores."""
+    found = numbers_in(f"{folder}/cpu.stat")
+    if "throttled_usec" in found:
+        return found["throttled_usec"] / 1e6
+    return found["throttled_time"] / 1e9 if "throttled_time" in found else None
+
+
+def pressure_files() -> dict[str, str]:
+    """The files that tell how long processes waited for what; none if they are the host's only."""
+    contained = in_container()
+    if not contained and cpu_group() is None:
+        return {name: f"/proc/pressure/{name}" for name in PRESSURES}
+    for group in groups_of("", FIRST_PROCESS if contained else OURS):
+        if Path(group.folder, "cgroup.type").exists():  # every group but the host's own has one
+            return {name: f"{group.folder}/{name}.pressure" for name in PRESSURES}
+    return {}
+
+
+def pressure_seconds(path: str) -> float | None:
+    """Seconds so far in which at least one process waited."""
+    first = read_text(path).partition("\n")[0]
+    words = first.partition(" total=")[2]
+    return int(words) / 1e6 if first.startswith("some ") and words.isdigit() else None
 
 
 def memory_limit() -> int | None:
@@ -150,17 +204,26 @@ def memory_group() -> str | None:
 
 def memory_used(folder: str) -> int | None:
     """Bytes in use, without cached files that the kernel would give up at once."""
-    for name in ("memory.current", "memory.usage_in_bytes"):
-        used = read_number(f"{folder}/{name}")
-        if used is not None:
-            return max(0, used - _inactive(folder))
-    return None
+    return memory_figures(folder).get("used")
 
 
-def _inactive(folder: str) -> int:
-    found = {}
-    for line in read_text(f"{folder}/memory.stat").splitlines():
-        name, _, value = line.partition(" ")
-        if name in ("inactive_file", "total_inactive_file"):
-            found[name] = int(value)
-    return found.get("total_inactive_file", found.get("inactive_file", 0))
+def memory_figures(folder: str) -> dict[str, int]:
+    """Bytes in use, in cached files and in swap, and major page faults so far, if they are known.
+
+    What the kernel would give up at once is not in use.
+    """
+    sizes = (read_number(f"{folder}/{n}") for n in ("memory.current", "memory.usage_in_bytes"))
+    size = next((each for each in sizes if each is not None), None)
+    stat = numbers_in(f"{folder}/memory.stat")
+    # In version 1 the totals include the groups inside this one; version 2 has no others.
+    stat.update({name[6:]: stat[name] for name in list(stat) if name.startswith("total_")})
+    swap = stat.get("swap", read_number(f"{folder}/memory.swap.current"))
+    swapped = stat["pswpin"] + stat["pswpout"] if "pswpin" in stat and "pswpout" in stat else None
+    found = {
+        "used": None if size is None else max(0, size - stat.get("inactive_file", 0)),
+        "cached": stat.get("cache", stat.get("file")),
+        "swap": swap,
+        "swap_bytes": None if swapped is None else swapped * PAGE,
+        "major_faults": stat.get("pgmajfault"),
+    }
+    return {name: value for name, value in found.items() if value is not None}

@@ -3,17 +3,17 @@ counters of energy (RAPL), if this user may read them."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from phalanx.agent.machine import control_groups as groups
-from phalanx.agent.machine.control_groups import read_number, read_text
+from phalanx.agent.machine.control_groups import PAGE, TICKS, read_number, read_text
+from phalanx.agent.machine.facts import meminfo
 from phalanx.agent.system import every_process, stat_fields
 
-TICKS = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
 SECTOR = 512
 NOT_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 SCAN_SECONDS = 5.0
@@ -31,22 +31,53 @@ def network_bytes(loopback: bool = False) -> tuple[int, int]:
     return received, sent
 
 
+def load() -> float | None:
+    """Processes that ran or wanted to, on average over the last minute."""
+    first = read_text("/proc/loadavg").partition(" ")[0]
+    return float(first) if first else None
+
+
+def segments() -> dict[str, int]:
+    """TCP segments sent, and sent again."""
+    rows = [line.split() for line in read_text("/proc/net/snmp").splitlines() if line[:4] == "Tcp:"]
+    names, values = rows if len(rows) == 2 else ([], [])
+    wanted = (("segments", "OutSegs"), ("retransmits", "RetransSegs"))
+    return {ours: int(values[names.index(name)]) for ours, name in wanted if name in names}
+
+
 def disk_bytes() -> tuple[int, int] | None:
     """Bytes read from and written to all disks; partitions are left out, as they are in them."""
-    try:
-        disks = {
-            disk.name
-            for disk in Path("/sys/block").iterdir()
-            if not disk.name.startswith(NOT_DISKS)
-        }
-    except OSError:
+    text = read_text("/proc/diskstats")
+    if not text:
         return None
     read = written = 0
-    for line in read_text("/proc/diskstats").splitlines():
+    for line in text.splitlines():
         fields = line.split()
-        if len(fields) >= 10 and fields[2] in disks:
+        if len(fields) >= 10 and is_disk(fields[2]):
             read, written = read + int(fields[5]), written + int(fields[9])
     return read * SECTOR, written * SECTOR
+
+
+@lru_cache(maxsize=1024)
+def is_disk(name: str) -> bool:
+    return not name.startswith(NOT_DISKS) and Path("/sys/block", name.replace("/", "!")).exists()
+
+
+def memory(group: str | None) -> dict[str, int]:
+    """Bytes of memory and swap in use and cached, bytes swapped and major page faults so far; of
+    the group, or of the whole machine."""
+    if group is not None:
+        return groups.memory_figures(group)
+    known, events = meminfo(), groups.numbers_in("/proc/vmstat")
+    found = {
+        "used": known.get("MemTotal", 0) - known.get("MemAvailable", 0),
+        "cached": known.get("Cached", 0) + known.get("Buffers", 0),
+        "swap": known.get("SwapTotal", 0) - known.get("SwapFree", 0),
+    }
+    if "pgmajfault" in events:
+        found["major_faults"] = events["pgmajfault"]
+        found["swap_bytes"] = (events.get("pswpin", 0) + events.get("pswpout", 0)) * PAGE
+    return found
 
 
 class Processor:
@@ -54,7 +85,7 @@ class Processor:
 
     def __init__(self, ids: Iterable[int]) -> None:
         self._names = {f"cpu{number}" for number in ids}
-        self._group = groups.cpu_group()
+        self._group, self._limited = groups.cpu_group(), groups.limited_group()
         if self._group is not None:
             self.source = "cgroup"
         elif groups.in_container():
@@ -63,23 +94,43 @@ class Processor:
             self.source = "kernel"
         self._table = Processes()
 
-    def seconds(self) -> float:
+    def seconds(self) -> dict[str, float | None]:
+        """Seconds of all cores: used (``busy``) by programs (``user``), the kernel (``system``) and
+        a host (``steal``); waiting for disks; and refused to us by a quota."""
+        found: dict[str, float | None] = {}
         if self._group is not None:
-            return groups.cpu_seconds(self._group) or 0.0
-        if self.source == "processes":
-            return self._table.use(every_process())[0]
-        return busy_seconds(read_text("/proc/stat"), self._names)
+            found["user"], found["system"] = groups.cpu_kinds(self._group) or (None, None)
+            found["busy"] = groups.cpu_seconds(self._group) or 0.0
+        elif self.source == "processes":
+            use = self._table.use(every_process())
+            found = {"busy": use.seconds, "user": use.seconds - use.system, "system": use.system}
+        else:
+            found = dict(kinds_of_time(read_text("/proc/stat"), self._names))
+        if self._limited is not None:
+            found["throttled"] = groups.throttled_seconds(self._limited)
+        return found
 
 
-def busy_seconds(text: str, names: Iterable[str]) -> float:
-    """Seconds in which these cores were busy, from ``/proc/stat``; ``user`` includes guests."""
-    ticks = 0
+def kinds_of_time(text: str, names: Iterable[str]) -> dict[str, float]:
+    """Seconds of these cores by kind, from ``/proc/stat``; ``user`` includes guests."""
+    ticks = [0] * 8
     for line in text.splitlines():
+        if not line.startswith("cpu"):
+            break
         name, *fields = line.split()
         if name in names and len(fields) >= 8:
-            user, nice, system, _idle, _iowait, *rest = map(int, fields[:8])
-            ticks += user + nice + system + sum(rest)
-    return ticks / TICKS
+            ticks = [total + int(fields[place]) for place, total in enumerate(ticks)]
+    user, nice, system, _idle, wait, hard, soft, steal = (each / TICKS for each in ticks)
+    found = {"user": user + nice, "system": system + hard + soft, "wait": wait, "steal": steal}
+    return {**found, "busy": found["user"] + found["system"] + steal}
+
+
+class Use(NamedTuple):
+    """Processor time of some processes, the kernel's part of it, and their memory."""
+
+    seconds: float
+    system: float
+    memory: int
 
 
 class Processes:
@@ -90,22 +141,31 @@ class Processes:
     """
 
     def __init__(self) -> None:
-        self._last = self._total = 0.0
+        self._last = self._total = Use(0.0, 0.0, 0)
 
-    def use(self, pids: Iterable[int]) -> tuple[float, int]:
+    def use(self, pids: Iterable[int]) -> Use:
         """Processor seconds of the processes so far, and bytes of memory now."""
         found = [use for use in map(_times, pids) if use is not None]
-        now = sum(seconds for seconds, _ in found)
-        self._total += max(0.0, now - self._last)
+        now = Use(
+            sum(use.seconds for use in found),
+            sum(use.system for use in found),
+            sum(use.memory for use in found),
+        )
+        gained = max(0.0, now.seconds - self._last.seconds)
+        system = min(gained, max(0.0, now.system - self._last.system))
+        total = self._total
+        self._total = Use(total.seconds + gained, total.system + system, now.memory)
         self._last = now
-        return self._total, sum(memory for _, memory in found)
+        return self._total
 
 
-def _times(pid: int) -> tuple[float, int] | None:
+def _times(pid: int) -> Use | None:
     fields = stat_fields(pid)
     if len(fields) < 22:
         return None
-    return sum(map(int, fields[11:15])) / TICKS, int(fields[21]) * PAGE
+    user, system, ended_user, ended_system = (int(each) / TICKS for each in fields[11:15])
+    kernel = system + ended_system
+    return Use(user + ended_user + kernel, kernel, int(fields[21]) * PAGE)
 
 
 class Families:

@@ -11,6 +11,10 @@ from phalanx.agent.machine import counters, facts
 from phalanx.agent.machine.frozen import FrozenWorkers
 from phalanx.agent.machine.gpus import GpuReadings
 
+KINDS_OF_TIME = ("user", "system", "wait", "steal")
+FLOWS = ("network_received", "network_sent", "disk_read", "disk_written", "swap_bytes",
+         "major_faults", "retransmits", "segments")  # fmt: skip
+
 
 class UsageMeter:
     """Reads the usage since the last reading; ``pids`` gives the processes of the workers.
@@ -27,36 +31,55 @@ class UsageMeter:
         self._workers, self._families = counters.Processes(), counters.Families()
         self._frozen = FrozenWorkers()
         self._memory = groups.memory_group()
+        self._pressures = groups.pressure_files()
         self._gpus, self._joules = GpuReadings(), counters.Joules()
         self._before = self._totals()
+        self._at_first = {
+            "memory_before": self._before.get("used"),
+            "load_before": counters.load() if self._processor.source == "kernel" else None,
+        }
 
     def read(self) -> dict[str, Any]:
         now, before = self._totals(), self._before
         self._before = now
         seconds = max(now["time"] - before["time"], 1e-6)
 
-        def rate(name: str) -> float:
-            return float(max(0.0, now[name] - before[name]) / seconds)
+        def rate(name: str, times: float = 1.0) -> float | None:
+            """The counter's growth a second; ``None`` if it is not known."""
+            last, first = now.get(name), before.get(name)
+            if last is None or first is None:
+                return None
+            return float(times * max(0.0, last - first) / seconds)
 
+        at_first, self._at_first = self._at_first, {}
+        of_cores = 100 / self._cores
+        kinds = {f"cpu_{kind}": rate(kind, of_cores) for kind in KINDS_OF_TIME}
+        flows = {f"{name}_per_second": rate(name) for name in FLOWS}
+        pressures = {f"pressure_{name}": rate(name, 100) for name in groups.PRESSURES}
         return {
             "time": now["time"],
-            "cpu_percent": min(100.0, 100 * rate("cpu") / self._cores),
+            "cpu_percent": min(100.0, rate("busy", of_cores) or 0.0),
             "cpu_source": self._processor.source,
             "cores": self._cores,
-            "memory_bytes": self._memory_used(),
-            "network_received": now["received"],
-            "network_sent": now["sent"],
-            "network_bytes_per_second": rate("received") + rate("sent"),
-            "disk_read": now["read"],
-            "disk_written": now["written"],
-            "disk_bytes_per_second": None
-            if now["read"] is None or before["read"] is None
-            else rate("read") + rate("written"),
-            "workers_cpu_percent": 100 * rate("workers"),
+            "memory_bytes": now.get("used", 0),
+            "memory_cached": now.get("cached"),
+            "swap_bytes": now.get("swap"),
+            "network_received": now["network_received"],
+            "network_sent": now["network_sent"],
+            "network_bytes_per_second": _sum(flows, "network_received", "network_sent"),
+            "disk_read": now.get("disk_read"),
+            "disk_written": now.get("disk_written"),
+            "disk_bytes_per_second": _sum(flows, "disk_read", "disk_written"),
+            "throttled_percent": rate("throttled", 100),
+            "workers_cpu_percent": rate("workers", 100),
             "workers_memory_bytes": now["workers_memory"],
             "joules": now["joules"],
-            "cpu_watts": None if now["joules"] is None else rate("joules"),
             "frozen": self._frozen.among(self._pids()),
+            "cpu_watts": rate("joules"),
+            **at_first,
+            **kinds,
+            **flows,
+            **pressures,
             **self._gpus.figures(),
         }
 
@@ -66,21 +89,23 @@ class UsageMeter:
     def _totals(self) -> dict[str, Any]:
         received, sent = counters.network_bytes(self._loopback)
         read, written = counters.disk_bytes() or (None, None)
-        workers, memory = self._workers.use(self._families.of(self._pids()))
+        workers = self._workers.use(self._families.of(self._pids()))
         return {
             "time": time.monotonic(),
-            "cpu": self._processor.seconds(),
-            "received": received,
-            "sent": sent,
-            "read": read,
-            "written": written,
-            "workers": workers,
-            "workers_memory": memory,
+            **self._processor.seconds(),
+            **counters.memory(self._memory),
+            **counters.segments(),
+            **{name: groups.pressure_seconds(path) for name, path in self._pressures.items()},
+            "network_received": received,
+            "network_sent": sent,
+            "disk_read": read,
+            "disk_written": written,
+            "workers": workers.seconds,
+            "workers_memory": workers.memory,
             "joules": self._joules.read(),
         }
 
-    def _memory_used(self) -> int:
-        if self._memory is not None:
-            return groups.memory_used(self._memory) or 0
-        known = facts.meminfo()
-        return known.get("MemTotal", 0) - known.get("MemAvailable", 0)
+
+def _sum(flows: dict[str, float | None], *names: str) -> float | None:
+    known = [flow for name in names if (flow := flows[f"{name}_per_second"]) is not None]
+    return sum(known) if len(known) == len(names) else None

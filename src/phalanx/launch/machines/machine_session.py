@@ -165,13 +165,14 @@ class MachineSession(AgentListener):
         self._watched = True
 
     async def start(self, workers: list[dict[str, Any]]) -> None:
+        # First, so that the samples tell what used the machine before the workers.
+        await self._have_sampled(ANSWER_SECONDS, keep=self._detach or self._hold > 0)
         self.started_ranks = list(self.ranks)
         try:
             await self.link.ask("start", workers=workers, timeout=ANSWER_SECONDS)
         except AgentRefused:
             await self._end_the_started()
             raise
-        await self._have_sampled(ANSWER_SECONDS, keep=self._detach or self._hold > 0)
 
     async def _end_the_started(self) -> None:
         """Stop workers that were started before one that failed to start; ignore their ends."""

@@ -319,3 +319,47 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     """The source of the processor time: the kernel, a control group, or the processes seen."""
     frozen: list[FrozenWorker] | None = None
     """The workers that do not run at all; null if all do."""
+    # From here on, ``None`` (null) where the kernel does not tell; rates are since the reading
+    # before, and those of a control group or network namespace if the machine has one.
+    cpu_user: float | None = None
+    """``cpu_percent`` by kind: programs (with lower priority, too), in percent of all cores."""
+    cpu_system: float | None = None
+    """The kernel, interrupts included."""
+    cpu_wait: float | None = None
+    """Idle while a disk was awaited; not in ``cpu_percent``."""
+    cpu_steal: float | None = None
+    """Taken by the host of a virtual machine."""
+    memory_cached: int | None = None
+    """Bytes of cached files."""
+    swap_bytes: int | None = None
+    swap_bytes_per_second: float | None = None
+    """Bytes swapped in and out."""
+    major_faults_per_second: float | None = None
+    """Page faults that had to read from a disk."""
+    network_received_per_second: float | None = None
+    network_sent_per_second: float | None = None
+    disk_read_per_second: float | None = None
+    disk_written_per_second: float | None = None
+    pressure_cpu: float | None = None
+    """Percent of the time in which some process waited for a core (PSI)."""
+    pressure_memory: float | None = None
+    pressure_io: float | None = None
+    throttled_percent: float | None = None
+    """Percent of the time in which the quota of a control group was used up, added up over cores:
+    of two cores, up to 200."""
+    retransmits_per_second: float | None = None
+    """TCP segments that were sent again."""
+    segments_per_second: float | None = None
+    """TCP segments sent."""
+    load_before: float | None = None
+    """In the first reading: the load of the minute before the workers were started, as the number
+    of processes that ran or wanted to."""
+    memory_before: int | None = None
+    """In the first reading: ``memory_bytes`` before the workers were started."""
+
+    @property
+    def cpu_idle(self) -> float | None:
+        """Percent of all cores in which nothing ran, and nothing waited for a disk."""
+        if self.cpu_user is None:
+            return None
+        return max(0.0, 100.0 - self.cpu_percent - (self.cpu_wait or 0.0))

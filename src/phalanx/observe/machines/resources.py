@@ -1,4 +1,4 @@
-"""Averages, minima and maxima of the machines' readings."""
+"""Averages, minima, maxima and sums of the machines' readings."""
 
 from __future__ import annotations
 
@@ -10,25 +10,71 @@ import msgspec
 
 from phalanx.observe.events.event_types import MachineSample
 
+Window = tuple[float, float]
+"""The moments between which readings count."""
 
-class Range(msgspec.Struct, kw_only=True):
+
+class Range(msgspec.Struct, frozen=True, kw_only=True):
     avg: float | None = None
     min: float | None = None
     max: float | None = None
+    last: float | None = None
+
+
+UNKNOWN = Range()
 
 
 class Resources(msgspec.Struct, kw_only=True):
-    cpu_percent: Range = msgspec.field(default_factory=Range)
-    memory_bytes: Range = msgspec.field(default_factory=Range)
-    network_bytes_per_second: Range = msgspec.field(default_factory=Range)
-    disk_bytes_per_second: Range = msgspec.field(default_factory=Range)
-    gpu_percent: Range = msgspec.field(default_factory=Range)
-    gpu_memory_bytes: Range = msgspec.field(default_factory=Range)
-    watts: Range = msgspec.field(default_factory=Range)
+    """The figures of ``MachineSample``, over time."""
+
+    cpu_percent: Range = UNKNOWN
+    memory_bytes: Range = UNKNOWN
+    network_bytes_per_second: Range = UNKNOWN
+    disk_bytes_per_second: Range = UNKNOWN
+    gpu_percent: Range = UNKNOWN
+    gpu_memory_bytes: Range = UNKNOWN
+    watts: Range = UNKNOWN
+    cpu_user: Range = UNKNOWN
+    cpu_system: Range = UNKNOWN
+    cpu_wait: Range = UNKNOWN
+    cpu_steal: Range = UNKNOWN
+    cpu_idle: Range = UNKNOWN
+    memory_cached: Range = UNKNOWN
+    swap_bytes: Range = UNKNOWN
+    swap_bytes_per_second: Range = UNKNOWN
+    major_faults_per_second: Range = UNKNOWN
+    network_received_per_second: Range = UNKNOWN
+    network_sent_per_second: Range = UNKNOWN
+    disk_read_per_second: Range = UNKNOWN
+    disk_written_per_second: Range = UNKNOWN
+    pressure_cpu: Range = UNKNOWN
+    pressure_memory: Range = UNKNOWN
+    pressure_io: Range = UNKNOWN
+    throttled_percent: Range = UNKNOWN
+    retransmits_per_second: Range = UNKNOWN
+    segments_per_second: Range = UNKNOWN
+
+
+class Before(msgspec.Struct, kw_only=True):
+    """What used a machine before the run started its workers there."""
+
+    load: float | None = None
+    """Processes that ran or wanted to, over the last minute; null in a container."""
+    memory_bytes: int | None = None
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """What a machine used from its first reading to its last."""
+
+    cpu_user_seconds: float | None = None
+    cpu_system_seconds: float | None = None
+    network_received_bytes: int | None = None
+    network_sent_bytes: int | None = None
 
 
 _FIELDS = Resources.__struct_fields__
-_MEANS = ("cpu_percent", "gpu_percent")
+_MEANS = {n for n in _FIELDS if n.endswith("percent") or n.startswith(("cpu_", "pressure_"))}
+"""The figures of which a cluster has the mean, and not the sum."""
 _APART = 0.9
 """Seconds at least between two instants of a cluster, whose machines are read once a second."""
 _HOLD = 5.0
@@ -36,18 +82,28 @@ _HOLD = 5.0
 read at the same instants. Outside these the machine had not joined yet, or had left."""
 
 
-def use_of(samples: Sequence[MachineSample]) -> Resources:
-    """Return the average, minimum and maximum of one machine's readings."""
+def use_of(samples: Sequence[MachineSample], window: Window | None = None) -> Resources:
+    """Return the average, minimum, maximum and last of one machine's readings."""
     columns = {name: [getattr(each, name) for each in samples] for name in _FIELDS}
-    return _over_time([each.time for each in samples], columns)
+    return _over_time([each.time for each in samples], columns, window)
 
 
-def use_together(machines: Mapping[str, Sequence[MachineSample]]) -> Resources:
-    """Return the average, minimum and maximum of a whole cluster: at each instant, percentages are
-    means over the machines, and all other figures are sums."""
+def use_together(
+    machines: Mapping[str, Sequence[MachineSample]], window: Window | None = None
+) -> Resources:
+    """Return the average, minimum, maximum and last of a whole cluster: at each instant,
+    percentages are means over the machines, and all other figures are sums."""
+    return _over_time(*cluster_columns(machines), window)
+
+
+def cluster_columns(
+    machines: Mapping[str, Sequence[MachineSample]],
+) -> tuple[list[float], dict[str, list[float | None]]]:
+    """Return instants, and the figures of the whole cluster at each of them."""
     series = [_Series(samples) for samples in machines.values() if samples]
     if len(series) == 1:
-        return use_of(series[0].samples)
+        alone = series[0]
+        return alone.times, {n: [getattr(each, n) for each in alone.samples] for n in _FIELDS}
     times = (time for one in series for time in one.times)
     instants: list[float] = []
     for time in sorted(times):
@@ -60,7 +116,7 @@ def use_together(machines: Mapping[str, Sequence[MachineSample]]) -> Resources:
             known = [value for r in readings if (value := getattr(r, name)) is not None]
             whole = _mean(known) if name in _MEANS and known else sum(known)
             column.append(whole if known else None)
-    return _over_time(instants, columns)
+    return instants, columns
 
 
 class _Series:
@@ -78,25 +134,73 @@ class _Series:
         return self.samples[place] if away <= self._hold else None
 
 
-def _over_time(times: Sequence[float], columns: Mapping[str, Sequence[float | None]]) -> Resources:
+def _over_time(
+    times: Sequence[float],
+    columns: Mapping[str, Sequence[float | None]],
+    window: Window | None,
+) -> Resources:
     """Average columns; each value is weighted by the time since the one before it.
 
-    The first value's time is unknown but short, so this value counts only if it is alone.
+    The first value's time is unknown but short, so this value counts only if it is alone. Of a
+    window, the values count that are about it for at least half of their time; of a window so
+    short that there are none, all that touch it.
     """
-    seconds = [0.0, *(after - before for before, after in pairwise(times))][: len(times)]
-    return Resources(**{name: _range(values, seconds) for name, values in columns.items()})
+    spans = [*((time, time) for time in times[:1]), *pairwise(times)]
+    began, ended = window or (float("-inf"), float("inf"))
+    seconds = [min(after, ended) - max(before, began) for before, after in spans]
+    halves = [(after - before) / 2 for before, after in spans]
+    kept = [place for place, half in enumerate(halves) if seconds[place] >= half]
+    kept = kept or [place for place, inside in enumerate(seconds) if inside >= 0]
+    weights = [seconds[place] for place in kept]
+    ranges = {
+        n: _range([values[place] for place in kept], weights) for n, values in columns.items()
+    }
+    return Resources(**ranges)
+
+
+def totals_of(samples: Sequence[MachineSample], cores: int) -> Totals:
+    """Add up a machine's readings; ``cores``: used if the samples do not say how many it has."""
+    received = _growth([sample.network_received for sample in samples])
+    sent = _growth([sample.network_sent for sample in samples])
+    return Totals(
+        cpu_user_seconds=_core_seconds(samples, [s.cpu_user for s in samples], cores),
+        cpu_system_seconds=_core_seconds(samples, [s.cpu_system for s in samples], cores),
+        network_received_bytes=received,
+        network_sent_bytes=sent,
+    )
+
+
+def _core_seconds(
+    samples: Sequence[MachineSample], percents: Sequence[float | None], cores: int
+) -> float | None:
+    spans = zip(pairwise(samples), percents[1:], strict=True) if len(samples) > 1 else ()
+    parts = [
+        percent / 100 * (after.cores or cores) * (after.time - before.time)
+        for (before, after), percent in spans
+        if percent is not None
+    ]
+    return sum(parts) if parts else None
+
+
+def _growth(counts: Sequence[int | None]) -> int | None:
+    """Return how much a counter has grown, which may restart."""
+    known = [count for count in counts if count is not None]
+    if len(known) < 2:
+        return None
+    return sum(max(0, after - before) for before, after in pairwise(known))
+
+
+def before_of(samples: Sequence[MachineSample]) -> Before:
+    first = next(iter(samples), None)
+    return Before(load=first.load_before, memory_bytes=first.memory_before) if first else Before()
 
 
 def network_bytes(samples: Sequence[MachineSample]) -> int | None:
-    """Return the bytes sent and received between first and last reading; counters may restart."""
-    totals = [
-        s.network_sent + s.network_received
-        for s in samples
-        if s.network_sent is not None and s.network_received is not None
-    ]
-    if len(totals) < 2:
+    """Return the bytes sent and received between first and last reading."""
+    totals = totals_of(samples, 0)
+    if totals.network_received_bytes is None or totals.network_sent_bytes is None:
         return None
-    return sum(max(0, after - before) for before, after in pairwise(totals))
+    return totals.network_received_bytes + totals.network_sent_bytes
 
 
 FEWEST_READINGS = 3
@@ -124,7 +228,7 @@ def _range(values: Sequence[float | None], seconds: Sequence[float]) -> Range:
         return Range()
     found, total = [value for value, _ in known], sum(time for _, time in known)
     average = sum(value * time for value, time in known) / total if total else _mean(found)
-    return Range(avg=average, min=min(found), max=max(found))
+    return Range(avg=average, min=min(found), max=max(found), last=found[-1])
 
 
 def _mean(values: Sequence[float]) -> float:

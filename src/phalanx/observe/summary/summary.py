@@ -13,7 +13,7 @@ from phalanx.core.settings import describe_emulation
 from phalanx.observe.events.event_types import Saved
 from phalanx.observe.events.strategy_phases import split_phases
 from phalanx.observe.events.timeline import RankLog
-from phalanx.observe.machines.resources import network_bytes, use_of, use_together, used_by_others
+from phalanx.observe.machines import resources
 from phalanx.observe.speedup.from_events import judge
 from phalanx.observe.summary import history as hist
 from phalanx.observe.summary.history import MOST_GENERATIONS, ResumeSource, source_of, went_on
@@ -120,27 +120,47 @@ def _add_machines(summary: Summary, run: RunFiles) -> None:
     for log in run.ranks:
         if log.joined:
             trained[log.joined.machine] += log.samples
+    window = training_window(run.ranks)
     summary.machines = [
-        MachineSummary(
-            name=name,
-            workers=count,
-            resources=use_of(run.samples.get(name, [])),
-            other_cpu_percent=_other_use(run, name),
-            network_bytes=network_bytes(run.samples.get(name, [])),
-            contribution=trained.get(name),
-        )
+        _machine(run, name, window, workers=count, contribution=trained.get(name))
         for name, count in workers.items()
     ]
-    summary.resources = use_together(run.samples)
+    summary.resources = resources.use_together(run.samples)
+    if window:
+        summary.resources_training = resources.use_together(run.samples, window)
 
 
-def _other_use(run: RunFiles, machine: str) -> float | None:
-    cores = next((m.cores for m in run.plan.machines if m.name == machine), 0)
-    steps = [step for log in run.ranks for step in (*log.steps[:1], *log.steps[-1:])]
+def _machine(
+    run: RunFiles,
+    name: str,
+    window: resources.Window | None,
+    *,
+    workers: int,
+    contribution: int | None,
+) -> MachineSummary:
+    samples = run.samples.get(name, [])
+    cores = next((m.cores for m in run.plan.machines if m.name == name), 0)
+    machine = MachineSummary(
+        name=name,
+        workers=workers,
+        resources=resources.use_of(samples),
+        totals=resources.totals_of(samples, cores),
+        before=resources.before_of(samples),
+        network_bytes=resources.network_bytes(samples),
+        contribution=contribution,
+    )
+    if window:
+        machine.resources_training = resources.use_of(samples, window)
+        machine.other_cpu_percent = resources.used_by_others(samples, cores, *window)
+    return machine
+
+
+def training_window(ranks: Sequence[RankLog]) -> resources.Window | None:
+    """Return when the first step of any worker began and the last ended; ``None`` without steps."""
+    steps = [step for log in ranks for step in (*log.steps[:1], *log.steps[-1:])]
     if not steps:
         return None
-    began, ended = min(step.began for step in steps), max(step.ended for step in steps)
-    return used_by_others(run.samples.get(machine, []), cores, began, ended)
+    return min(step.began for step in steps), max(step.ended for step in steps)
 
 
 def _add_outcome(summary: Summary, run: RunFiles, generation: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.core.settings import OURS
-from phalanx.observe.machines.resources import Resources
+from phalanx.observe.machines.resources import Before, Resources, Totals
 from phalanx.observe.speedup.speedup import Worth
 from phalanx.observe.speedup.straggler import Straggler
 
@@ -14,6 +14,10 @@ class MachineSummary(msgspec.Struct, kw_only=True):
     name: str
     workers: int
     resources: Resources = msgspec.field(default_factory=Resources)
+    resources_training: Resources = msgspec.field(default_factory=Resources)
+    """The same from the first step of any worker to the last."""
+    totals: Totals = msgspec.field(default_factory=Totals)
+    before: Before = msgspec.field(default_factory=Before)
     other_cpu_percent: float | None = None
     """Use of all its cores by other programs while this run trained, on average."""
     network_bytes: int | None = None
@@ -137,6 +141,7 @@ class Summary(msgspec.Struct, kw_only=True):
     phases: Phases = msgspec.field(default_factory=Phases)
     time: TimeSplit = msgspec.field(default_factory=TimeSplit)
     resources: Resources = msgspec.field(default_factory=Resources)
+    resources_training: Resources = msgspec.field(default_factory=Resources)
     bytes_sent: int | None = None
     emulated: str | None = None
     """Words on what is emulated, such as slowed workers and links; null if nothing is."""

@@ -232,7 +232,7 @@ def test_processor_time_of_workers_and_their_children() -> None:
         deadline = counters.time.monotonic() + 20
         seconds = 0.0
         while seconds < 0.28 and counters.time.monotonic() < deadline:
-            seconds, memory = table.use(families.of([child.pid]))
+            seconds, _, memory = table.use(families.of([child.pid]))
             counters.time.sleep(0.05)
         assert seconds >= 0.28, "the time of a child that has ended is its parent's"
         assert memory > 0
