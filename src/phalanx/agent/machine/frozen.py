@@ -41,7 +41,9 @@ class FrozenWorkers:
         for pid in pids:
             state = "".join(stat_fields(pid)[:1])
             shown = self._read(pid)
-            if shown is not None and (state in ("T", "t") or time.monotonic() - shown["time"] > STALE):
+            if shown is not None and (
+                state in ("T", "t") or time.monotonic() - shown["time"] > STALE
+            ):
                 frames = self._seen.get(pid) or _spied(pid) or shown["stack"]
                 found[pid] = {"pid": pid, "state": state, "stack": frames}
         self._seen = {pid: each["stack"] for pid, each in found.items()}

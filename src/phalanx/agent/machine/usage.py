@@ -74,7 +74,7 @@ class UsageMeter:
             "workers_cpu_percent": rate("workers", 100),
             "workers_memory_bytes": now["workers_memory"],
             "joules": now["joules"],
-            "frozen": self._frozen.among(self._pids()),
+            "frozen": now["frozen"],
             "cpu_watts": rate("joules"),
             **at_first,
             **kinds,
@@ -89,7 +89,8 @@ class UsageMeter:
     def _totals(self) -> dict[str, Any]:
         received, sent = counters.network_bytes(self._loopback)
         read, written = counters.disk_bytes() or (None, None)
-        workers = self._workers.use(self._families.of(self._pids()))
+        pids = self._pids()
+        workers = self._workers.use(self._families.of(pids))
         return {
             "time": time.monotonic(),
             **self._processor.seconds(),
@@ -100,6 +101,7 @@ class UsageMeter:
             "network_sent": sent,
             "disk_read": read,
             "disk_written": written,
+            "frozen": self._frozen.among(pids),
             "workers": workers.seconds,
             "workers_memory": workers.memory,
             "joules": self._joules.read(),

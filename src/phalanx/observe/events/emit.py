@@ -6,9 +6,11 @@ one batch of steps every 250 ms.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +20,7 @@ from phalanx.observe.events.stack_watch import StackWatch
 INTERVAL = 0.25
 SIGN_OF_LIFE = 5.0
 """Seconds without an event after which a worker writes that it is alive."""
+EVERY = int(SIGN_OF_LIFE / INTERVAL)
 LOOK = 1.0
 """Seconds between two looks at where the training is."""
 MOST_UNWRITTEN = 1 << 24
@@ -45,12 +48,17 @@ class EventWriter:
         self._file: BinaryIO | None = path.open("ab", buffering=0) if path else None
         self._thread = threading.Thread(target=self._loop, name="phalanx-events", daemon=True)
         self._watch = StackWatch() if path else None
+        self._also: list[Callable[[], Event | None]] = []
         if self._file:
             self._thread.start()
 
     def emit(self, event: Event) -> None:
         if self._file:
             self._events.append(event)
+
+    def also(self, make: Callable[[], Event | None]) -> None:
+        """Write what ``make`` returns, every few seconds, if anything."""
+        self._also.append(make)
 
     def close(self) -> None:
         """Write all pending events and close the file. May be called twice."""
@@ -66,8 +74,12 @@ class EventWriter:
     def _loop(self) -> None:
         assert self._watch is not None
         quiet, last, told = 0, 0.0, []
-        while not self._stop.wait(INTERVAL):
+        for count in itertools.count(1):
+            if self._stop.wait(INTERVAL):
+                return
             quiet = 0 if self.flush() else quiet + 1
+            if not count % EVERY:
+                self._events.extend(event for make in self._also if (event := make()))
             if time.monotonic() - last >= LOOK:
                 last = time.monotonic()
                 with self._flushing:

@@ -225,6 +225,15 @@ class Alive(msgspec.Struct, tag="alive", frozen=True, kw_only=True):
     """The processor time of that thread since the look before, in cores."""
 
 
+class LinksUsed(msgspec.Struct, tag="links", frozen=True, kw_only=True):
+    """What a worker has sent to other machines so far, as its kernel counts."""
+
+    time: float
+    rank: int
+    peers: dict[str, tuple[int, float]]
+    """By machine: bytes that have arrived there, and the seconds in which some were under way."""
+
+
 class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True):
     """The last event of a worker. ``status``: done, failed or stopped."""
 
@@ -251,6 +260,7 @@ Event = (
     | Data
     | Saved
     | Alive
+    | LinksUsed
     | Finished
 )
 

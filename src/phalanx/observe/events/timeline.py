@@ -92,6 +92,8 @@ class RankLog:
     """What another rank reported about this rank's samples, if this rank was lost."""
     data: list[ev.Data] = field(default_factory=list)
     saved: list[ev.Saved] = field(default_factory=list)
+    links: ev.LinksUsed | None = None
+    """What it had sent to other machines when it last said so."""
     finished: ev.Finished | None = None
     """The last event of this rank, unless it joined again: a script may train more than once."""
     left_out: int = 0
@@ -131,6 +133,8 @@ class RankLog:
             case ev.Finished():
                 self.finished = event
                 self.bytes_sent = (self.bytes_sent or 0) + event.bytes_sent
+            case ev.LinksUsed():
+                self.links = event
             case ev.Joined():
                 self.finished = None
         if kept := _LISTS.get(type(event)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -49,6 +49,25 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """Its time per sample (input and compute) as a multiple of the others' median."""
     waiting: str = "lockstep"
     """Which workers wait: all (``lockstep``), those too far ahead (``bounded``), or ``nobody``."""
+    machine: str | None = None
+    cause: str | None = None
+    """Why it is slow, as one of ``causes.CAUSES``; null if the figures do not show it."""
+    evidence: list[str] = []
+    """The figures that show the cause."""
+    remedy: str | None = None
+    gain: float | None = None
+    """By which part the run would be faster without the cause: 0.5 for one and a half times."""
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the workers of a machine waited for those of another one, added up."""
+
+    waiting: str
+    late: str
+    seconds: float
+
+
+MOST_WAITS = 64
 
 
 @dataclass
@@ -75,7 +94,7 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
     slowest = max(paces, key=lambda rank: paces[rank])
     for phase in phases:
         if phase.waiting is WaitRule.LOCKSTEP:
-            for row in _meetings(phase):
+            for row in meetings(phase):
                 if all(step.began >= warm for step in row):
                     tally.add(row)
         elif phase.waiting is WaitRule.BOUNDED:
@@ -137,7 +156,7 @@ def _paces(phases: Sequence[PhaseSteps], balanced: float | None, warm: float) ->
     return {rank: p for rank in sorted(kept) if kept[rank] and (p := median(kept[rank])) > 0.0}
 
 
-def _meetings(phase: PhaseSteps) -> Iterator[tuple[WorkerStep, ...]]:
+def meetings(phase: PhaseSteps) -> Iterator[tuple[WorkerStep, ...]]:
     """What the workers of a team did together, one row of each.
 
     Counted from the start of each epoch: after asynchronous phases the ranks' numbers differ, and
@@ -150,6 +169,25 @@ def _meetings(phase: PhaseSteps) -> Iterator[tuple[WorkerStep, ...]]:
             parts = [_by_epoch(rows) for rows in members]
             for epoch in sorted(set().union(*parts)):
                 yield from zip(*(part.get(epoch, []) for part in parts), strict=False)
+
+
+def find_waits(phases: Sequence[PhaseSteps], machines: Mapping[int, str]) -> list[Wait]:
+    """Who waited for whom, longest first; machines, or the workers of a single one.
+
+    In a meeting all wait for the last, from the moment when their own gradient is ready.
+    """
+    several = len(set(machines.values())) > 1
+    names = {rank: name if several else f"worker {rank}" for rank, name in machines.items()}
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    for phase in phases:
+        for row in meetings(phase) if phase.waiting is WaitRule.LOCKSTEP else ():
+            late = max(row, key=lambda step: step.ready)
+            for step in row:
+                seconds = min(late.ready - step.ready, step.wait + step.settle)
+                found[names.get(step.rank, ""), names.get(late.rank, "")] += seconds
+    pairs = sorted(found.items(), key=lambda pair: -pair[1])
+    waits = [Wait(waiting=a, late=b, seconds=s) for (a, b), s in pairs if a != b and s > 0.0]
+    return waits[:MOST_WAITS]
 
 
 def _by_epoch(rows: Sequence[WorkerStep]) -> dict[int, list[WorkerStep]]:

@@ -1,0 +1,295 @@
+"""Finds why a worker makes the others wait, how much faster the run would be, and what mends it.
+
+What the worker has more of than the others, reading or computing, is held against the figures of
+its machine while it was late. Only what differs from the other machines is a cause. Nothing is
+said of workers of one machine that its figures cannot tell apart, but for their input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import msgspec
+
+from phalanx.core import words
+from phalanx.observe.events.event_types import MachineSample
+from phalanx.observe.events.step_intervals import WARM_UP
+from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule
+from phalanx.observe.events.timeline import RankLog
+from phalanx.observe.speedup.from_events import Basis
+from phalanx.observe.speedup.speedup import gain_if, paces
+from phalanx.observe.speedup.straggler import Straggler, meetings
+
+MEMORY, INPUT, OTHERS = "memory", "slow input", "another process"
+THROTTLED, SLOW, NETWORK = "throttled", "slow processor", "slow network"
+CAUSES = (MEMORY, INPUT, OTHERS, THROTTLED, SLOW, NETWORK)
+
+FEWER = 0.8
+MANY_FAULTS, SWAPPED = 20.0, 1e6
+"""Page faults, and bytes swapped, a second: never seen for long with enough memory."""
+CLEARLY = 10.0
+"""Points of a percentage by which a machine differs clearly from the others."""
+STOLEN = 5.0
+FULL = 75.0
+"""Percent of a machine's cores in use, above which another program takes time from the worker."""
+ALIKE = 1.1
+AS_FAST = 1.25
+"""A worker computes as fast as the others if it takes at most so many times as long."""
+_TAILS = 0.05
+SLOW_LINK = 0.5
+"""A link is slow below this part of the others' rate."""
+LEAST_BYTES = 4 << 20
+"""Fewer bytes do not show how fast a link is."""
+LEAST_GAIN = 0.05
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """The straggler and the others, in the time in which it was late."""
+
+    machine: str
+    late: list[int]
+    """The straggler; with the other workers of its machine, if they are slow too."""
+    by_machine: bool
+    """Whether its machine's figures may explain it: no worker there is as fast as others are."""
+    pace: float
+    pace_of_others: float
+    """Seconds of work per sample."""
+    more_input: float
+    """Seconds of input per sample more than the others'."""
+    readings: list[list[MachineSample]]
+    """Of its machine, then of each of the others."""
+
+    def mean(self, read: str | Callable[[MachineSample], float | None]) -> tuple[float, float]:
+        """A figure of the straggler's machine, and the largest of the other machines'."""
+        found = []
+        for samples in self.readings:
+            values = [getattr(s, read) if isinstance(read, str) else read(s) for s in samples]
+            known = [value for value in values if value is not None]
+            found.append(fmean(known) if known else 0.0)
+        return found[0], max(found[1:], default=0.0)
+
+    @property
+    def fewer_cores(self) -> list[str]:
+        """The machine's cores in words, if it has clearly fewer than each of the others."""
+        known = [samples[0].cores for samples in self.readings if samples and samples[0].cores]
+        own, *others = known if len(known) == len(self.readings) else [0.0]
+        fewer = others and own and own < FEWER * min(others)
+        return [f"it has {own:g} cores, the others {min(others):g} or more"] if fewer else []
+
+
+def explain(
+    late: Straggler | None,
+    basis: Basis | None,
+    samples: Mapping[str, Sequence[MachineSample]],
+    *,
+    equal: bool,
+) -> Straggler | None:
+    """Add cause, evidence, remedy and gain to a straggler; or find a slow link, if there is none.
+
+    ``equal``: the user has switched off shares by speed.
+    """
+    if basis is None:
+        return late
+    if late is None or late.rank not in basis.windows:
+        return late or slow_link(basis)
+    scene = _scene(late.rank, basis, samples)
+    found = next(_causes(scene), None)
+    machines = list(dict.fromkeys(_machines(basis).values()))
+    late = msgspec.structs.replace(late, machine=scene.machine)
+    if found is None:
+        return late
+    cause, evidence = found
+    less = scene.more_input if cause == INPUT else scene.pace - scene.pace_of_others
+    gain = gain_if(basis.windows, basis.way, scene.late, scene.pace - less)
+    remedies = [_MENDS[cause].format(machine=scene.machine)]
+    if equal and basis.way.balances:
+        remedies.append("drop shares=equal, so that it gets smaller batches")
+    if len(machines) > 1 and cause != INPUT:
+        rest = [name for name in machines if name != scene.machine]
+        remedies.append(f"leave it out (--machines {','.join(rest)})")
+    if basis.way.waiting is WaitRule.LOCKSTEP and not basis.way.balanced and not equal:
+        remedies.append("let no worker wait (--strategy async)")
+    return msgspec.structs.replace(
+        late, cause=cause, evidence=evidence, gain=gain, remedy=" or ".join(remedies)
+    )
+
+
+_MENDS = {
+    MEMORY: "give {machine} less to keep: a smaller --batch, fewer num_workers, or more memory",
+    INPUT: "read ahead (num_workers=2 or more in the DataLoader), or from a faster disk",
+    OTHERS: "end the other programs on {machine}",
+    THROTTLED: "raise the quota of its control group (cpu.max)",
+    SLOW: "give it more cores",
+    NETWORK: "send less (a codec: --strategy …+int8, or localsgd), or mend the link",
+}
+
+
+def _scene(rank: int, basis: Basis, samples: Mapping[str, Sequence[MachineSample]]) -> _Scene:
+    machines, found = _machines(basis), paces(basis.windows)
+    began, ended = late_between(basis.phase, rank)
+    inputs = {
+        steps[0].rank: median(
+            step.input / step.samples
+            for step in steps
+            if step.samples and (began <= step.began <= ended or len(steps) <= WARM_UP)
+        )
+        for steps in basis.phase.steps
+        if any(step.samples and began <= step.began <= ended for step in steps)
+    }
+    machine = machines[rank]
+    elsewhere = {name for name in machines.values() if name != machine}
+    others = [other for other in found if machines[other] != machine or not elsewhere]
+    others = [other for other in others if other != rank]
+    usual = median(found[other] for other in others)
+    late = [other for other in found if machines[other] == machine and elsewhere] or [rank]
+    by_machine = bool(elsewhere) and all(found[other] > ALIKE * usual for other in late)
+    reads = [inputs[other] for other in others if other in inputs]
+    readings = [
+        [sample for sample in samples.get(name, []) if began <= sample.time <= ended]
+        for name in (machine, *sorted(elsewhere))
+    ]
+    return _Scene(
+        machine=machine,
+        late=late if by_machine else [rank],
+        by_machine=by_machine,
+        pace=found[rank],
+        pace_of_others=usual,
+        more_input=inputs.get(rank, 0.0) - (median(reads) if reads else 0.0),
+        readings=readings,
+    )
+
+
+def late_between(phase: PhaseSteps, rank: int) -> tuple[float, float]:
+    """Between which moments ``rank`` made the others wait, without the first and last few of them;
+    the whole phase if no worker waits."""
+    costs = []
+    for row in meetings(phase) if phase.waiting is WaitRule.LOCKSTEP else ():
+        last, *before = sorted(row, key=lambda step: step.ready, reverse=True)
+        if last.rank == rank:
+            costs.append((last.began, last.ended, last.ready - before[0].ready))
+    steps = [step for own in phase.steps for step in own if step.rank == rank]
+    began, ended = steps[min(WARM_UP, len(steps) - 1)].began, steps[-1].ended
+    whole, passed = sum(cost for _, _, cost in costs), 0.0
+    inside = []
+    for start, end, cost in costs:
+        passed += cost
+        if _TAILS * whole <= passed <= (1.0 - _TAILS) * whole:
+            inside.append((start, end))
+    return (max(began, inside[0][0]), inside[-1][1]) if inside else (began, ended)
+
+
+def _causes(scene: _Scene) -> Iterator[tuple[str, list[str]]]:
+    """Yield what explains the straggler, the surest cause first, with the figures that show it."""
+    more = scene.pace - scene.pace_of_others
+    if more <= 0.0:
+        return
+    computing = scene.pace - scene.more_input
+    longer = (
+        f"{words.seconds(scene.pace)} of work per sample, "
+        f"the others {words.seconds(scene.pace_of_others)}"
+    )
+    faults, elsewhere = scene.mean("major_faults_per_second")
+    if scene.by_machine and faults >= MANY_FAULTS and faults > 5 * elsewhere:
+        told = f"{words.count(faults)} page faults a second had to read its disk"
+        yield MEMORY, [longer, f"{told}, on the other machines {words.count(elsewhere)} at most"]
+    swapped, _ = scene.mean("swap_bytes_per_second")
+    if scene.by_machine and swapped >= SWAPPED:
+        yield MEMORY, [longer, f"{words.size(swapped)} a second went to or from its swap space"]
+    if scene.more_input >= 0.5 * more and computing < AS_FAST * scene.pace_of_others:
+        told = f"{words.seconds(scene.more_input)} of it to read a sample, beyond what others take"
+        yield INPUT, [longer, told]
+    if not scene.by_machine:
+        return
+    others, elsewhere = scene.mean(_used_by_others)
+    waiting, waiting_elsewhere = scene.mean("pressure_cpu")
+    full = scene.mean("cpu_percent")[0] >= FULL or waiting >= waiting_elsewhere + CLEARLY
+    if full and others >= elsewhere + CLEARLY:
+        yield OTHERS, [longer, f"other programs used {others:.0f} % of its cores"]
+    stolen, elsewhere = scene.mean("cpu_steal")
+    if stolen >= elsewhere + STOLEN:
+        yield OTHERS, [longer, f"other virtual machines took {stolen:.0f} % of its cores"]
+    throttled, elsewhere = scene.mean("throttled_percent")
+    fewer = scene.fewer_cores
+    if throttled >= CLEARLY and (throttled >= elsewhere + CLEARLY or fewer):
+        held = f"its quota was used up for {throttled:.0f} % of the time"
+        yield THROTTLED, [longer, held, *fewer]
+    yield SLOW, [longer, *fewer]
+
+
+def _used_by_others(sample: MachineSample) -> float | None:
+    """Percent of all cores that other programs than the run's workers use."""
+    workers = sample.workers_cpu_percent / sample.cores if sample.cores else None
+    return None if workers is None else max(0.0, sample.cpu_percent - workers)
+
+
+def _machines(basis: Basis) -> dict[int, str]:
+    return {log.rank: log.joined.machine if log.joined else "" for log in basis.logs}
+
+
+def slow_link(basis: Basis) -> Straggler | None:
+    """Find a machine, or a link, over which far fewer bytes pass a second than between the others.
+
+    In lockstep between machines, all wait for the slowest link alike, so no worker comes last. But
+    the kernel counts for how long each connection had bytes to send, and how many went. The link of
+    two machines can be compared with nothing but its other direction.
+    """
+    rates = link_rates(basis.logs)
+    found = slow_place(rates)
+    laps = [lap for window in basis.windows.values() for lap in window.laps]
+    whole = sum(lap.seconds for lap in laps)
+    apart = sum(max(0.0, lap.seconds - lap.busy - lap.wait - lap.update) for lap in laps)
+    if found is None or whole <= 0.0 or basis.way.waiting is not WaitRule.LOCKSTEP:
+        return None
+    place, rate, usual = found
+    saved = apart * (1.0 - rate / usual)
+    if saved <= LEAST_GAIN * whole:
+        return None
+    machines, joint = _machines(basis), len(basis.windows[basis.logs[0].rank].laps)
+    remedies = [_MENDS[NETWORK]]
+    if len(place) == 1:
+        rest = [name for name in dict.fromkeys(machines.values()) if name not in place]
+        remedies.append(f"leave {place[0]} out (--machines {','.join(rest)})")
+    return Straggler(
+        rank=next(rank for rank, machine in machines.items() if machine == place[0]),
+        share=0.0,
+        steps=joint,
+        seconds=saved,
+        cost=saved / whole,
+        machine=place[0],
+        cause=NETWORK,
+        evidence=[
+            f"{' to '.join(place)}: {words.size(rate)} a second, other links {words.size(usual)}",
+            f"{words.rough_share(apart / whole)} of the time is communication",
+        ],
+        remedy=" or ".join(remedies),
+        gain=whole / (whole - saved) - 1.0,
+    )
+
+
+def link_rates(logs: Sequence[RankLog]) -> dict[tuple[str, str], float]:
+    """The bytes a second from one machine to another, while there was something to send."""
+    rates: dict[tuple[str, str], float] = {}
+    for log in logs:
+        for peer, (count, seconds) in (log.links.peers if log.links else {}).items():
+            if log.joined and count >= LEAST_BYTES and seconds > 0.0:
+                way = log.joined.machine, peer
+                rates[way] = max(rates.get(way, 0.0), count / seconds)
+    return rates
+
+
+def slow_place(
+    rates: Mapping[tuple[str, str], float],
+) -> tuple[tuple[str, ...], float, float] | None:
+    """Return the machine all of whose links are slow, or the two ends of a slow link; the fastest
+    rate there, and the median of the other links; ``None`` if no place stands out."""
+    machines = sorted({name for way in rates for name in way})
+    places = [[way for way in rates if name in way] for name in machines if len(machines) > 2]
+    for name, ways in (*zip(machines, places, strict=False), *((way, [way]) for way in rates)):
+        others = [rate for way, rate in rates.items() if way not in ways]
+        fastest = max(rates[way] for way in ways)
+        if others and fastest < SLOW_LINK * min(others):
+            return (name,) if isinstance(name, str) else name, fastest, median(others)
+    return None
