@@ -41,7 +41,11 @@ AS_SHOWN = 5.0
 """but never before so many times the longest such pause of the run."""
 GRACE = 3.0
 """Seconds to wait for what workers and machines show of themselves."""
-BUSY = 0.5
+TOGETHER = 1.0
+"""Seconds within which workers that wait for the same one fall silent."""
+BUSY = 0.05
+"""Cores: a thread that is blocked uses none at all, and one that computes gets more than this, also
+of a crowded machine."""
 _SAMPLE_BYTES = 1 << 14
 _OURS = re.compile(r"^phalanx/(\w+)/(\w+)")
 _LIBRARY = re.compile(r"^(phalanx/|torch/|threading\.py|<)|/(site|dist)-packages/|/lib/python3")
@@ -63,6 +67,7 @@ class _Progress:
     since: float
     """When its last step ended, or its last epoch, by our clock."""
     done: int = 0
+    epoch: int = 0
     within: bool = False
     """Whether it is in the middle of an epoch."""
     seen: float = 0.0
@@ -107,8 +112,9 @@ class Hangs:
             found.since = now
             if isinstance(event, Steps):
                 found.done, found.within = event.first + len(event.began), True
-            elif isinstance(event, EpochDone):
-                found.within = False
+                found.epoch = event.epoch
+            elif isinstance(event, EpochDone) and event.epoch >= found.epoch:
+                found.within = False  # otherwise steps of the next epoch were written before it
 
     def slept(self, seconds: float) -> None:
         """Leave ``seconds`` out of all pauses, because this computer slept and read no events."""
@@ -123,10 +129,11 @@ class Hangs:
     def news(self) -> Iterator[str]:
         """Yield a line for each hang, once, and for its end."""
         now = self._clock()
-        late = {
-            rank: known for rank, known in self._ranks.items()
-            if now - known.since >= self._limit(known.within)
-        }  # fmt: skip
+        over = {r: now - known.since - self._limit(known.within) for r, known in self._ranks.items()}
+        least = -TOGETHER if max(over.values(), default=-1.0) >= 0.0 else 0.0
+        late = {rank: self._ranks[rank] for rank, seconds in over.items() if seconds >= least}
+        if late and all(rank in late or not known.done for rank, known in self._ranks.items()):
+            late = dict(self._ranks)  # the steps of some are lost with them: the others saw them
         for rank in [rank for rank in self._reported if rank not in late]:
             began = self._reported.pop(rank)
             if rank in self._ranks:
