@@ -129,7 +129,9 @@ class Hangs:
     def news(self) -> Iterator[str]:
         """Yield a line for each hang, once, and for its end."""
         now = self._clock()
-        over = {r: now - known.since - self._limit(known.within) for r, known in self._ranks.items()}
+        over = {
+            r: now - known.since - self._limit(known.within) for r, known in self._ranks.items()
+        }
         least = -TOGETHER if max(over.values(), default=-1.0) >= 0.0 else 0.0
         late = {rank: self._ranks[rank] for rank, seconds in over.items() if seconds >= least}
         if late and all(rank in late or not known.done for rank, known in self._ranks.items()):

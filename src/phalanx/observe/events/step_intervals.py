@@ -109,12 +109,12 @@ def _is_sane(lap: Lap) -> bool:
 
 
 def _step(step: WorkerStep, before: WorkerStep | None) -> Lap:
-    waited, between = step.wait + step.settle, _between(before, step)
-    busy = between + step.input + step.compute
-    return Lap(step.epoch, step.samples, busy, waited, step.update, between + step.seconds)
+    waited, script = step.wait + step.settle, between(before, step)
+    busy = script + step.input + step.compute
+    return Lap(step.epoch, step.samples, busy, waited, step.update, script + step.seconds)
 
 
-def _between(before: WorkerStep | None, step: WorkerStep) -> float:
+def between(before: WorkerStep | None, step: WorkerStep) -> float:
     """Return the seconds of the script's own work since its previous step, which count as busy."""
     if before is None or (before.epoch, before.number + 1) != (step.epoch, step.number):
         return 0.0

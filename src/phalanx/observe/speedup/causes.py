@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, median
 
 import msgspec
 
 from phalanx.core import words
 from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.events.step_intervals import WARM_UP
+from phalanx.observe.events.step_intervals import WARM_UP, between
 from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule
 from phalanx.observe.events.timeline import RankLog
 from phalanx.observe.speedup.from_events import Basis
-from phalanx.observe.speedup.speedup import gain_if, paces
+from phalanx.observe.speedup.speedup import gain_if
 from phalanx.observe.speedup.straggler import Straggler, meetings
 
 MEMORY, INPUT, OTHERS = "memory", "slow input", "another process"
@@ -96,6 +97,8 @@ def explain(
     if late is None or late.rank not in basis.windows:
         return late or slow_link(basis)
     scene = _scene(late.rank, basis, samples)
+    if scene is None:
+        return late
     found = next(_causes(scene), None)
     machines = list(dict.fromkeys(_machines(basis).values()))
     late = msgspec.structs.replace(late, machine=scene.machine)
@@ -103,7 +106,8 @@ def explain(
         return late
     cause, evidence = found
     less = scene.more_input if cause == INPUT else scene.pace - scene.pace_of_others
-    gain = gain_if(basis.windows, basis.way, scene.late, scene.pace - less)
+    saturated = scene.mean("cpu_percent")[0] / 100.0 if scene.by_machine and cause != INPUT else 0.0
+    gain = gain_if(basis.windows, basis.way, scene.late, scene.pace - less, saturated)
     remedies = [_MENDS[cause].format(machine=scene.machine)]
     if equal and basis.way.balances:
         remedies.append("drop shares=equal, so that it gets smaller batches")
@@ -127,24 +131,26 @@ _MENDS = {
 }
 
 
-def _scene(rank: int, basis: Basis, samples: Mapping[str, Sequence[MachineSample]]) -> _Scene:
-    machines, found = _machines(basis), paces(basis.windows)
-    began, ended = late_between(basis.phase, rank)
-    inputs = {
-        steps[0].rank: median(
-            step.input / step.samples
-            for step in steps
-            if step.samples and (began <= step.began <= ended or len(steps) <= WARM_UP)
-        )
-        for steps in basis.phase.steps
-        if any(step.samples and began <= step.began <= ended for step in steps)
-    }
+def _scene(
+    rank: int, basis: Basis, samples: Mapping[str, Sequence[MachineSample]]
+) -> _Scene | None:
+    machines, (began, ended) = _machines(basis), late_between(basis.phase, rank)
+    found: dict[int, float] = {}
+    inputs: dict[int, float] = {}
+    for steps in basis.phase.steps:
+        pairs = [(a, b) for a, b in pairwise(steps) if began <= b.began <= ended and b.samples]
+        if pairs:
+            inputs[steps[0].rank] = median(b.input / b.samples for _, b in pairs)
+            work = [(between(a, b) + b.input + b.compute) / b.samples for a, b in pairs]
+            found[steps[0].rank] = median(work)
     machine = machines[rank]
     elsewhere = {name for name in machines.values() if name != machine}
     others = [other for other in found if machines[other] != machine or not elsewhere]
     others = [other for other in others if other != rank]
+    if rank not in found or not others:
+        return None
     usual = median(found[other] for other in others)
-    late = [other for other in found if machines[other] == machine and elsewhere] or [rank]
+    late = [other for other in found if elsewhere and machines[other] == machine] or [rank]
     by_machine = bool(elsewhere) and all(found[other] > ALIKE * usual for other in late)
     reads = [inputs[other] for other in others if other in inputs]
     readings = [

@@ -206,9 +206,15 @@ def _rate(
     return rate
 
 
-def gain_if(ranks: Windows, way: Way, late: Collection[int], pace: float) -> float:
+def gain_if(
+    ranks: Windows, way: Way, late: Collection[int], pace: float, saturated: float = 0.0
+) -> float:
     """By which part the run would be faster if the workers ``late`` took at most ``pace`` seconds
-    of work per sample."""
+    of work per sample.
+
+    ``saturated``: the part of the time in which their processors had no time left. In that time
+    they were slow at communicating too, by as much as at their own work.
+    """
     mended: dict[int, RankWindow] = {}
     for team in sorted({way.teams[rank] for rank in ranks}):
         members = {rank: w for rank, w in ranks.items() if way.teams[rank] == team}
@@ -219,17 +225,22 @@ def gain_if(ranks: Windows, way: Way, late: Collection[int], pace: float) -> flo
             ]
             for rank, w in members.items()
         }
-        slowest = [max(row) for row in zip(*was.values(), strict=False)]
-        then = [max(row) for row in zip(*busy.values(), strict=False)]
-        for rank, window in members.items():
-            waits = way.waiting is WaitRule.LOCKSTEP
-            ends = (slowest, then) if waits else (was[rank], busy[rank])
-            laps = tuple(
-                lap._replace(busy=own, seconds=lap.seconds - before + after)
-                for lap, own, before, after in zip(window.laps, busy[rank], *ends, strict=False)
-            )
-            part = sum(busy[rank]) / (sum(was[rank]) or 1.0)
-            mended[rank] = RankWindow(laps, window.fixed * part, window.each * part)
+        groups = [list(members)] if way.waiting is WaitRule.LOCKSTEP else [[r] for r in members]
+        for group in groups:
+            saved = []
+            for place in range(min(len(was[rank]) for rank in group)):
+                before = max(was[rank][place] for rank in group)
+                after = max(busy[rank][place] for rank in group)
+                whole = max(members[rank].laps[place].seconds for rank in group)
+                part = min(busy[rank][place] / (was[rank][place] or 1.0) for rank in group)
+                others = max(0.0, saturated * whole - before)  # not its own work, yet processor
+                saved.append(before - after + others * (1.0 - part))
+            for rank in group:
+                laps = zip(members[rank].laps, busy[rank], saved, strict=False)
+                shorter = [lap._replace(busy=b, seconds=lap.seconds - s) for lap, b, s in laps]
+                part = sum(busy[rank]) / (sum(was[rank]) or 1.0)
+                fixed, each = members[rank].fixed * part, members[rank].each * part
+                mended[rank] = RankWindow(tuple(shorter), fixed, each)
     anew = way.balanced or way.waiting is WaitRule.BOUNDED
     now = _rate(ranks, list(ranks), way, anew=anew)
     return _rate(mended, list(ranks), way, anew=anew) / now - 1.0 if now > 0.0 else 0.0
