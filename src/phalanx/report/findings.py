@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from phalanx.core import words
-from phalanx.observe.speedup.causes import LEAST_GAIN, NETWORK
+from phalanx.observe.speedup.causes import LEAST_GAIN
+from phalanx.observe.speedup.slow_links import NETWORK
 from phalanx.observe.speedup.speedup_words import as_sentence
 from phalanx.observe.speedup.straggler import Straggler
 from phalanx.observe.summary.summary_fields import BalanceSummary, Summary, SwitchSummary

@@ -60,6 +60,7 @@ _LISTS: dict[type[ev.Event], str] = {
     ev.SamplesSettled: "settled",
     ev.Data: "data",
     ev.Saved: "saved",
+    ev.LinksUsed: "links",
 }
 """The attributes of ``RankLog`` that keep events unchanged, by the events' types."""
 
@@ -92,8 +93,7 @@ class RankLog:
     """What another rank reported about this rank's samples, if this rank was lost."""
     data: list[ev.Data] = field(default_factory=list)
     saved: list[ev.Saved] = field(default_factory=list)
-    links: ev.LinksUsed | None = None
-    """What it had sent to other machines when it last said so."""
+    links: list[ev.LinksUsed] = field(default_factory=list)
     finished: ev.Finished | None = None
     """The last event of this rank, unless it joined again: a script may train more than once."""
     left_out: int = 0
@@ -133,8 +133,6 @@ class RankLog:
             case ev.Finished():
                 self.finished = event
                 self.bytes_sent = (self.bytes_sent or 0) + event.bytes_sent
-            case ev.LinksUsed():
-                self.links = event
             case ev.Joined():
                 self.finished = None
         if kept := _LISTS.get(type(event)):

@@ -18,14 +18,13 @@ from phalanx.core import words
 from phalanx.observe.events.event_types import MachineSample
 from phalanx.observe.events.step_intervals import WARM_UP, between
 from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule
-from phalanx.observe.events.timeline import RankLog
 from phalanx.observe.speedup.from_events import Basis
+from phalanx.observe.speedup.slow_links import slow_link
 from phalanx.observe.speedup.speedup import gain_if
 from phalanx.observe.speedup.straggler import Straggler, meetings
 
 MEMORY, INPUT, OTHERS = "memory", "slow input", "another process"
-THROTTLED, SLOW, NETWORK = "throttled", "slow processor", "slow network"
-CAUSES = (MEMORY, INPUT, OTHERS, THROTTLED, SLOW, NETWORK)
+THROTTLED, SLOW = "throttled", "slow processor"
 
 FEWER = 0.8
 MANY_FAULTS, SWAPPED = 20.0, 1e6
@@ -38,12 +37,9 @@ FULL = 75.0
 ALIKE = 1.1
 AS_FAST = 1.25
 """A worker computes as fast as the others if it takes at most so many times as long."""
-_TAILS = 0.05
-SLOW_LINK = 0.5
-"""A link is slow below this part of the others' rate."""
-LEAST_BYTES = 4 << 20
-"""Fewer bytes do not show how fast a link is."""
+_TAILS = 0.15
 LEAST_GAIN = 0.05
+"""Smaller gains are not worth a sentence."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ def explain(
     if basis is None:
         return late
     if late is None or late.rank not in basis.windows:
-        return late or slow_link(basis)
+        return late or slow_link(basis.logs, basis.phase)
     scene = _scene(late.rank, basis, samples)
     if scene is None:
         return late
@@ -107,7 +103,14 @@ def explain(
     cause, evidence = found
     less = scene.more_input if cause == INPUT else scene.pace - scene.pace_of_others
     saturated = scene.mean("cpu_percent")[0] / 100.0 if scene.by_machine and cause != INPUT else 0.0
-    gain = gain_if(basis.windows, basis.way, scene.late, scene.pace - less, saturated)
+    gain = gain_if(
+        basis.windows,
+        basis.way,
+        scene.late,
+        scene.pace - less,
+        above=scene.pace - less / 2,
+        saturated=saturated,
+    )
     remedies = [_MENDS[cause].format(machine=scene.machine)]
     if equal and basis.way.balances:
         remedies.append("drop shares=equal, so that it gets smaller batches")
@@ -127,7 +130,6 @@ _MENDS = {
     OTHERS: "end the other programs on {machine}",
     THROTTLED: "raise the quota of its control group (cpu.max)",
     SLOW: "give it more cores",
-    NETWORK: "send less (a codec: --strategy …+int8, or localsgd), or mend the link",
 }
 
 
@@ -233,69 +235,3 @@ def _used_by_others(sample: MachineSample) -> float | None:
 
 def _machines(basis: Basis) -> dict[int, str]:
     return {log.rank: log.joined.machine if log.joined else "" for log in basis.logs}
-
-
-def slow_link(basis: Basis) -> Straggler | None:
-    """Find a machine, or a link, over which far fewer bytes pass a second than between the others.
-
-    In lockstep between machines, all wait for the slowest link alike, so no worker comes last. But
-    the kernel counts for how long each connection had bytes to send, and how many went. The link of
-    two machines can be compared with nothing but its other direction.
-    """
-    rates = link_rates(basis.logs)
-    found = slow_place(rates)
-    laps = [lap for window in basis.windows.values() for lap in window.laps]
-    whole = sum(lap.seconds for lap in laps)
-    apart = sum(max(0.0, lap.seconds - lap.busy - lap.wait - lap.update) for lap in laps)
-    if found is None or whole <= 0.0 or basis.way.waiting is not WaitRule.LOCKSTEP:
-        return None
-    place, rate, usual = found
-    saved = apart * (1.0 - rate / usual)
-    if saved <= LEAST_GAIN * whole:
-        return None
-    machines, joint = _machines(basis), len(basis.windows[basis.logs[0].rank].laps)
-    remedies = [_MENDS[NETWORK]]
-    if len(place) == 1:
-        rest = [name for name in dict.fromkeys(machines.values()) if name not in place]
-        remedies.append(f"leave {place[0]} out (--machines {','.join(rest)})")
-    return Straggler(
-        rank=next(rank for rank, machine in machines.items() if machine == place[0]),
-        share=0.0,
-        steps=joint,
-        seconds=saved,
-        cost=saved / whole,
-        machine=place[0],
-        cause=NETWORK,
-        evidence=[
-            f"{' to '.join(place)}: {words.size(rate)} a second, other links {words.size(usual)}",
-            f"{words.rough_share(apart / whole)} of the time is communication",
-        ],
-        remedy=" or ".join(remedies),
-        gain=whole / (whole - saved) - 1.0,
-    )
-
-
-def link_rates(logs: Sequence[RankLog]) -> dict[tuple[str, str], float]:
-    """The bytes a second from one machine to another, while there was something to send."""
-    rates: dict[tuple[str, str], float] = {}
-    for log in logs:
-        for peer, (count, seconds) in (log.links.peers if log.links else {}).items():
-            if log.joined and count >= LEAST_BYTES and seconds > 0.0:
-                way = log.joined.machine, peer
-                rates[way] = max(rates.get(way, 0.0), count / seconds)
-    return rates
-
-
-def slow_place(
-    rates: Mapping[tuple[str, str], float],
-) -> tuple[tuple[str, ...], float, float] | None:
-    """Return the machine all of whose links are slow, or the two ends of a slow link; the fastest
-    rate there, and the median of the other links; ``None`` if no place stands out."""
-    machines = sorted({name for way in rates for name in way})
-    places = [[way for way in rates if name in way] for name in machines if len(machines) > 2]
-    for name, ways in (*zip(machines, places, strict=False), *((way, [way]) for way in rates)):
-        others = [rate for way, rate in rates.items() if way not in ways]
-        fastest = max(rates[way] for way in ways)
-        if others and fastest < SLOW_LINK * min(others):
-            return (name,) if isinstance(name, str) else name, fastest, median(others)
-    return None

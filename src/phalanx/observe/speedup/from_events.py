@@ -10,7 +10,7 @@ import msgspec
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.events.event_types import Balanced, WorkerLost
-from phalanx.observe.events.step_intervals import RankWindow, windows_of
+from phalanx.observe.events.step_intervals import MOST, RankWindow, windows_of
 from phalanx.observe.events.strategy_phases import PhaseSteps, split_phases
 from phalanx.observe.events.timeline import RankLog
 from phalanx.observe.speedup.speedup import Way, Worth, worth
@@ -56,18 +56,23 @@ class Basis:
 
 
 def basis_of(
-    ranks: Sequence[RankLog], strategy: str, *, balance: bool, settled: bool = False
+    ranks: Sequence[RankLog],
+    strategy: str,
+    *,
+    balance: bool,
+    settled: bool = False,
+    most: int = MOST,
 ) -> Basis | None:
-    """Choose the steps to judge a run by; see ``judge``."""
+    """Choose the steps to judge a run by, at most so many of a worker; see ``judge``."""
     gone = _gone(ranks)
     left = [_since_loss(log) for log in ranks if log.rank not in gone]
     phase = _longest(split_phases(left, strategy))
     spec = _read(phase.name) if phase else None
     if phase is None or spec is None:
         return None
-    windows = windows_of(phase, _last_change(left))
+    windows = windows_of(phase, _last_change(left), most)
     if not _enough(windows, len(left)) and not settled:
-        windows = windows_of(phase)
+        windows = windows_of(phase, 0, most)
     if not _enough(windows, len(left)):
         return None
     balances = spec.phases[0].traits.balanced

@@ -207,10 +207,16 @@ def _rate(
 
 
 def gain_if(
-    ranks: Windows, way: Way, late: Collection[int], pace: float, saturated: float = 0.0
+    ranks: Windows,
+    way: Way,
+    late: Collection[int],
+    pace: float,
+    *,
+    above: float,
+    saturated: float = 0.0,
 ) -> float:
-    """By which part the run would be faster if the workers ``late`` took at most ``pace`` seconds
-    of work per sample.
+    """By which part the run would be faster if the workers ``late`` had taken ``pace`` seconds of
+    work per sample whenever they took more than ``above``.
 
     ``saturated``: the part of the time in which their processors had no time left. In that time
     they were slow at communicating too, by as much as at their own work.

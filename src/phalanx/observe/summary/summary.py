@@ -35,6 +35,8 @@ __all__ = ["Summary", "summarise"]
 
 FIRST = 16
 """How many of the skipped steps are listed, each with its reason."""
+MOST_STEPS = 2048
+"""How many steps of a worker, spread over the run, show what a straggler costs."""
 NEWEST = 64
 """How many of the newest checkpoints are listed with their training time."""
 
@@ -85,7 +87,7 @@ def _add_worth(summary: Summary, run: RunFiles) -> None:
     balance = run.settings is not None and run.settings.balance == "auto"
     summary.worth = judge(run.ranks, run.strategy, balance=balance)
     training = [log for log in run.ranks if log.rank not in run.helpers]
-    basis = basis_of(training, run.strategy, balance=balance)
+    basis = basis_of(training, run.strategy, balance=balance, most=MOST_STEPS)
     summary.straggler = explain(summary.straggler, basis, run.samples, equal=not balance)
 
 
