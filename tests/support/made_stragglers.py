@@ -29,7 +29,8 @@ def made_run(
     """
     rng = random.Random(seed)
     columns: list[dict[str, list[float]]] = [
-        {name: [] for name in ("began", "input", "compute", "wait", "reduce")} for _ in range(workers)
+        {name: [] for name in ("began", "input", "compute", "wait", "reduce")}
+        for _ in range(workers)
     ]
     now = 100.0
     for number in range(count):

@@ -18,11 +18,10 @@ from typing import Any
 from phalanx.agent.system import stat_fields
 
 NAME = "phalanx-stack"
+"""As in ``observe.events.emit``, which shows it."""
 STALE = 5.0
 """Seconds after which what a worker shows is old: its threads do not run."""
-MOST_FRAMES = 14
-MOST_LETTERS = 150
-"""The most letters of a frame: a sample with the frames of some workers has to stay one line."""
+_MOST_FRAMES, _MOST_LETTERS = 14, 150
 _SPY_SECONDS = 5.0
 
 
@@ -30,49 +29,32 @@ class FrozenWorkers:
     """Looks at the workers' processes, once for each reading of the machine."""
 
     def __init__(self) -> None:
-        self._shown: dict[int, str] = {}
-        """By process, the path of the memory in which it shows where its training is."""
         self._seen: dict[int, list[str]] = {}
         """The frames of processes that were frozen at the last look, too."""
 
     def among(self, pids: Iterable[int]) -> list[dict[str, Any]] | None:
         """Return the frozen workers; ``None`` if all run."""
-        found = {}
+        found: list[dict[str, Any]] = []
         for pid in pids:
-            state = "".join(stat_fields(pid)[:1])
-            shown = self._read(pid)
-            if shown is not None and (
-                state in ("T", "t") or time.monotonic() - shown["time"] > STALE
-            ):
+            state, shown = "".join(stat_fields(pid)[:1]), _shown(pid)
+            if shown and (state in ("T", "t") or time.monotonic() - shown["time"] > STALE):
                 frames = self._seen.get(pid) or _spied(pid) or shown["stack"]
-                found[pid] = {"pid": pid, "state": state, "stack": frames}
-        self._seen = {pid: each["stack"] for pid, each in found.items()}
-        return list(found.values()) or None
-
-    def _read(self, pid: int) -> dict[str, Any] | None:
-        for path in (self._shown.get(pid), *_memories(pid)):
-            try:
-                shown = json.loads(Path(path).read_bytes()) if path else None
-            except (OSError, ValueError):
-                continue  # it trains another model by now, or writes at this very moment
-            if isinstance(shown, dict):
-                self._shown[pid] = str(path)
-                return shown
-        return None
+                found.append({"pid": pid, "state": state, "stack": frames})
+        self._seen = {each["pid"]: each["stack"] for each in found}
+        return found or None
 
 
-def _memories(pid: int) -> Iterable[str]:
-    """The paths of the memory in which a process shows its stack; none of one that shows none."""
+def _shown(pid: int) -> dict[str, Any] | None:
+    """What a process shows of its training; ``None`` if it shows nothing, or writes just now."""
+    newest = None
     try:
-        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
-    except OSError:
-        return
-    for path in (f"/proc/{pid}/fd/{name}" for name in names):
-        try:
-            if os.readlink(path).startswith(f"/memfd:{NAME}"):  # noqa: PTH115
-                yield path
-        except OSError:
-            continue
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            if os.readlink(str(entry)).startswith(f"/memfd:{NAME}"):  # noqa: PTH115
+                shown = json.loads(entry.read_bytes())
+                newest = shown if not newest or shown["time"] > newest["time"] else newest
+    except (OSError, ValueError):
+        return newest
+    return newest
 
 
 def _spied(pid: int) -> list[str]:
@@ -97,5 +79,5 @@ def spied_frames(text: str) -> list[str]:
         name, opening, place = line.strip().rpartition(" (")
         if not line.startswith(" ") or not opening:
             break
-        frames.append(f"{place[:-1]} {name}"[-MOST_LETTERS:])
-    return frames[:MOST_FRAMES]
+        frames.append(f"{place[:-1]} {name}"[-_MOST_LETTERS:])
+    return frames[:_MOST_FRAMES]

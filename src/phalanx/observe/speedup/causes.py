@@ -71,10 +71,9 @@ class _Scene:
     @property
     def fewer_cores(self) -> list[str]:
         """The machine's cores in words, if it has clearly fewer than each of the others."""
-        known = [samples[0].cores for samples in self.readings if samples and samples[0].cores]
-        own, *others = known if len(known) == len(self.readings) else [0.0]
-        fewer = others and own and own < FEWER * min(others)
-        return [f"it has {own:g} cores, the others {min(others):g} or more"] if fewer else []
+        own, *others = [next((s.cores or 0.0 for s in found), 0.0) for found in self.readings]
+        fewer = 0.0 < own < FEWER * min(others, default=0.0)
+        return [f"it has {own:.2g} cores, the others {min(others):.2g} or more"] if fewer else []
 
 
 def explain(

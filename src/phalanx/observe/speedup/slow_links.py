@@ -60,7 +60,8 @@ def slow_link(logs: Sequence[RankLog], phase: PhaseSteps) -> Straggler | None:
     machines = {log.rank: log.joined.machine for log in logs if log.joined}
     rest = [name for name in dict.fromkeys(machines.values()) if name not in place]
     out = f" or leave {place[0]} out (--machines {','.join(rest)})" if len(place) == 1 else ""
-    rate, usual = (median(one[n] for one in slow.values() if one[0] == place) for n in (1, 2))
+    rate = median(own for name, own, _ in slow.values() if name == place)
+    usual = median(others for name, _, others in slow.values() if name == place)
     return Straggler(
         rank=next(rank for rank, machine in machines.items() if machine == place[0]),
         share=0.0,

@@ -15,12 +15,14 @@ from phalanx.train.step.stopwatch import EpochSums, Stopwatch
 
 class TrainingEvents(EngineListener):
     """Writes one worker's events. ``epochs_before``: epochs go on counting when a script trains
-    several models, one after another."""
+    several models, one after another. ``far``: whether there are workers on other machines."""
 
-    def __init__(self, rank: int, stopwatch: Stopwatch, epochs_before: int) -> None:
+    def __init__(self, rank: int, stopwatch: Stopwatch, epochs_before: int, far: bool) -> None:
         self._rank, self._stopwatch, self._before = rank, stopwatch, epochs_before
         self.epoch = epochs_before
         self._used: dict[str, tuple[int, float]] = {}
+        if far:
+            stopwatch.writer.also(self._links_used)
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = self._before + epoch
@@ -80,7 +82,7 @@ class TrainingEvents(EngineListener):
             rate_after=change.after,
         )
 
-    def links_used(self) -> events.LinksUsed | None:
+    def _links_used(self) -> events.LinksUsed | None:
         """Report what was sent to other machines, if that is more than when it was last asked."""
         from phalanx.sync.collective.links import links_used
 

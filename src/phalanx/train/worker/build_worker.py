@@ -71,9 +71,7 @@ def build_worker(
     lifecycle = Lifecycle(environment, writer)
     profiling = _profiling(environment, writer)
     stopwatch = profiling or Stopwatch(environment.clock, writer)
-    events = TrainingEvents(rank, stopwatch, lifecycle.epochs_before)
-    if between_machines(environment):
-        writer.also(events.links_used)
+    events = TrainingEvents(rank, stopwatch, lifecycle.epochs_before, between_machines(environment))
     script = _prepare(environment, models, optimizers, trial, buffers, loss)
     resumed = _resumed(script, lifecycle.training)
     timer = CheckpointTimer(chosen.checkpoint_minutes if saves_checkpoints(environment) else None)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,18 @@ from commands import until
 
 from phalanx.agent.machine import frozen
 from phalanx.agent.machine.frozen import FrozenWorkers, spied_frames
-from phalanx.observe.events.stack_watch import StackWatch
+from phalanx.observe.events.emit import StackWatch
 
 SHOWS = """
 import sys, threading, time
-from phalanx.observe.events.stack_watch import StackWatch
+from phalanx.observe.events.emit import StackWatch
 def slow_loss():
     print("ready", flush=True)
     while True:
         time.sleep(0.01)
 watch = StackWatch()
-threading.Thread(target=lambda: [watch.look() or time.sleep(0.05) for _ in iter(int, 1)], daemon=True).start()
+looks = lambda: [watch.look() or time.sleep(0.05) for _ in iter(int, 1)]
+threading.Thread(target=looks, daemon=True).start()
 slow_loss()
 """
 DUMP = """Process 7: python train.py
@@ -42,7 +44,7 @@ Thread 7 (active): "MainThread"
 
 
 @pytest.fixture
-def shows() -> subprocess.Popen[str]:
+def shows() -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen([sys.executable, "-c", SHOWS], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

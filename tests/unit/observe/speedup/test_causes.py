@@ -1,4 +1,4 @@
-"""Each cause is told from the figures of the machine that differ; without a straggler nothing is."""
+"""Each cause is told from the figures of a machine that differ; without a straggler none is."""
 
 from __future__ import annotations
 
