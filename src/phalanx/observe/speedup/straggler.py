@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 
 import msgspec
 
@@ -23,6 +23,9 @@ SHARE_OF_COST = 0.03
 """A straggler is worth naming when the others lose at least this share of their time to it,"""
 SLOWER = 1.5
 """or when it is at least so many times slower than they are, even if no worker waits."""
+ALSO_ON_AVERAGE = 1.3
+"""On a crowded machine every worker's steps are short or long by chance, and so is their median; a
+worker that is slow is slower on average, too."""
 
 
 LAST = 1.5
@@ -88,7 +91,7 @@ class _Tally:
 def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) -> Straggler | None:
     """The clear straggler, or ``None``; from the moment ``balanced`` on shares were unequal."""
     warm = _warm(phases)
-    paces, tally = _paces(phases, balanced, warm), _Tally()
+    (paces, means), tally = _paces(phases, balanced, warm), _Tally()
     if len(paces) < 2 or warm == math.inf:
         return None
     slowest = max(paces, key=lambda rank: paces[rank])
@@ -109,7 +112,7 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
         spent = sum(
             row.seconds for part in rows for row in part if row.rank != rank and row.began >= warm
         )
-        others = [pace for other, pace in paces.items() if other != rank]
+        others = _without(paces, rank)
         found = Straggler(
             rank=rank,
             share=tally.last[rank] / tally.meetings if tally.meetings else 0.0,
@@ -122,7 +125,8 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
         # Equal workers are sometimes last by chance: of two workers, each is last half of the time.
         came_last = found.share >= max(0.5, LAST / len(paces)) or not tally.meetings
         costly = came_last and found.cost >= SHARE_OF_COST
-        if costly or (rank == slowest and (found.slower or 0.0) >= SLOWER):
+        slow = rank == slowest and (found.slower or 0.0) >= SLOWER
+        if costly or (slow and means[rank] >= ALSO_ON_AVERAGE * median(_without(means, rank))):
             return found
     return None
 
@@ -134,8 +138,14 @@ def _warm(phases: Sequence[PhaseSteps]) -> float:
     return busiest[WARM_UP].began if len(busiest) >= WARM_UP + MEASURED else math.inf
 
 
-def _paces(phases: Sequence[PhaseSteps], balanced: float | None, warm: float) -> dict[int, float]:
-    """Seconds of input and compute per sample of a typical step, by rank.
+def _without(paces: Mapping[int, float], rank: int) -> list[float]:
+    return [pace for other, pace in paces.items() if other != rank]
+
+
+def _paces(
+    phases: Sequence[PhaseSteps], balanced: float | None, warm: float
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Seconds of input and compute per sample of a typical step, and on average, by rank.
 
     Steps with equal shares are used if there are any: with few samples, fixed costs count most.
     """
@@ -153,7 +163,8 @@ def _paces(phases: Sequence[PhaseSteps], balanced: float | None, warm: float) ->
         }
         if all(len(paces) >= ENOUGH_STEPS for paces in kept.values()):
             break
-    return {rank: p for rank in sorted(kept) if kept[rank] and (p := median(kept[rank])) > 0.0}
+    paces = {rank: p for rank in sorted(kept) if kept[rank] and (p := median(kept[rank])) > 0.0}
+    return paces, {rank: fmean(kept[rank]) for rank in paces}
 
 
 def meetings(phase: PhaseSteps) -> Iterator[tuple[WorkerStep, ...]]:
