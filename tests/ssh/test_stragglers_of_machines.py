@@ -32,8 +32,8 @@ QUOTA = 30.0
 MEMORY = 2 << 30
 LITTLE = 330 << 20
 """What the worker needs (180 MiB), and a part of the file that it reads."""
-TOLERANCE = 0.25
-"""On a host of two cores that runs nothing else the figures agree within 15 %, see the how-to."""
+TOLERANCE = 0.35
+"""How far stated and real gain may be apart, also on a host that runs other things beside the lab."""
 SCRIPT = """
 import pathlib, socket, time
 import numpy as np, torch, phalanx
