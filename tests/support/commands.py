@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -55,14 +55,14 @@ def succeeds(
     return ended
 
 
-def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
-    """``phalanx WORDS``, going on in the background."""
+def start(*words: str, cwd: Path, out: IO[str] | None = None) -> subprocess.Popen[str]:
+    """``phalanx WORDS``, going on in the background; ``out``: for what it says on both streams."""
     return subprocess.Popen(
         [*PHALANX, *words],
         cwd=cwd,
         env=_environment(cwd, {}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=out or subprocess.PIPE,
+        stderr=out or subprocess.PIPE,
         text=True,
     )
 

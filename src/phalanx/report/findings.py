@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from phalanx.core import words
+from phalanx.observe.speedup.causes import LEAST_GAIN
+from phalanx.observe.speedup.slow_links import NETWORK
 from phalanx.observe.speedup.speedup_words import as_sentence
 from phalanx.observe.speedup.straggler import Straggler
 from phalanx.observe.summary.summary_fields import BalanceSummary, Summary, SwitchSummary
@@ -60,9 +62,23 @@ def straggler_sentence(summary: Summary) -> str | None:
     late = summary.straggler
     if late is None:
         return None
-    return (
+    head = (
         f"Straggler: worker {late.rank}{_place(summary, late)}, {_how_slow(late)}; {_cost(late)}."
     )
+    if late.cause == NETWORK:
+        head = f"Straggler: the network of {late.machine}; it costs all workers {_lost(late)}."
+    return " ".join((head, *_why(late)))
+
+
+def _why(late: Straggler) -> Iterator[str]:
+    """Yield why it is slow, and what would mend that, as far as the figures show it."""
+    if late.cause is None:
+        return
+    yield f"Why: {late.cause} ({'; '.join(late.evidence)})."
+    if late.gain is not None and late.gain >= LEAST_GAIN:
+        yield f"Without that the run would be about {words.rough_share(late.gain)} faster."
+    if late.remedy:
+        yield f"To mend it: {late.remedy}."
 
 
 def _place(summary: Summary, late: Straggler) -> str:
@@ -84,10 +100,14 @@ def _how_slow(late: Straggler) -> str:
 def _cost(late: Straggler) -> str:
     if late.waiting == "nobody":
         return "no one waits for it under this strategy, so it costs the others nothing"
-    lost = f"{words.seconds(late.seconds)}, {words.rough_share(late.cost)} of their time"
+    lost = _lost(late)
     if late.waiting == "bounded":
         return f"workers that ran too far ahead waited for it ({lost})"
     return f"the others waited for it: {lost}"
+
+
+def _lost(late: Straggler) -> str:
+    return f"{words.seconds(late.seconds)}, {words.rough_share(late.cost)} of their time"
 
 
 def balance_sentence(summary: Summary) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from phalanx.agent.machine import control_groups as groups
 from phalanx.agent.machine import counters, facts
+from phalanx.agent.machine.frozen import FrozenWorkers
 from phalanx.agent.machine.gpus import GpuReadings
 
 COUNTERS = ("network_received", "network_sent", "disk_read", "disk_written", "joules")
@@ -28,6 +29,7 @@ class UsageMeter:
         self._cores = min(len(ids), quota) if quota else float(len(ids))
         self._processor = counters.Processor(ids)
         self._workers, self._families = counters.Processes(), counters.Families()
+        self._frozen = FrozenWorkers()
         self._memory = groups.memory_group()
         self._pressures = groups.pressure_files()
         self._gpus, self._joules = GpuReadings(), counters.Joules()
@@ -68,6 +70,7 @@ class UsageMeter:
             "throttled_percent": rate("throttled", 100),
             "workers_cpu_percent": rate("workers", 100),
             "workers_memory_bytes": now["workers_memory"],
+            "frozen": now["frozen"],
             "cpu_watts": rate("joules"),
             **{name: now[name] for name in COUNTERS},
             **at_first,
@@ -83,7 +86,8 @@ class UsageMeter:
     def _totals(self) -> dict[str, Any]:
         received, sent = counters.network_bytes(self._loopback)
         read, written = counters.disk_bytes() or (None, None)
-        workers = self._workers.use(self._families.of(self._pids()))
+        pids = self._pids()
+        workers = self._workers.use(self._families.of(pids))
         return {
             "time": time.monotonic(),
             **self._processor.seconds(),
@@ -96,6 +100,7 @@ class UsageMeter:
             "network_sent": sent,
             "disk_read": read,
             "disk_written": written,
+            "frozen": self._frozen.among(pids),
             "workers": workers.seconds,
             "workers_memory": workers.memory,
             "joules": self._joules.read(),

@@ -82,6 +82,9 @@ class RunPaths:
     made_files = _Inside("logs/made-files.jsonl")
     """The files that an adopted script has made in the first worker, one name per line."""
 
+    stacks = _Inside("logs/stacks.txt")
+    """Where each worker was whenever no step was finished for long."""
+
     def events_of(self, rank: int) -> Path:
         return self.events / f"rank-{rank}.jsonl"
 

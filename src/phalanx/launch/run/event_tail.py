@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import line_as_shown
+from phalanx.launch.run.hangs import Hangs
 from phalanx.launch.run.heartbeat import Silence
 from phalanx.launch.run.observer import Observer
 from phalanx.observe.events.collect import EventTail, LineTail
@@ -35,6 +36,7 @@ class Relay:
         self._output = LineTail(paths.log_of(self._first))
         self._observer = observer
         self._silence = Silence(awaited=awaited)
+        self._hangs = Hangs(paths)
         self._polled = time.monotonic()
 
     def poll(self, away: Collection[int] = ()) -> None:
@@ -42,9 +44,11 @@ class Relay:
         before, self._polled = self._polled, time.monotonic()
         if self._polled - before > OWN_GAP:
             self._silence.slept(self._polled - before)
+            self._hangs.slept(self._polled - before)
         self._silence.excuse(away)
+        self._hangs.excuse(away)
         self._pass_on(self._output.poll(), self._events.poll())
-        for text in self._silence.news():
+        for text in (*self._hangs.news(), *self._silence.news(self._hangs.named)):
             self._observer.note(text)
 
     def stands_still(self) -> bool:
@@ -61,6 +65,7 @@ class Relay:
                     self._observer.output(self._first, shown)
         for event in events:
             self._silence.take(event)
+            self._hangs.take(event)
             if isinstance(event, Joined):
                 self.joined.add(event.rank)
                 self.finished.discard(event.rank)  # a script may train more than once

@@ -89,8 +89,9 @@ class Silence:
         pause = self._clock() - self._stepped
         return pause > max(STANDSTILL, AS_SHOWN * self._longest_pause)
 
-    def news(self) -> Iterator[str]:
-        """Yield a line for each silence and its end; every minute, one on ranks yet to join."""
+    def news(self, named: Collection[int] = ()) -> Iterator[str]:
+        """Yield a line for each silence and its end, but of ranks that were ``named`` already for
+        the step that they do not finish; every minute, one on ranks yet to join."""
         now = self._clock()
         if self._awaited and now >= self._due:
             self._due = now + EACH_WORD
@@ -98,7 +99,7 @@ class Silence:
             yield f"the run has waited {now - self._began:.0f} s for {names} to start training"
         for rank, heard in self._heard.items():
             since = self._silent.get(rank)
-            if since is None and now - heard >= LIMIT:
+            if since is None and now - heard >= LIMIT and rank not in named:
                 self._silent[rank] = heard
                 yield (
                     f"{self._names[rank]} has sent nothing for {now - heard:.0f} s: it may be "

@@ -6,8 +6,15 @@ one batch of steps every 250 ms.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
+import os
+import sys
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,10 +23,20 @@ from phalanx.observe.events.event_types import STEP_COLUMNS, Alive, Event, Steps
 INTERVAL = 0.25
 SIGN_OF_LIFE = 5.0
 """Seconds without an event after which a worker writes that it is alive."""
+EVERY = int(SIGN_OF_LIFE / INTERVAL)
+LOOK = 1.0
+"""Seconds between two looks at where the training is."""
 MOST_UNWRITTEN = 1 << 24
 """The most bytes that are kept while the disk is full; all are dropped when there are more."""
 MOST_ROWS = 10_000
 """The most steps in one line: readers skip lines that are too long."""
+
+STACK = "phalanx-stack"
+"""The memory in which a worker shows where its training is, for ``agent.machine.frozen``."""
+MOST_FRAMES, MOST_LETTERS = 14, 150
+"""The most frames that are shown, and the most letters of each: a sample with some workers' frames
+has to stay one line."""
+_PACKAGE = f"{Path(__file__).parents[2]}/"
 
 StepRow = tuple[
     int, float, int, float, float, float, float, float, float, float, int, float | None, float
@@ -40,12 +57,18 @@ class EventWriter:
         self._flushing = threading.Lock()
         self._file: BinaryIO | None = path.open("ab", buffering=0) if path else None
         self._thread = threading.Thread(target=self._loop, name="phalanx-events", daemon=True)
+        self._watch = StackWatch() if path else None
+        self._also: list[Callable[[], Event | None]] = []
         if self._file:
             self._thread.start()
 
     def emit(self, event: Event) -> None:
         if self._file:
             self._events.append(event)
+
+    def also(self, make: Callable[[], Event | None]) -> None:
+        """Write what ``make`` returns, every few seconds, if anything."""
+        self._also.append(make)
 
     def close(self) -> None:
         """Write all pending events and close the file. May be called twice."""
@@ -55,13 +78,28 @@ class EventWriter:
             with self._flushing:
                 self._file.close()
                 self._file = None
+                if self._watch is not None:
+                    self._watch.close()
 
     def _loop(self) -> None:
-        quiet = 0
-        while not self._stop.wait(INTERVAL):
+        assert self._watch is not None
+        quiet, last = 0, 0.0
+        told: list[str] = []
+        for count in itertools.count(1):
+            if self._stop.wait(INTERVAL):
+                return
             quiet = 0 if self.flush() else quiet + 1
+            if not count % EVERY:
+                self._events.extend(event for make in self._also if (event := make()))
+            if time.monotonic() - last >= LOOK:
+                last = time.monotonic()
+                with self._flushing:
+                    if self._file:
+                        self._watch.look()
             if quiet * INTERVAL >= SIGN_OF_LIFE:
-                self.emit(Alive(rank=self._rank))
+                new = None if self._watch.stack == told else self._watch.stack
+                told = self._watch.stack
+                self.emit(Alive(rank=self._rank, stack=new, busy=self._watch.busy))
 
     def flush(self) -> bool:
         """Write all pending events; return whether there were any."""
@@ -106,3 +144,49 @@ class EventWriter:
         found = [began, samples, *times, staleness, loss, hidden]
         named = dict(zip(STEP_COLUMNS, found, strict=True))
         return Steps(rank=self._rank, epoch=epoch[0], first=first, **named)
+
+
+class StackWatch:
+    """Looks from another thread where the one that made it is, in case that one hangs."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        main = threading.current_thread() is threading.main_thread()
+        # The clock of a thread that has ended must not be read; the main thread ends last.
+        known = main and hasattr(time, "pthread_getcpuclockid")
+        self._clock = time.pthread_getcpuclockid(self._thread) if known else None
+        self._memory = os.memfd_create(STACK) if hasattr(os, "memfd_create") else None
+        self._before = (time.monotonic(), self._used())
+        self.stack: list[str] = []
+        """Where the thread was at the last look, innermost frame first."""
+        self.busy: float | None = None
+        """The thread's processor time between the last two looks, in cores."""
+
+    def look(self) -> None:
+        """Look where the thread is, and show it to the processes of this user."""
+        now, used = time.monotonic(), self._used()
+        then, used_before = self._before
+        self._before = now, used
+        self.busy = None if self._clock is None else (used - used_before) / max(now - then, 1e-6)
+        frame = sys._current_frames().get(self._thread)
+        found: list[str] = []
+        while frame is not None and len(found) < MOST_FRAMES:
+            code = frame.f_code
+            file = code.co_filename
+            file = f"phalanx/{file.removeprefix(_PACKAGE)}" if file.startswith(_PACKAGE) else file
+            found.append(f"{file}:{frame.f_lineno} {code.co_name}"[-MOST_LETTERS:])
+            frame = frame.f_back
+        self.stack = found
+        if self._memory is not None:
+            text = json.dumps({"time": now, "stack": found}).encode()
+            with contextlib.suppress(OSError):  # of a closed memory, or where there is none left
+                os.pwrite(self._memory, text, 0)
+                os.ftruncate(self._memory, len(text))
+
+    def close(self) -> None:
+        if self._memory is not None:
+            os.close(self._memory)
+            self._memory = None
+
+    def _used(self) -> float:
+        return 0.0 if self._clock is None else time.clock_gettime(self._clock)

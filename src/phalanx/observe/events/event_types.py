@@ -223,6 +223,20 @@ class Alive(msgspec.Struct, tag="alive", frozen=True, kw_only=True):
     """A sign of life of a worker that had no other event for some seconds."""
 
     rank: int
+    stack: list[str] | None = None
+    """Where its training thread is, innermost frame first, as ``file:line function``; null if that
+    is as in its last sign of life."""
+    busy: float | None = None
+    """The processor time of that thread since the look before, in cores."""
+
+
+class LinksUsed(msgspec.Struct, tag="links", frozen=True, kw_only=True):
+    """What a worker has sent to other machines so far, as its kernel counts."""
+
+    time: float
+    rank: int
+    peers: dict[str, tuple[int, float]]
+    """By machine: bytes that have arrived there, and the seconds in which some were under way."""
 
 
 class Finished(msgspec.Struct, tag="finished", frozen=True, kw_only=True):
@@ -251,6 +265,7 @@ Event = (
     | Data
     | Saved
     | Alive
+    | LinksUsed
     | Finished
 )
 
@@ -281,6 +296,16 @@ def read_events(path: Path) -> Iterator[Event | None]:
             continue
 
 
+class FrozenWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker none of whose Python threads runs: it is stopped, or native code holds them all."""
+
+    pid: int
+    state: str
+    """The letter of the kernel for its state; ``T``: stopped by a signal."""
+    stack: list[str]
+    """Where its training thread was last seen, as in ``Alive``."""
+
+
 class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     """One reading of a machine, once a second (``machines/NAME.jsonl``)."""
 
@@ -307,6 +332,8 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     """The cores that ``cpu_percent`` refers to: all, or those that a control group may use."""
     cpu_source: str | None = None
     """The source of the processor time: the kernel, a control group, or the processes seen."""
+    frozen: list[FrozenWorker] | None = None
+    """The workers that do not run at all; null if all do."""
     # From here on, ``None`` (null) where the kernel does not tell; rates are since the reading
     # before, and those of a control group or network namespace if the machine has one.
     cpu_user: float | None = None

@@ -58,7 +58,7 @@ class RankWindow:
         return RankWindow(self.laps[begin:end], self.fixed, self.each)
 
 
-def windows_of(phase: PhaseSteps, since: int = 0) -> dict[int, RankWindow]:
+def windows_of(phase: PhaseSteps, since: int = 0, most: int = MOST) -> dict[int, RankWindow]:
     """Return the laps of each rank after the warm-up, from step ``since`` on if shares changed. If
     workers wait for each other, their laps at the same index belong to the same synchronisation."""
     laps: dict[int, list[Lap]] = {}
@@ -74,7 +74,7 @@ def windows_of(phase: PhaseSteps, since: int = 0) -> dict[int, RankWindow]:
         late = _side_by_side(late, _teams(phase))
     return {
         rank: RankWindow(
-            tuple(late[rank][:: -(-len(late[rank]) // MOST) or 1]),
+            tuple(late[rank][:: -(-len(late[rank]) // most) or 1]),
             *costs[rank],
             sum(lap.seconds for lap in late[rank]),
         )
@@ -109,12 +109,12 @@ def _is_sane(lap: Lap) -> bool:
 
 
 def _step(step: WorkerStep, before: WorkerStep | None) -> Lap:
-    waited, between = step.wait + step.settle, _between(before, step)
-    busy = between + step.input + step.compute
-    return Lap(step.epoch, step.samples, busy, waited, step.update, between + step.seconds)
+    waited, script = step.wait + step.settle, between(before, step)
+    busy = script + step.input + step.compute
+    return Lap(step.epoch, step.samples, busy, waited, step.update, script + step.seconds)
 
 
-def _between(before: WorkerStep | None, step: WorkerStep) -> float:
+def between(before: WorkerStep | None, step: WorkerStep) -> float:
     """Return the seconds of the script's own work since its previous step, which count as busy."""
     if before is None or (before.epoch, before.number + 1) != (step.epoch, step.number):
         return 0.0

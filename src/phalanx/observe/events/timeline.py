@@ -62,6 +62,7 @@ _LISTS: dict[type[ev.Event], str] = {
     ev.SamplesSettled: "settled",
     ev.Data: "data",
     ev.Saved: "saved",
+    ev.LinksUsed: "links",
 }
 """The attributes of ``RankLog`` that keep events unchanged, by the events' types."""
 
@@ -94,6 +95,7 @@ class RankLog:
     """What another rank reported about this rank's samples, if this rank was lost."""
     data: list[ev.Data] = field(default_factory=list)
     saved: list[ev.Saved] = field(default_factory=list)
+    links: list[ev.LinksUsed] = field(default_factory=list)
     finished: ev.Finished | None = None
     """The last event of this rank, unless it joined again: a script may train more than once."""
     left_out: int = 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from phalanx.core.errors import InputError
 from phalanx.core.spec import Spec, parse_spec
 from phalanx.observe.events.event_types import Balanced, WorkerLost
-from phalanx.observe.events.step_intervals import RankWindow, windows_of
+from phalanx.observe.events.step_intervals import MOST, RankWindow, windows_of
 from phalanx.observe.events.strategy_phases import PhaseSteps, split_phases
 from phalanx.observe.events.timeline import RankLog
 from phalanx.observe.speedup.speedup import Way, Worth, worth
@@ -30,30 +30,64 @@ def judge(
     ``settled``: use only laps after the last change of shares, however few they are. After a loss,
     only later laps count, of the remaining workers.
     """
-    # Losses by rank, but none reported by a lost worker: cut off, it lost all the others.
-    gone: dict[int, WorkerLost] = {}
-    for log in ranks:
-        if log.rank not in gone:
-            gone |= {event.worker: event for event in log.lost if event.worker != log.rank}
+    gone = _gone(ranks)
+    basis = basis_of(ranks, strategy, balance=balance, settled=settled)
+    if basis is None:
+        return None
+    found = worth(
+        basis.windows,
+        {log.rank: log.joined.machine if log.joined else "" for log in basis.logs}
+        | {rank: event.machine for rank, event in gone.items()},
+        basis.way,
+    )
+    return _with_words(found, _until_then(ranks, gone), settled) if found else None
+
+
+@dataclass(frozen=True)
+class Basis:
+    """The steps of a run that estimates are made from."""
+
+    logs: list[RankLog]
+    """The remaining workers, since the last loss."""
+    phase: PhaseSteps
+    """The longest phase of the strategy."""
+    windows: dict[int, RankWindow]
+    way: Way
+
+
+def basis_of(
+    ranks: Sequence[RankLog],
+    strategy: str,
+    *,
+    balance: bool,
+    settled: bool = False,
+    most: int = MOST,
+) -> Basis | None:
+    """Choose the steps to judge a run by, at most so many of a worker; see ``judge``."""
+    gone = _gone(ranks)
     left = [_since_loss(log) for log in ranks if log.rank not in gone]
     phase = _longest(split_phases(left, strategy))
     spec = _read(phase.name) if phase else None
     if phase is None or spec is None:
         return None
-    windows = windows_of(phase, _last_change(left))
+    windows = windows_of(phase, _last_change(left), most)
     if not _enough(windows, len(left)) and not settled:
-        windows = windows_of(phase)
+        windows = windows_of(phase, 0, most)
     if not _enough(windows, len(left)):
         return None
     balances = spec.phases[0].traits.balanced
     teams = dict(zip([log.rank for log in left], phase.teams or [0] * len(left), strict=True))
-    found = worth(
-        windows,
-        {log.rank: log.joined.machine if log.joined else "" for log in left}
-        | {rank: event.machine for rank, event in gone.items()},
-        Way(phase.waiting, teams, balances, balance and balances and not _avoids(strategy)),
-    )
-    return _with_words(found, _until_then(ranks, gone), settled) if found else None
+    way = Way(phase.waiting, teams, balances, balance and balances and not _avoids(strategy))
+    return Basis(left, phase, windows, way)
+
+
+def _gone(ranks: Sequence[RankLog]) -> dict[int, WorkerLost]:
+    """Losses by rank, but none reported by a lost worker: cut off, it lost all the others."""
+    gone: dict[int, WorkerLost] = {}
+    for log in ranks:
+        if log.rank not in gone:
+            gone |= {event.worker: event for event in log.lost if event.worker != log.rank}
+    return gone
 
 
 def _with_words(found: Worth, lost: dict[str, float], settled: bool) -> Worth:

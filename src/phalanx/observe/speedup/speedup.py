@@ -8,7 +8,7 @@ as long as with all machines, or no time on a single machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
@@ -179,11 +179,11 @@ def _of(names: Mapping[int, str], kept: Sequence[str]) -> list[int]:
 
 
 def _slowness(ranks: Windows, names: Mapping[int, str], name: str) -> float:
-    paces = _paces(ranks)
-    return max(paces[rank] for rank in _of(names, [name]))
+    found = paces(ranks)
+    return max(found[rank] for rank in _of(names, [name]))
 
 
-def _paces(ranks: Windows) -> dict[int, float]:
+def paces(ranks: Windows) -> dict[int, float]:
     """Seconds of work per sample of each rank, if all ranks had the same number of samples."""
     usual = fmean(lap.samples for window in ranks.values() for lap in window.laps)
     return {rank: window.busy(usual) / usual for rank, window in ranks.items()}
@@ -204,6 +204,52 @@ def _rate(
         chosen = [rank for rank in kept if rank in members]
         rate += _team_rate(members, chosen, way, anew, alone)
     return rate
+
+
+def gain_if(
+    ranks: Windows,
+    way: Way,
+    late: Collection[int],
+    pace: float,
+    *,
+    above: float,
+    saturated: float = 0.0,
+) -> float:
+    """By which part the run would be faster if the workers ``late`` had taken ``pace`` seconds of
+    work per sample whenever they took more than ``above``.
+
+    ``saturated``: the part of the time in which their processors had no time left. In that time
+    they were slow at communicating too, by as much as at their own work.
+    """
+    mended: dict[int, RankWindow] = {}
+    for team in sorted({way.teams[rank] for rank in ranks}):
+        members = {rank: w for rank, w in ranks.items() if way.teams[rank] == team}
+        was = {rank: [lap.busy for lap in w.laps] for rank, w in members.items()}
+        busy = {
+            rank: [
+                min(lap.busy, pace * lap.samples) if rank in late else lap.busy for lap in w.laps
+            ]
+            for rank, w in members.items()
+        }
+        groups = [list(members)] if way.waiting is WaitRule.LOCKSTEP else [[r] for r in members]
+        for group in groups:
+            saved = []
+            for place in range(min(len(was[rank]) for rank in group)):
+                before = max(was[rank][place] for rank in group)
+                after = max(busy[rank][place] for rank in group)
+                whole = max(members[rank].laps[place].seconds for rank in group)
+                part = min(busy[rank][place] / (was[rank][place] or 1.0) for rank in group)
+                others = max(0.0, saturated * whole - before)  # not its own work, yet processor
+                saved.append(before - after + others * (1.0 - part))
+            for rank in group:
+                laps = zip(members[rank].laps, busy[rank], saved, strict=False)
+                shorter = [lap._replace(busy=b, seconds=lap.seconds - s) for lap, b, s in laps]
+                part = sum(busy[rank]) / (sum(was[rank]) or 1.0)
+                fixed, each = members[rank].fixed * part, members[rank].each * part
+                mended[rank] = RankWindow(tuple(shorter), fixed, each)
+    anew = way.balanced or way.waiting is WaitRule.BOUNDED
+    now = _rate(ranks, list(ranks), way, anew=anew)
+    return _rate(mended, list(ranks), way, anew=anew) / now - 1.0 if now > 0.0 else 0.0
 
 
 def _own_rate(window: RankWindow, alone: bool) -> float:
@@ -282,8 +328,8 @@ def _waited_for(ranks: Windows, names: Mapping[int, str], way: Way) -> WaitedFor
     theirs = sum(_sum_seconds(ranks[rank].laps) for rank in others)
     if theirs <= 0.0:
         return None
-    paces = _paces(ranks)
-    usual = median(paces[rank] for rank in others)
+    found = paces(ranks)
+    usual = median(found[rank] for rank in others)
     slower = _slowness(ranks, names, name) / usual if usual > 0.0 else None
     return WaitedFor(name=name, share=lost[name] / theirs, slower=slower)
 

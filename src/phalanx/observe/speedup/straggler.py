@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 
 import msgspec
 
@@ -23,10 +23,15 @@ SHARE_OF_COST = 0.03
 """A straggler is worth naming when the others lose at least this share of their time to it,"""
 SLOWER = 1.5
 """or when it is at least so many times slower than they are, even if no worker waits."""
+ALSO_ON_AVERAGE = 1.3
+"""On a crowded machine every worker's steps are short or long by chance, and so is their median; a
+worker that is slow is slower on average, too."""
 
 
 LAST = 1.5
-"""A straggler is last so many times as often as by chance."""
+"""A straggler is last so many times as often as by chance,"""
+MOST_OF_COST, OF_TWO = 0.7, 1.7
+"""or this part of all waiting is for it; of two workers, half so many times."""
 ENOUGH_STEPS = 3
 WARM_UP, MEASURED = 16, 32
 """The busiest worker's first steps are left out, because models are compared and checked in them;
@@ -49,6 +54,25 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """Its time per sample (input and compute) as a multiple of the others' median."""
     waiting: str = "lockstep"
     """Which workers wait: all (``lockstep``), those too far ahead (``bounded``), or ``nobody``."""
+    machine: str | None = None
+    cause: str | None = None
+    """Why it is slow, as one of ``causes.CAUSES``; null if the figures do not show it."""
+    evidence: list[str] = []
+    """The figures that show the cause."""
+    remedy: str | None = None
+    gain: float | None = None
+    """By which part the run would be faster without the cause: 0.5 for one and a half times."""
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the workers of a machine waited for those of another one, added up."""
+
+    waiting: str
+    late: str
+    seconds: float
+
+
+MOST_WAITS = 64
 
 
 @dataclass
@@ -69,13 +93,13 @@ class _Tally:
 def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) -> Straggler | None:
     """The clear straggler, or ``None``; from the moment ``balanced`` on shares were unequal."""
     warm = _warm(phases)
-    paces, tally = _paces(phases, balanced, warm), _Tally()
+    (paces, means), tally = _paces(phases, balanced, warm), _Tally()
     if len(paces) < 2 or warm == math.inf:
         return None
     slowest = max(paces, key=lambda rank: paces[rank])
     for phase in phases:
         if phase.waiting is WaitRule.LOCKSTEP:
-            for row in _meetings(phase):
+            for row in meetings(phase):
                 if all(step.began >= warm for step in row):
                     tally.add(row)
         elif phase.waiting is WaitRule.BOUNDED:
@@ -90,7 +114,7 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
         spent = sum(
             row.seconds for part in rows for row in part if row.rank != rank and row.began >= warm
         )
-        others = [pace for other, pace in paces.items() if other != rank]
+        others = _without(paces, rank)
         found = Straggler(
             rank=rank,
             share=tally.last[rank] / tally.meetings if tally.meetings else 0.0,
@@ -101,9 +125,13 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
             waiting=waiting,
         )
         # Equal workers are sometimes last by chance: of two workers, each is last half of the time.
+        # One that is slow for a part of the run is last less often, but costs most of the time.
+        part = found.seconds / (sum(tally.cost.values()) or 1.0)
         came_last = found.share >= max(0.5, LAST / len(paces)) or not tally.meetings
+        came_last = came_last or part >= max(MOST_OF_COST, OF_TWO / len(paces))
         costly = came_last and found.cost >= SHARE_OF_COST
-        if costly or (rank == slowest and (found.slower or 0.0) >= SLOWER):
+        slow = rank == slowest and (found.slower or 0.0) >= SLOWER
+        if costly or (slow and means[rank] >= ALSO_ON_AVERAGE * median(_without(means, rank))):
             return found
     return None
 
@@ -115,8 +143,14 @@ def _warm(phases: Sequence[PhaseSteps]) -> float:
     return busiest[WARM_UP].began if len(busiest) >= WARM_UP + MEASURED else math.inf
 
 
-def _paces(phases: Sequence[PhaseSteps], balanced: float | None, warm: float) -> dict[int, float]:
-    """Seconds of input and compute per sample of a typical step, by rank.
+def _without(paces: Mapping[int, float], rank: int) -> list[float]:
+    return [pace for other, pace in paces.items() if other != rank]
+
+
+def _paces(
+    phases: Sequence[PhaseSteps], balanced: float | None, warm: float
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Seconds of input and compute per sample of a typical step, and on average, by rank.
 
     Steps with equal shares are used if there are any: with few samples, fixed costs count most.
     """
@@ -134,10 +168,11 @@ def _paces(phases: Sequence[PhaseSteps], balanced: float | None, warm: float) ->
         }
         if all(len(paces) >= ENOUGH_STEPS for paces in kept.values()):
             break
-    return {rank: p for rank in sorted(kept) if kept[rank] and (p := median(kept[rank])) > 0.0}
+    paces = {rank: p for rank in sorted(kept) if kept[rank] and (p := median(kept[rank])) > 0.0}
+    return paces, {rank: fmean(kept[rank]) for rank in paces}
 
 
-def _meetings(phase: PhaseSteps) -> Iterator[tuple[WorkerStep, ...]]:
+def meetings(phase: PhaseSteps) -> Iterator[tuple[WorkerStep, ...]]:
     """What the workers of a team did together, one row of each.
 
     Counted from the start of each epoch: after asynchronous phases the ranks' numbers differ, and
@@ -150,6 +185,25 @@ def _meetings(phase: PhaseSteps) -> Iterator[tuple[WorkerStep, ...]]:
             parts = [_by_epoch(rows) for rows in members]
             for epoch in sorted(set().union(*parts)):
                 yield from zip(*(part.get(epoch, []) for part in parts), strict=False)
+
+
+def find_waits(phases: Sequence[PhaseSteps], machines: Mapping[int, str]) -> list[Wait]:
+    """Who waited for whom, longest first; machines, or the workers of a single one.
+
+    In a meeting all wait for the last, from the moment when their own gradient is ready.
+    """
+    several = len(set(machines.values())) > 1
+    names = {rank: name if several else f"worker {rank}" for rank, name in machines.items()}
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    for phase in phases:
+        for row in meetings(phase) if phase.waiting is WaitRule.LOCKSTEP else ():
+            late = max(row, key=lambda step: step.ready)
+            for step in row:
+                seconds = min(late.ready - step.ready, step.wait + step.settle)
+                found[names.get(step.rank, ""), names.get(late.rank, "")] += seconds
+    pairs = sorted(found.items(), key=lambda pair: -pair[1])
+    waits = [Wait(waiting=a, late=b, seconds=s) for (a, b), s in pairs if a != b and s > 0.0]
+    return waits[:MOST_WAITS]
 
 
 def _by_epoch(rows: Sequence[WorkerStep]) -> dict[int, list[WorkerStep]]:

@@ -14,7 +14,8 @@ from phalanx.observe.events.event_types import Saved
 from phalanx.observe.events.strategy_phases import split_phases
 from phalanx.observe.events.timeline import RankLog
 from phalanx.observe.machines import resources
-from phalanx.observe.speedup.from_events import judge
+from phalanx.observe.speedup.causes import explain
+from phalanx.observe.speedup.from_events import basis_of, judge
 from phalanx.observe.summary import history as hist
 from phalanx.observe.summary.history import MOST_GENERATIONS, ResumeSource, source_of, went_on
 from phalanx.observe.summary.run_records import RunFiles, read_record, read_run
@@ -34,6 +35,8 @@ __all__ = ["Summary", "summarise"]
 
 FIRST = 16
 """How many of the skipped steps are listed, each with its reason."""
+MOST_STEPS = 2048
+"""How many steps of a worker, spread over the run, show what a straggler costs."""
 NEWEST = 64
 """How many of the newest checkpoints are listed with their training time."""
 
@@ -83,6 +86,9 @@ def _add_worth(summary: Summary, run: RunFiles) -> None:
         return  # workers in one process take turns, so their times say nothing about machines
     balance = run.settings is not None and run.settings.balance == "auto"
     summary.worth = judge(run.ranks, run.strategy, balance=balance)
+    training = [log for log in run.ranks if log.rank not in run.helpers]
+    basis = basis_of(training, run.strategy, balance=balance, most=MOST_STEPS)
+    summary.straggler = explain(summary.straggler, basis, run.samples, equal=not balance)
 
 
 def _add_settings(summary: Summary, run: RunFiles) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from phalanx.core.settings import OURS
 from phalanx.observe.machines.resources import Before, Resources, Totals
 from phalanx.observe.speedup.speedup import Worth
-from phalanx.observe.speedup.straggler import Straggler
+from phalanx.observe.speedup.straggler import Straggler, Wait
 
 
 class MachineSummary(msgspec.Struct, kw_only=True):
@@ -172,6 +172,8 @@ class Summary(msgspec.Struct, kw_only=True):
     nonfinite: list[RefusedSummary] = []
     """The first few steps that were refused because they were not finite."""
     straggler: Straggler | None = None
+    waits: list[Wait] = []
+    """Who waited for whom, longest first."""
     balance: BalanceSummary | None = None
     worth: Worth | None = None
     """What each machine contributed, and whether fewer would be faster."""

@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 from phalanx.observe.events.strategy_phases import PhaseSteps
 from phalanx.observe.events.timeline import RankLog
-from phalanx.observe.speedup.straggler import ENOUGH_STEPS, find_straggler
+from phalanx.observe.speedup.straggler import ENOUGH_STEPS, find_straggler, find_waits
 from phalanx.observe.summary.summary_fields import BalanceSummary, Summary, TimeSplit, WorkerSummary
 
 
@@ -39,6 +39,8 @@ def add_steps(summary: Summary, ranks: Sequence[RankLog], phases: Sequence[Phase
     summary.staleness = dict(sorted(counts.items()))
     balanced = next((log.balanced[0].time for log in ranks if log.balanced), None)
     summary.straggler = find_straggler(phases, balanced)
+    machines = {log.rank: log.joined.machine if log.joined else "" for log in ranks}
+    summary.waits = find_waits(phases, machines)
 
 
 def add_shares(summary: Summary, ranks: Sequence[RankLog]) -> None:

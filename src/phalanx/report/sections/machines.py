@@ -24,6 +24,9 @@ from phalanx.report.tables import TableCell
 WORKERS = ("strategy", "worker", "machine", "device", "threads", "steps", "samples", "share",
         "samples/s", "waiting", "mean staleness", "peak memory")  # fmt: skip
 
+MOST_WAITS = 8
+LEAST_WAIT = 0.01
+
 
 def workers(study: StudyData) -> Section | None:
     """Show a row per worker of each strategy's typical run."""
@@ -31,7 +34,20 @@ def workers(study: StudyData) -> Section | None:
     if not rows:
         return None
     told = tuple(line for group in study.groups for line in _told_of(group, study))
-    return Section("Workers", 700, lines=told, grids=(Grid(WORKERS, rows),))
+    return Section("Workers", 700, lines=told, grids=(Grid(WORKERS, rows), *_waits(study)))
+
+
+def _waits(study: StudyData) -> Iterator[Grid]:
+    """Yield a table of who waited for whom, the longest waits first, if any worker waited."""
+    rows = [
+        (group.label, wait.waiting, wait.late, words.seconds(wait.seconds))
+        for group in study.groups
+        for wait in group.shown.summary.waits[:MOST_WAITS]
+        if wait.seconds >= LEAST_WAIT * (group.shown.summary.phases.train or 0.0)
+    ]
+    if rows:
+        head = ("strategy", "who waited", "for", "together")
+        yield Grid(head, tuple(rows), "Waits of at least 1 % of the training time.")
 
 
 def _rows(group: RunGroup) -> Iterator[tuple[str, ...]]:

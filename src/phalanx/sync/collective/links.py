@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -233,7 +234,22 @@ def open_channels(
         raise
     for peer, channel in channels.items():
         channel.peer = names[peer]
+        _opened.add(channel)
     return channels
+
+
+_opened: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+
+def links_used() -> dict[str, tuple[int, float]]:
+    """Return, for each participant that this process is connected with, the bytes that have reached
+    it, and the seconds in which some were under way."""
+    found: dict[str, tuple[int, float]] = {}
+    for channel in list(_opened):
+        count, seconds = channel.use()
+        known, before = found.get(channel.peer, (0, 0.0))
+        found[channel.peer] = known + count, max(before, seconds)
+    return found
 
 
 @contextmanager

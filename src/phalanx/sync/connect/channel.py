@@ -113,6 +113,13 @@ class Channel:
         """The descriptor, for selectors; -1 once closed."""
         return self._connection.fileno()
 
+    def use(self) -> tuple[int, float]:
+        """Return the bytes that have reached the peer, and the seconds that they took."""
+        try:
+            return liveness.use_of(self._connection)
+        except OSError:
+            return 0, 0.0  # it is closed
+
     def close(self) -> None:
         """End the connection; the other side reads the end of it."""
         with contextlib.suppress(OSError):

@@ -25,6 +25,11 @@ _COUNTS = struct.Struct("=2xBB")
 _LAST_ACK = struct.Struct("=I")
 _LAST_ACK_AT = 56
 _INFO_BYTES = 60
+# Two words: bytes the peer has confirmed; later, microseconds with bytes under way, and those of
+# them in which the peer had no room for more.
+_CONFIRMED, _CONFIRMED_AT = struct.Struct("=Q"), 120
+_BUSY, _BUSY_AT = struct.Struct("=QQ"), 168
+_USE_BYTES = 184
 
 
 def prepare(connection: socket.socket) -> None:
@@ -46,6 +51,17 @@ def prepare(connection: socket.socket) -> None:
 def allow_slow_reader(connection: socket.socket) -> None:
     """Keep a peer that lives but reads slowly: from now on only ``LinkWatch`` judges it."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+
+
+def use_of(connection: socket.socket) -> tuple[int, float]:
+    """Return the bytes that have reached the peer, and the seconds that they took on the link,
+    without those in which the peer did not read."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _USE_BYTES)
+    if len(info) < _USE_BYTES:
+        return 0, 0.0  # before Linux 4.10
+    (confirmed,) = _CONFIRMED.unpack_from(info, _CONFIRMED_AT)
+    busy, refused = _BUSY.unpack_from(info, _BUSY_AT)
+    return confirmed, (busy - refused) / 1e6
 
 
 class LinkWatch:

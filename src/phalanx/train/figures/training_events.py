@@ -15,11 +15,14 @@ from phalanx.train.step.stopwatch import EpochSums, Stopwatch
 
 class TrainingEvents(EngineListener):
     """Writes one worker's events. ``epochs_before``: epochs go on counting when a script trains
-    several models, one after another."""
+    several models, one after another. ``far``: whether there are workers on other machines."""
 
-    def __init__(self, rank: int, stopwatch: Stopwatch, epochs_before: int) -> None:
+    def __init__(self, rank: int, stopwatch: Stopwatch, epochs_before: int, far: bool) -> None:
         self._rank, self._stopwatch, self._before = rank, stopwatch, epochs_before
         self.epoch = epochs_before
+        self._used: dict[str, tuple[int, float]] = {}
+        if far:
+            stopwatch.writer.also(self._links_used)
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = self._before + epoch
@@ -79,6 +82,16 @@ class TrainingEvents(EngineListener):
             rate_before=change.before,
             rate_after=change.after,
         )
+
+    def _links_used(self) -> events.LinksUsed | None:
+        """Report what was sent to other machines, if that is more than when it was last asked."""
+        from phalanx.sync.collective.links import links_used
+
+        used = {name.rpartition(" (")[0]: use for name, use in links_used().items()}
+        if used == self._used:
+            return None
+        self._used, now = used, self._stopwatch.clock.now()
+        return events.LinksUsed(time=now, rank=self._rank, peers=used)
 
     def emit(self, kind: Any, **fields: Any) -> None:
         """Write an event; ``time`` is now, unless it is among the ``fields``."""

@@ -31,7 +31,7 @@ from phalanx.train.loop.same_data import CheckedReaders
 from phalanx.train.loop.segments import WorkerParts
 from phalanx.train.loop.training_loop import TrainingLoop
 from phalanx.train.samples.schedule import TrainingSchedule
-from phalanx.train.start.environment import Environment, saves_checkpoints
+from phalanx.train.start.environment import Environment, between_machines, saves_checkpoints
 from phalanx.train.start.lifecycle import Lifecycle
 from phalanx.train.start.seed import CommonSeed
 from phalanx.train.step.carried_state import CarriedState
@@ -71,7 +71,7 @@ def build_worker(
     lifecycle = Lifecycle(environment, writer)
     profiling = _profiling(environment, writer)
     stopwatch = profiling or Stopwatch(environment.clock, writer)
-    events = TrainingEvents(rank, stopwatch, lifecycle.epochs_before)
+    events = TrainingEvents(rank, stopwatch, lifecycle.epochs_before, between_machines(environment))
     script = _prepare(environment, models, optimizers, trial, buffers, loss)
     resumed = _resumed(script, lifecycle.training)
     timer = CheckpointTimer(chosen.checkpoint_minutes if saves_checkpoints(environment) else None)

@@ -1,0 +1,118 @@
+"""Each cause is told from the figures of a machine that differ; without a straggler none is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from made_stragglers import figures, made_run
+
+from phalanx.observe.events.strategy_phases import split_phases
+from phalanx.observe.events.timeline import RankLog
+from phalanx.observe.speedup import causes
+from phalanx.observe.speedup.causes import explain
+from phalanx.observe.speedup.from_events import basis_of
+from phalanx.observe.speedup.straggler import Straggler, find_straggler, find_waits
+
+SLOW = {1: {"compute": 0.08, "input": 0.02}}
+HELD = {"throttled_percent": 70.0, "cpu_percent": 99.0, "workers_cpu_percent": 190.0}
+EQUAL = "allreduce:shares=equal"
+MS = 1e-3
+
+
+def _explained(
+    logs: list[RankLog], *, strategy: str = EQUAL, equal: bool = True, **machines: dict[str, float]
+) -> Straggler | None:
+    names = dict.fromkeys(log.joined.machine for log in logs if log.joined)
+    samples = {name: figures(logs, name, **machines.get(name, {})) for name in names}
+    late = find_straggler(split_phases(logs, strategy))
+    basis = basis_of(logs, strategy, balance=not equal, most=2048)
+    return explain(late, basis, samples, equal=equal)
+
+
+@pytest.mark.parametrize(
+    ("cause", "extra", "machine"),
+    [
+        (causes.THROTTLED, SLOW, HELD),
+        (causes.OTHERS, SLOW, {"cpu_percent": 100.0, "workers_cpu_percent": 60.0}),
+        (causes.OTHERS, SLOW, {"cpu_steal": 30.0}),
+        (causes.INPUT, {1: {"input": 0.1}}, {}),
+        (causes.MEMORY, {1: {"input": 0.1}}, {"major_faults_per_second": 120.0}),
+        (causes.MEMORY, SLOW, {"swap_bytes_per_second": 5e6}),
+        (causes.SLOW, SLOW, {"cores": 1.0}),
+        (causes.SLOW, SLOW, {}),
+    ],
+)
+def test_a_cause_is_what_differs_from_the_others(
+    cause: str, extra: dict[int, dict[str, float]], machine: dict[str, float]
+) -> None:
+    found = _explained(made_run(extra), m2=machine)
+    assert found is not None
+    assert (found.rank, found.machine, found.cause) == (1, "m2", cause)
+    assert found.evidence
+    assert found.remedy
+    assert "shares=equal" in found.remedy
+
+
+def test_all_machines_throttled_alike_do_not_explain_one() -> None:
+    found = _explained(made_run(SLOW), m1=HELD, m2=HELD, m3=HELD)
+    assert found is not None
+    assert found.cause == causes.SLOW
+
+
+def test_the_gain_is_what_the_run_gains_without_the_cause() -> None:
+    extra, quiet = {1: {"input": 0.1}}, made_run(noise=0.05)
+    for late in ((0.0, 1.0), (0.0, 0.5)):
+        logs = made_run(extra, noise=0.05, late=late)
+        found = _explained(logs)
+        assert found is not None
+        assert found.gain is not None
+        took, then = (one[0].steps[-1].ended - one[0].steps[0].began for one in (logs, quiet))
+        assert found.gain == pytest.approx(took / then - 1.0, rel=0.15)
+
+
+def test_a_saturated_processor_is_slow_at_communicating_too() -> None:
+    logs = made_run(SLOW, noise=0.0)
+    saturated = _explained(logs, m2={**HELD, "cpu_percent": 100.0})
+    idle = _explained(logs, m2={"cpu_percent": 50.0})
+    assert saturated is not None
+    assert idle is not None
+    assert idle.gain == pytest.approx(170 / 70 - 1, rel=0.05)
+    assert saturated.gain == pytest.approx(170 / (50 + 20 / 3) - 1, rel=0.05)
+
+
+def test_with_shares_by_speed_the_gain_is_that_of_new_shares() -> None:
+    """A worker three times as slow has a third of the samples, and would have as many as others."""
+    logs = made_run({}, noise=0.0)
+    for log in logs:
+        samples = 20 if log.rank == 1 else 60
+        log.steps = [step._replace(samples=samples) for step in log.steps]
+    found = _explained(logs, strategy="allreduce", equal=False)
+    assert found is not None
+    assert found.gain == pytest.approx(70 / (20 + 140 * 50 / 60 / 3) - 1.0, rel=0.05)
+    assert found.remedy
+    assert "shares=equal" not in found.remedy
+
+
+def test_workers_of_one_machine_are_not_told_apart_by_its_figures() -> None:
+    busy: dict[str, Any] = {"cpu_percent": 100.0, "workers_cpu_percent": 60.0}
+    found = _explained(made_run(SLOW, machines=False), here=busy)
+    assert found is not None
+    assert found.cause is None
+    reads = _explained(made_run({1: {"input": 0.1}}, machines=False))
+    assert reads is not None
+    assert reads.cause == causes.INPUT
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_is_no_straggler(seed: int) -> None:
+    assert _explained(made_run(noise=0.4, seed=seed), m2={"throttled_percent": 50.0}) is None
+
+
+def test_who_made_whom_wait() -> None:
+    logs = made_run(SLOW, noise=0.0, count=100)
+    waits = find_waits(split_phases(logs, EQUAL), {0: "m1", 1: "m2", 2: "m3"})
+    assert [(wait.waiting, wait.late) for wait in waits] == [("m1", "m2"), ("m3", "m2")]
+    assert waits[0].seconds == pytest.approx(100 * 100 * MS)
+    workers = find_waits(split_phases(logs, EQUAL), dict.fromkeys(range(3), "here"))
+    assert workers[0].late == "worker 1"
