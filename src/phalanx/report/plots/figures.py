@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -29,6 +29,19 @@ TIME_COLOURS = {
     "communicate": "#f2b632",
     "wait": "#ee6a5b",
     "update": "#3ca951",
+}
+GROUP_COLOURS = {
+    "convolution": "#4269d0",
+    "matmul": "#e8833a",
+    "normalisation": "#b5a300",
+    "pooling": "#2aa7b8",
+    "element-wise": "#a463f2",
+    "loss": "#9c6b4e",
+    "input": "#9ec5f4",
+    "optimizer": "#3ca951",
+    "communication": "#f2b632",
+    "other": "#e0507b",
+    "Python": "#8b95a7",
 }
 HALF = (5.4, 3.5)
 WIDE = 10.6
@@ -109,6 +122,24 @@ def time_split(study: StudyData) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("seconds per worker, summed over all steps")
         legend_above(axes, len(TIME_PARTS))
+    return figure
+
+
+def operator_bars(bars: Sequence[tuple[str, Mapping[str, float]]]) -> Figure:
+    """Stacked bars: milliseconds of a step by what was computed."""
+    with house_style():
+        figure, axes = new_figure(WIDE, 1.3 + 0.42 * len(bars))
+        left = [0.0] * len(bars)
+        for part, colour in GROUP_COLOURS.items():
+            widths = [1000 * parts.get(part, 0.0) for _, parts in bars]
+            if any(widths):
+                rows = [label for label, _ in bars]
+                axes.barh(rows, widths, left=left, color=colour, label=part, height=0.62)
+            left = [start + width for start, width in zip(left, widths, strict=True)]
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("milliseconds of a step, mean of the workers")
+        legend_above(axes, 6)
     return figure
 
 

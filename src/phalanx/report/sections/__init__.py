@@ -23,6 +23,7 @@ REPORT_SECTIONS = Registry(
         "accuracy": "phalanx.report.sections.outcome:accuracy",
         "loss": "phalanx.report.sections.outcome:loss",
         "time": "phalanx.report.sections.course:phases",
+        "operators": "phalanx.report.sections.operators:operators",
         "switches": "phalanx.report.sections.course:switches",
         "timeline": "phalanx.report.sections.course:timeline",
         "staleness": "phalanx.report.sections.course:staleness",

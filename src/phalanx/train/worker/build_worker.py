@@ -109,6 +109,10 @@ def build_worker(
         seeds.own(rank)
     if profiling is not None:
         profiling.watch(parts)
+    elif chosen.profile_steps and lifecycle.training == 0:
+        from phalanx.train.figures.operator_profile import profile_steps
+
+        profile_steps(parts)
     return parts, TrainingLoop(parts)
 
 
