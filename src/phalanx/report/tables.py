@@ -225,17 +225,13 @@ def wait_share(summary: Summary) -> float | None:
 
 
 def print_table(study: StudyData, console: Console) -> None:
-    """Print the table of results, fitted to the console's width."""
-    print_rows([group.label for group in study.groups], table_lines(study), console)
-
-
-def print_rows(labels: list[str], lines: Sequence[TableRow], console: Console) -> None:
-    """Print a table, whose columns stand in several blocks if they do not fit side by side."""
-    for block in _blocks(labels, lines, console.width):
+    """Print the table, fitted to the console's width."""
+    lines = table_lines(study)
+    for block in _blocks([group.label for group in study.groups], lines, console.width):
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
         table.add_column("")
         for index in block:
-            table.add_column(Text(printable(labels[index])), justify="right")
+            table.add_column(Text(printable(study.groups[index].label)), justify="right")
         for line in lines:
             cells = [line.cells[index] for index in block]
             values = (Text(printable(c.text), style="bold green" if c.best else "") for c in cells)
@@ -245,7 +241,7 @@ def print_rows(labels: list[str], lines: Sequence[TableRow], console: Console) -
         console.print(table)
 
 
-def _blocks(labels: list[str], lines: Sequence[TableRow], width: int) -> Iterator[list[int]]:
+def _blocks(labels: list[str], lines: list[TableRow], width: int) -> Iterator[list[int]]:
     """Yield the columns in blocks, each of as many as fit."""
     name_width = max((len(line.name) for line in lines), default=0) + 2
     block: list[int] = []

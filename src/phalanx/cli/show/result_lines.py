@@ -19,7 +19,7 @@ from phalanx.report.html import write_report
 from phalanx.report.load import load_study
 from phalanx.report.sections.operators import operator_tables, profiled
 from phalanx.report.study_verdict import verdict_on
-from phalanx.report.tables import print_rows, print_table
+from phalanx.report.tables import print_table
 
 
 def tell_study(paths: RunPaths, out: Output, *, results: bool = True) -> Path:
@@ -53,9 +53,11 @@ def tell_profiles(paths: RunPaths, out: Output) -> list[dict[str, Any]]:
             "Run with --profile, for more steps than those that come first.",
         )
     for table in operator_tables(found):
-        out.say()
-        out.say(table.title, "bold")
-        print_rows(list(table.columns), table.rows, out.human)
+        for first, *rows in table.blocks():
+            out.say()
+            out.say(first, "bold")
+            for row in rows:
+                out.say(row)
     out.say()
     return [{"run": label, **msgspec.to_builtins(profile)} for label, profile in found]
 

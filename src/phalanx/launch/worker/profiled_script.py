@@ -30,7 +30,7 @@ def watch_torch(make: Any, torch: Any) -> None:
         if first[0] == id(optimizer):
             window.stepped()
 
-    torch.optim.optimizer.register_optimizer_step_post_hook(stepped)
+    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(stepped)
     atexit.register(window.end)
 
 

@@ -15,6 +15,7 @@ GROUPS = (
     CONVOLUTION, MATMUL, NORMALISATION, POOLING, ELEMENTWISE, LOSS, INPUT, OPTIMIZER,
     COMMUNICATION, OTHER,
 )  # fmt: skip
+ALL_REDUCE = "all-reduce"
 FORWARD, BACKWARD = "forward", "backward"
 PHASES = (INPUT, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, OTHER)
 
@@ -23,9 +24,9 @@ Sorted = tuple[str, str]
 
 _TORCH = (
     (r"^phalanx::(exchange|sum|gather)|^c10d|^gloo:|nccl|^mpi:|allreduce|all_?gather",
-     COMMUNICATION, "all-reduce"),
+     COMMUNICATION, ALL_REDUCE),
     (r"^phalanx::optimizer|^optimizer\.step|multi_tensor_apply", OPTIMIZER, "update"),
-    (r"^optimizer\.zero_grad|accumulategrad", OPTIMIZER, "gradients set and added"),
+    (r"^optimizer\.zero_grad", OPTIMIZER, "zero_grad"),
     (r"^phalanx::input|dataloader|pin_memory", INPUT, "input"),
     (r"conv|winograd|wgrad|dgrad|implicit_gemm", CONVOLUTION, "convolution"),
     (r"(batch|layer|group|instance|rms)_?norm|bn_(fw|bw)", NORMALISATION, "normalisation"),
@@ -42,7 +43,7 @@ _TORCH = (
 )  # fmt: skip
 _TENSORFLOW = (
     (r"Collective|AllReduce|Nccl|ScopedAllocator|^_?(Send|Recv|HostSend|HostRecv)",
-     COMMUNICATION, "all-reduce"),
+     COMMUNICATION, ALL_REDUCE),
     (r"^Resource\w*Apply|^Assign\w*VariableOp", OPTIMIZER, "update"),
     (r"Iterator|Dataset|Prefetch|^Gather", INPUT, "input"),
     (r"Conv[23]D", CONVOLUTION, "convolution"),
@@ -62,7 +63,11 @@ _TENSORFLOW = (
 @functools.cache
 def sort_torch(name: str) -> Sorted:
     """Return group and kind of an operator, kernel or range of torch."""
-    return _sort(re.sub(r"^aten::_*", "", name).lower(), _TORCH, re.sub("^aten::", "", name))
+    return _sort(re.sub(r"^aten::_*", "", name).lower(), _TORCH, _plain(name))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"^aten::|Backward\d*$", "", name)
 
 
 @functools.cache

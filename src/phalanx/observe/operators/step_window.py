@@ -38,8 +38,8 @@ class Recorder(Protocol):
 
     def start(self) -> None: ...
 
-    def mark(self) -> None:
-        """Note that a step is over."""
+    def mark(self, count: int) -> None:
+        """Note that ``count`` steps are over."""
 
     def stop(self, trace: Path) -> dict[str, Any]:
         """Write the trace, and return the table of its operators."""
@@ -70,7 +70,7 @@ class StepWindow:
         self._done += count
         if self._records:
             self._profiled.append(took)
-            self._recorder.mark()
+            self._recorder.mark(count)
             if self._done > self._first + self._steps:  # one more, because the first is left out
                 self._stop()
         elif self._found is None:
@@ -149,7 +149,8 @@ class TorchRecorder:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             kinds.append(torch.profiler.ProfilerActivity.CUDA)
         self._profile = torch.profiler.profile(activities=kinds)
-        self._profile.start()
+        with _quiet():
+            self._profile.start()
         self._on_gpu = len(kinds) > 1
         inside.enter_context(_named_layers(torch))
         if self._ranges is not None:
@@ -160,7 +161,7 @@ class TorchRecorder:
         self._step = self._torch.profiler.record_function(STEP)
         self._step.__enter__()
 
-    def mark(self) -> None:
+    def mark(self, count: int) -> None:
         self._step.__exit__(None, None, None)
         self._begin()
 
@@ -168,7 +169,8 @@ class TorchRecorder:
         self._inside.close()
         if self._on_gpu:
             self._torch.cuda.synchronize()
-        self._profile.stop()
+        with _quiet():
+            self._profile.stop()
         self._profile.export_chrome_trace(str(trace))
         del self._profile
         with gzip.open(trace) as file:
@@ -179,6 +181,20 @@ class TorchRecorder:
         if self._on_gpu:
             found["device_memory_bytes"] = self._torch.cuda.max_memory_allocated()
         return found
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """Drop what torch's profiler says of itself, which no variable of its own prevents."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 @contextlib.contextmanager

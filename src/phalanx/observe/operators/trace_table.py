@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.observe.operators.operator_names import (
+    ALL_REDUCE,
     BACKWARD,
     COMMUNICATION,
     FORWARD,
@@ -81,9 +82,9 @@ class OperatorSums:
         elif group != INPUT:
             self.computing.append(span)
 
-    def table(self) -> dict[str, Any]:
-        """Return everything per step."""
-        count, length = len(self.steps), sum(end - start for start, end in self.steps)
+    def table(self, each: int = 1) -> dict[str, Any]:
+        """Return everything per step; ``each`` of the spans in ``steps`` has so many."""
+        count, length = each * len(self.steps), sum(end - start for start, end in self.steps)
         both = _covered([*self.sending, *self.computing])
         rows = [
             {
@@ -105,11 +106,11 @@ class OperatorSums:
 
 
 def usual_steps(steps: Iterable[Span]) -> list[Span]:
-    """Return the steps that count: not the first one, and none that took far too long."""
-    ordered = sorted(steps)
-    found = ordered[1:] or ordered
+    """Return the steps that count: not the first, not the last, which the end of the profile cuts
+    off, and none that took far too long."""
+    found = sorted(steps)[1:-1]
     if not found:
-        raise ValueError("the trace has no step")
+        raise ValueError("training ended before a step was over")
     most = _OUTLIER * statistics.median(end - start for start, end in found)
     return [(start, end) for start, end in found if end - start <= most]
 
@@ -210,8 +211,9 @@ class _TorchReader:
         if backward:
             inner.layer = self._layers.get(number or -1, "")
         found = sort_torch(name)
-        if ranged in (INPUT, COMMUNICATION):
-            self.sums.took(span, ranged)
+        if inner.phase in (INPUT, COMMUNICATION):
+            found = inner.phase, {COMMUNICATION: ALL_REDUCE}.get(inner.phase, INPUT)
+            self.sums.took(span, inner.phase)
         row = self.sums.row(name, inner.phase, inner.layer, found)
         row.calls += 1
         row.own += span[1] - span[0]
