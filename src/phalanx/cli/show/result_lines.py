@@ -13,13 +13,13 @@ from phalanx.core.files import cache_home
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import mark
 from phalanx.core.terminal import printable
-from phalanx.core.words import count, loss, rough_share, seconds, share
+from phalanx.core.words import count, loss, rough_share, seconds, share, short
 from phalanx.observe.summary.summary_fields import Summary
 from phalanx.report.html import write_report
 from phalanx.report.load import load_study
-from phalanx.report.sections.operators import operator_tables, profiled
+from phalanx.report.sections.operators import operator_views, profiled
 from phalanx.report.study_verdict import verdict_on
-from phalanx.report.tables import print_table
+from phalanx.report.tables import TableCell, TableRow, print_rows, print_table
 
 
 def tell_study(paths: RunPaths, out: Output, *, results: bool = True) -> Path:
@@ -52,14 +52,15 @@ def tell_profiles(paths: RunPaths, out: Output) -> list[dict[str, Any]]:
             f"no run of {paths.id} has a profile",
             "Run with --profile, for more steps than those that come first.",
         )
-    for table in operator_tables(found):
-        for first, *rows in table.blocks():
-            out.say()
-            out.say(first, "bold")
-            for row in rows:
-                out.say(row)
-    out.say()
-    return [{"run": label, **msgspec.to_builtins(profile)} for label, profile in found]
+    for title, columns, rows in operator_views(found):
+        cells = [[f"{c.text} {c.note:>6}".strip() for c in row.cells] for row in rows]
+        lines = [
+            TableRow(short(row.name, 20), tuple(map(TableCell, texts)))
+            for row, texts in zip(rows, cells, strict=True)
+        ]
+        print_rows(columns, lines, out.human, title)
+        out.say()
+    return [{"run": label, "workers": msgspec.to_builtins(tables)} for label, tables in found]
 
 
 FAR_OFF = 0.3

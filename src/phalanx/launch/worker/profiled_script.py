@@ -1,59 +1,47 @@
-"""``profiled_script.py STEPS RANK SCRIPT [ARGUMENT]…``: runs SCRIPT, and profiles some of its steps.
+"""``profiled_script.py STEPS RANK SCRIPT [ARGUMENT]…``: runs SCRIPT, and profiles some steps of it.
 
 This is for scripts of other frameworks, whose Python need not have Phalanx, so only the standard
-library is used. Steps are those of any optimizer of torch, or of ``fit`` of TensorFlow's Keras.
+library is used. Steps are those of the first optimizer of torch, or of ``fit`` of TensorFlow.
 """
 
 import atexit
 import functools
-import inspect
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-_ROOT = str(Path(__file__).resolve().parents[3])
-"""The folder with our source, from which nothing but the profiler is imported."""
+if __name__ == "__main__":  # the folder with our source, from which the script imports nothing
+    sys.path[0] = str(Path(__file__).resolve().parents[3])
+
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.core.script.import_hooks import HOOKS
+from phalanx.launch.worker.keras_figures import add_to_fit, run_script
+from phalanx.observe.operators.step_window import StepWindow, TorchRecorder
+from phalanx.observe.operators.tensorflow_trace import TensorFlowRecorder
 
 
 def watch_torch(make: Any, torch: Any) -> None:
-    """Count a step whenever the script's first optimizer steps."""
-    from phalanx.observe.operators.step_window import TorchRecorder
-
-    window = make(TorchRecorder(torch))
-    first: list[int] = []
+    window, first = make(TorchRecorder(torch)), set[int]()
+    atexit.register(window.end)
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not first:
-            first.append(id(optimizer))
-        if first[0] == id(optimizer):
+        first.add(id(optimizer)) if not first else None
+        if id(optimizer) in first:
             window.stepped()
 
     sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(stepped)
-    atexit.register(window.end)
 
 
 def watch_fit(make: Any, keras: Any) -> None:
-    """Add a callback to every ``fit``, which counts steps."""
-    plain = keras.Model.fit
     made: list[Any] = []
 
-    @functools.wraps(plain)
-    def fit(*args: Any, **kwargs: Any) -> Any:
-        from phalanx.observe.operators.tensorflow_trace import TensorFlowRecorder
+    def steps() -> Any:
+        if not made:
+            made.append(make(TensorFlowRecorder(sys.modules["tensorflow"])))
+        return _steps(keras.callbacks.Callback, made[0])
 
-        call = inspect.signature(plain).bind(*args, **kwargs)
-        given = call.arguments.get("callbacks") or []
-        if not isinstance(given, keras.callbacks.CallbackList):
-            if not made:
-                made.append(make(TensorFlowRecorder(sys.modules["tensorflow"])))
-                atexit.register(made[0].end)
-            own = given if isinstance(given, (list, tuple)) else [given]
-            call.arguments["callbacks"] = [*own, _steps(keras.callbacks.Callback, made[0])]
-        return plain(*call.args, **call.kwargs)
-
-    keras.Model.fit = fit
+    add_to_fit(keras, steps)
 
 
 def _steps(base: Any, window: Any) -> Any:
@@ -75,26 +63,20 @@ def _steps(base: Any, window: Any) -> Any:
 
 
 def main() -> None:
-    steps, rank = int(sys.argv[1]), int(sys.argv[2])
-    del sys.argv[:3]
-    script = Path(sys.argv[0])
-    sys.path[0] = _ROOT
-    from phalanx.core.run_folder.run_paths import RunPaths
-    from phalanx.core.script.import_hooks import HOOKS
-    from phalanx.observe.operators.step_window import StepWindow
+    steps, rank, paths = (
+        int(sys.argv[1]),
+        int(sys.argv[2]),
+        RunPaths(Path(os.environ["PHALANX_RUN"])),
+    )
+    del sys.argv[1:3]
 
-    sys.path[0] = str(script.resolve().parent)
-    paths = RunPaths(Path(os.environ["PHALANX_RUN"]))
-
-    def make(recorder: Any) -> Any:
+    def make(recorder: Any) -> StepWindow:
         return StepWindow(recorder, paths.operators_of(rank), paths.trace_of(rank), steps=steps)
 
     HOOKS.add("torch", functools.partial(watch_torch, make))
-    HOOKS.add("keras", functools.partial(watch_fit, make))
-    HOOKS.add("tf_keras", functools.partial(watch_fit, make))
-    module = sys.modules["__main__"] = ModuleType("__main__")
-    module.__file__ = str(script)
-    exec(compile(script.read_bytes(), script, "exec", dont_inherit=True), module.__dict__)
+    for keras in ("keras", "tf_keras"):
+        HOOKS.add(keras, functools.partial(watch_fit, make))
+    run_script()
 
 
 if __name__ == "__main__":

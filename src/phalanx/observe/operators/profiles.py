@@ -1,9 +1,9 @@
-"""The profiles of a run: the table of each worker, as its file has it, and their mean."""
+"""The profiles of a run: the table of each worker, as its file has it, and their means."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 import msgspec
@@ -31,13 +31,14 @@ class OperatorRow(msgspec.Struct, kw_only=True):
 
     @property
     def label(self) -> str:
-        return f"{self.kind}, backward" if self.phase == BACKWARD else self.kind
+        return f"{self.kind} backward" if self.phase == BACKWARD else self.kind
 
 
 class OperatorTable(msgspec.Struct, kw_only=True):
     """``profiles/rank-N.json``: what the steps of one worker consist of."""
 
     framework: str
+    device: str
     steps: int
     """How many steps count."""
     step_seconds: float
@@ -45,7 +46,6 @@ class OperatorTable(msgspec.Struct, kw_only=True):
     """Seconds of a step in which no operator runs, and nothing is read or sent: the script."""
     exposed_seconds: float
     """Seconds of a step in which something is sent or waited for, and nothing computed."""
-    device: str
     memory_bytes: int
     """The process's peak, from its start."""
     device_memory_bytes: int = 0
@@ -53,64 +53,26 @@ class OperatorTable(msgspec.Struct, kw_only=True):
     """The median step profiled ÷ not profiled; ``None``: no other steps were taken."""
     operators: list[OperatorRow]
 
-    def seconds_of(self, row: OperatorRow) -> float:
-        """Return the seconds to compare: on a GPU those of the kernels, if the row can have any."""
-        waits = row.phase in (INPUT, COMMUNICATION) and not row.device_seconds
-        return row.self_seconds if self.device == "cpu" or waits else row.device_seconds
-
-
-class RunProfile(msgspec.Struct, kw_only=True):
-    """The profiles of all workers of a run: means of their steps, peaks of their memory."""
-
-    framework: str
-    device: str
-    workers: int
-    steps: int
-    step_seconds: float
-    python_seconds: float
-    exposed_seconds: float
-    memory_bytes: int
-    device_memory_bytes: int
-    cost: float | None
-    groups: dict[str, float]
-    """Seconds of a step by group."""
-    phases: dict[str, float]
-    operators: dict[str, float]
-    """Seconds of a step by the operators' labels."""
-    layers: dict[str, float]
+    def seconds_by(self, field: str) -> dict[str, float]:
+        """Return the seconds of a step by a field of the rows: on a GPU those of the kernels,
+        except where the host waits for data or for other workers."""
+        sums: dict[str, float] = defaultdict(float)
+        for row in self.operators:
+            waits = row.phase in (INPUT, COMMUNICATION) and not row.device_seconds
+            on_host = self.device == "cpu" or waits
+            sums[getattr(row, field)] += row.self_seconds if on_host else row.device_seconds
+        return {name: seconds for name, seconds in sums.items() if name and seconds}
 
 
 def read_profiles(paths: RunPaths) -> list[OperatorTable]:
-    """Return the tables of the workers, by rank; files that are broken are left out."""
+    """Return the tables of a run's workers, by rank."""
     files = sorted(paths.profiles.glob("rank-*.json"))
     found = (read_record(file, OperatorTable) for file in files)
-    return [table for table in found if table is not None and table.steps > 0]
+    return [table for table in found if table is not None]
 
 
-def profile_of(tables: Sequence[OperatorTable]) -> RunProfile:
-    first = tables[0]
-
-    def seconds_by(key: Callable[[OperatorRow], str]) -> dict[str, float]:
-        sums: dict[str, float] = defaultdict(float)
-        for table in tables:
-            for row in table.operators:
-                sums[key(row)] += table.seconds_of(row) / len(tables)
-        return {name: s for name, s in sorted(sums.items(), key=lambda pair: -pair[1]) if name}
-
-    costs = [table.cost for table in tables if table.cost is not None]
-    return RunProfile(
-        framework=first.framework,
-        device=first.device,
-        workers=len(tables),
-        steps=first.steps,
-        step_seconds=fmean(table.step_seconds for table in tables),
-        python_seconds=fmean(table.python_seconds for table in tables),
-        exposed_seconds=fmean(table.exposed_seconds for table in tables),
-        memory_bytes=max(table.memory_bytes for table in tables),
-        device_memory_bytes=max(table.device_memory_bytes for table in tables),
-        cost=fmean(costs) if costs else None,
-        groups=seconds_by(lambda row: row.group),
-        phases=seconds_by(lambda row: row.phase),
-        operators=seconds_by(lambda row: row.label),
-        layers=seconds_by(lambda row: row.layer),
-    )
+def mean_by(tables: Sequence[OperatorTable], field: str) -> dict[str, float]:
+    """Return the seconds of a step by a field of the rows, as a mean of the workers."""
+    found = [table.seconds_by(field) for table in tables]
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: fmean(one.get(name, 0.0) for one in found) for name in names}

@@ -10,9 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from phalanx.observe.operators.operator_names import GROUPS
 from phalanx.report.load import RunGroup, StudyData
 from phalanx.report.plots.drawing import (
+    BASE,
     INK,
+    PALETTE,
     colours,
     house_style,
     legend_above,
@@ -30,19 +33,7 @@ TIME_COLOURS = {
     "wait": "#ee6a5b",
     "update": "#3ca951",
 }
-GROUP_COLOURS = {
-    "convolution": "#4269d0",
-    "matmul": "#e8833a",
-    "normalisation": "#b5a300",
-    "pooling": "#2aa7b8",
-    "element-wise": "#a463f2",
-    "loss": "#9c6b4e",
-    "input": "#9ec5f4",
-    "optimizer": "#3ca951",
-    "communication": "#f2b632",
-    "other": "#e0507b",
-    "Python": "#8b95a7",
-}
+GROUP_COLOURS = dict(zip((*GROUPS, "Python"), (*PALETTE, "#f2b632", "#9ec5f4", BASE), strict=True))
 HALF = (5.4, 3.5)
 WIDE = 10.6
 LEGEND_ROOM = 5.0
@@ -109,37 +100,34 @@ def _zoom(axes: Axes, values: Sequence[float]) -> None:
 
 def time_split(study: StudyData) -> Figure:
     """Stacked bars: seconds per worker by what they were spent on."""
-    groups = [group for group in study.groups if group.shown.summary.time.compute is not None]
-    with house_style():
-        figure, axes = new_figure(WIDE, 0.9 + 0.5 * len(groups))
-        left = [0.0] * len(groups)
-        for part in TIME_PARTS:
-            widths = [getattr(group.shown.summary.time, part) or 0.0 for group in groups]
-            rows = [group.label for group in groups]
-            axes.barh(rows, widths, left=left, color=TIME_COLOURS[part], label=part, height=0.62)
-            left = [start + width for start, width in zip(left, widths, strict=True)]
-        axes.invert_yaxis()
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel("seconds per worker, summed over all steps")
-        legend_above(axes, len(TIME_PARTS))
-    return figure
+    times = {group.label: group.shown.summary.time for group in study.groups}
+    known = {label: time for label, time in times.items() if time.compute is not None}
+    bars = {
+        label: {p: getattr(time, p) or 0.0 for p in TIME_PARTS} for label, time in known.items()
+    }
+    return stacked_bars(bars, TIME_COLOURS, "seconds per worker, summed over all steps", TIME_PARTS)
 
 
-def operator_bars(bars: Sequence[tuple[str, Mapping[str, float]]]) -> Figure:
-    """Stacked bars: milliseconds of a step by what was computed."""
+def stacked_bars(
+    bars: Mapping[str, Mapping[str, float]],
+    colour: Mapping[str, str],
+    x_label: str,
+    parts: Sequence[str],
+) -> Figure:
+    """One bar for each label, of the given parts."""
     with house_style():
-        figure, axes = new_figure(WIDE, 1.3 + 0.42 * len(bars))
+        columns = legend_columns(parts, WIDE)
+        height = 0.9 + legend_height(parts, WIDE) + 0.5 * len(bars)
+        figure, axes = new_figure(WIDE, height)
         left = [0.0] * len(bars)
-        for part, colour in GROUP_COLOURS.items():
-            widths = [1000 * parts.get(part, 0.0) for _, parts in bars]
-            if any(widths):
-                rows = [label for label, _ in bars]
-                axes.barh(rows, widths, left=left, color=colour, label=part, height=0.62)
+        for part in parts:
+            widths = [bar.get(part, 0.0) for bar in bars.values()]
+            axes.barh(list(bars), widths, left=left, color=colour[part], label=part, height=0.62)
             left = [start + width for start, width in zip(left, widths, strict=True)]
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel("milliseconds of a step, mean of the workers")
-        legend_above(axes, 6)
+        axes.set_xlabel(x_label)
+        legend_above(axes, columns)
     return figure
 
 

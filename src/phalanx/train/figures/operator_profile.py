@@ -1,4 +1,4 @@
-"""Profiles some steps of this worker by torch's profiler, with ranges for what Phalanx does in them.
+"""Profiles some steps of this worker, with ranges for what Phalanx does in them.
 
 Nothing here is loaded, and a step is as it always is, unless ``--profile`` was given.
 """
@@ -24,14 +24,12 @@ _EXCHANGES = ("step", "end_round", "share_gradients", "clip_gradients")
 
 
 def profile_steps(parts: WorkerParts) -> None:
-    """Profile the steps of a worker that ``--profile`` asks for, once it has taken the first ones.
-
-    The first steps of an adopted script are checked by a process that takes a core too.
-    """
+    """Profile the steps that ``--profile`` asks for, once the worker has taken the first ones."""
     environment = parts.environment
     chosen, paths, rank = environment.settings, environment.paths, environment.rank
     if paths is None:
         return
+    # A process that checks the first steps of an adopted script takes a core too.
     checked = chosen.adopt and environment.workers > 1 and chosen.check > 0
     window = StepWindow(
         TorchRecorder(torch, partial(_named_parts, parts)),
@@ -47,46 +45,32 @@ def profile_steps(parts: WorkerParts) -> None:
 @contextmanager
 def _named_parts(parts: WorkerParts) -> Iterator[None]:
     """Make ranges of the parts of a step that are Phalanx's, until the context is left."""
-    engine = parts.trained.engine
-    with ExitStack() as stack:
-        several = engine.workers > 1 or engine.copies > 1
-        for name in _EXCHANGES if several else ():
-            stack.enter_context(_named(engine.exchange, name, "exchange"))
-        stack.enter_context(_named(ShardOptimizer, "update", "optimizer"))
-        stack.enter_context(_named(WorkerCollective, "sum_written", "sum"))
-        stack.enter_context(_named(WorkerCollective, "gather", "gather"))
-        stack.enter_context(_named_input(parts.stopwatch))
-        yield
-
-
-@contextmanager
-def _named(owner: Any, name: str, label: str) -> Iterator[None]:
-    plain = getattr(owner, name)
-
-    def named(*args: Any, **kwargs: Any) -> Any:
-        with record_function(OURS + label):
-            return plain(*args, **kwargs)
-
-    with _replaced(owner, name, named):
-        yield
-
-
-@contextmanager
-def _named_input(stopwatch: Any) -> Iterator[None]:
-    """Make a range from asking for a batch to having it."""
+    engine, stopwatch, waiting = parts.trained.engine, parts.stopwatch, ExitStack()
     plain_asked, plain_received = stopwatch.asked, stopwatch.received
-    waiting = ExitStack()
 
-    def asked() -> Any:
+    def asked() -> float:
         waiting.close()
         waiting.enter_context(record_function(OURS + "input"))
         return plain_asked()
 
-    def received(*args: Any) -> None:
+    def received(asked: float, samples: int) -> None:
         waiting.close()
-        plain_received(*args)
+        plain_received(asked, samples)
 
-    with _replaced(stopwatch, "asked", asked), _replaced(stopwatch, "received", received), waiting:
+    places: list[tuple[Any, str, str]] = [
+        (ShardOptimizer, "update", "optimizer"),
+        (WorkerCollective, "sum_written", "sum"),
+        (WorkerCollective, "gather", "gather"),
+    ]
+    if engine.workers > 1 or engine.copies > 1:
+        places += [(engine.exchange, name, "exchange") for name in _EXCHANGES]
+    with ExitStack() as replaced:
+        for owner, name, label in places:
+            named = record_function(OURS + label)(getattr(owner, name))
+            replaced.enter_context(_replaced(owner, name, named))
+        replaced.enter_context(_replaced(stopwatch, "asked", asked))
+        replaced.enter_context(_replaced(stopwatch, "received", received))
+        replaced.enter_context(waiting)
         yield
 
 
@@ -97,7 +81,4 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        if own is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)
+        delattr(owner, name) if own is None else setattr(owner, name, own)
