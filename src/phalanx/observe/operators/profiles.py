@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Annotated
 
 import msgspec
 
@@ -41,7 +42,7 @@ class OperatorTable(msgspec.Struct, kw_only=True):
     device: str
     steps: int
     """How many steps count."""
-    step_seconds: float
+    step_seconds: Annotated[float, msgspec.Meta(gt=0)]
     python_seconds: float
     """Seconds of a step in which no operator runs, and nothing is read or sent: the script."""
     exposed_seconds: float

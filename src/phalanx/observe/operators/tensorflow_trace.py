@@ -90,7 +90,7 @@ def table_of_tensorflow(events: list[Event], each: int = 1) -> dict[str, Any]:
         kind = re.sub(r"^_Mkl(Native)?", "", kind)
         layer = parts[1] if len(parts) > 2 else ""
         found = sort_tensorflow(kind, layer)
-        if parts and _OPTIMIZERS.fullmatch(parts[0]):
+        if parts and _OPTIMIZERS.fullmatch(parts[0]) and found[0] != COMMUNICATION:
             found = OPTIMIZER, UPDATE
         phase = found[0] if found[0] in (INPUT, COMMUNICATION, OPTIMIZER) else OTHER
         if phase == OTHER and len(parts) > 1:
