@@ -59,7 +59,20 @@ def test_operators_stand_side_by_side_with_ratios(
     assert max(len(line) for line in lines if not line.startswith("report")) <= 80
     assert [line for line in lines if line.startswith("step (ms), batch")] != []
     words = [line.split() for line in lines]
-    assert ["step", "15", "100", "%", "30", "100", "%", "×2.00", "7.5", "100", "%", "×0.50"] in words
+    assert [
+        "step",
+        "15",
+        "100",
+        "%",
+        "30",
+        "100",
+        "%",
+        "×2.00",
+        "7.5",
+        "100",
+        "%",
+        "×0.50",
+    ] in words
     assert "9   60 %" in next(line for line in lines if line.startswith("convolution "))
     assert any(line.startswith("convolution backward") for line in lines)
     assert "\x1b[31m" not in captured.err

@@ -63,15 +63,12 @@ def _steps(base: Any, window: Any) -> Any:
 
 
 def main() -> None:
-    steps, rank, paths = (
-        int(sys.argv[1]),
-        int(sys.argv[2]),
-        RunPaths(Path(os.environ["PHALANX_RUN"])),
-    )
+    steps, rank = map(int, sys.argv[1:3])
     del sys.argv[1:3]
+    paths = RunPaths(Path(os.environ["PHALANX_RUN"]))
 
     def make(recorder: Any) -> StepWindow:
-        return StepWindow(recorder, paths.operators_of(rank), paths.trace_of(rank), steps=steps)
+        return StepWindow(recorder, paths.operators_of(rank), paths.trace_of(rank), steps)
 
     HOOKS.add("torch", functools.partial(watch_torch, make))
     for keras in ("keras", "tf_keras"):

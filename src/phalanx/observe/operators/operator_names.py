@@ -8,14 +8,15 @@ from __future__ import annotations
 import functools
 import re
 
-CONVOLUTION, MATMUL, NORMALISATION = "convolution", "matmul", "normalisation"
-POOLING, ELEMENTWISE, LOSS, OTHER = "pooling", "element-wise", "loss", "other"
-INPUT, OPTIMIZER, COMMUNICATION = "input", "optimizer", "communication"
-FORWARD, BACKWARD = "forward", "backward"
 GROUPS = (
-    CONVOLUTION, MATMUL, NORMALISATION, POOLING, ELEMENTWISE, LOSS, INPUT, OPTIMIZER,
-    COMMUNICATION, OTHER,
+    "convolution", "matmul", "normalisation", "pooling", "element-wise", "loss", "input",
+    "optimizer", "communication", "other",
 )  # fmt: skip
+(
+    CONVOLUTION, MATMUL, NORMALISATION, POOLING, ELEMENTWISE, LOSS, INPUT, OPTIMIZER, COMMUNICATION,
+    OTHER,
+) = GROUPS  # fmt: skip
+FORWARD, BACKWARD = "forward", "backward"
 PHASES = (INPUT, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, OTHER)
 ALL_REDUCE, UPDATE = "all-reduce", "update"
 

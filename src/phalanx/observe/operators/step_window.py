@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -36,19 +37,21 @@ class Recorder(Protocol):
         ...
 
 
+@dataclass
 class StepWindow:
     """Counts the steps of a worker, and profiles ``steps`` of them after the ``first`` ones."""
 
-    def __init__(
-        self, recorder: Recorder, table: Path, trace: Path, *, steps: int, first: int = FIRST
-    ) -> None:
-        self._recorder, self._table, self._trace = recorder, table, trace
-        self._first, self._steps, self._done = first, steps, 0
-        self._plain: list[float] = []
-        self._profiled: list[float] = []
-        self._found: dict[str, Any] = {}
-        self._state = "before"
-        self._last = time.perf_counter()
+    recorder: Recorder
+    table: Path
+    trace: Path
+    steps: int
+    first: int = FIRST
+    _state: str = "before"
+    _done: int = 0
+    _plain: list[float] = field(default_factory=list)
+    _profiled: list[float] = field(default_factory=list)
+    _found: dict[str, Any] = field(default_factory=dict)
+    _last: float = field(default_factory=time.perf_counter)
 
     def stepped(self, count: int = 1) -> None:
         """Note that the worker has taken ``count`` steps since the last call."""
@@ -58,21 +61,21 @@ class StepWindow:
         self._done += count
         if self._state == "recording":
             self._profiled.append(took)
-            self._recorder.mark(count)
-            if self._done > self._first + self._steps:  # one more, because the first is left out
+            self.recorder.mark(count)
+            if self._done > self.first + self.steps:  # one more, because the first is left out
                 self._try("after", self._stop)
         elif self._state == "after":
             self._plain.append(took)
-            if self._done > self._first + 2 * self._steps + _SETTLE:
+            if self._done > self.first + 2 * self.steps + _SETTLE:
                 self.end()
-        elif self._done >= self._first:
-            self._try("recording", self._recorder.start)
+        elif self._done >= self.first:
+            self._try("recording", self.recorder.start)
         self._last = time.perf_counter()
 
     def end(self) -> None:
         """Write what there is, because training has ended or enough is known."""
         if self._state == "before":
-            _say(f"nothing was profiled: there were {self._done} steps, and {self._first} go first")
+            _say(f"nothing was profiled: there were {self._done} steps, and {self.first} go first")
         elif self._state == "recording":
             self._try("over", self._stop)
         elif self._state == "after":
@@ -88,21 +91,21 @@ class StepWindow:
             self._state = "over"
 
     def _stop(self) -> None:
-        self._table.parent.mkdir(parents=True, exist_ok=True)
-        self._found = self._recorder.stop(self._trace)
-        if self._trace.stat().st_size > _MOST_TRACE:
-            self._trace.unlink()
+        self.table.parent.mkdir(parents=True, exist_ok=True)
+        self._found = self.recorder.stop(self.trace)
+        if self.trace.stat().st_size > _MOST_TRACE:
+            self.trace.unlink()
             _say("the trace is too large to keep: profile fewer steps")
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        self._found |= {"framework": self._recorder.framework, "memory_bytes": peak}
+        self._found |= {"framework": self.recorder.framework, "memory_bytes": peak}
         self._write()
 
     def _write(self) -> None:
         plain, profiled = self._plain[_SETTLE:], self._profiled[1:]
         cost = median(profiled) / median(plain) if plain and profiled else None
-        part = self._table.with_suffix(".part")
+        part = self.table.with_suffix(".part")
         part.write_text(json.dumps({**self._found, "cost": cost}), encoding="utf-8")
-        part.replace(self._table)
+        part.replace(self.table)
 
 
 def _say(line: str) -> None:
@@ -118,7 +121,8 @@ class TorchRecorder:
         self, torch: Any, ranges: Callable[[], AbstractContextManager[object]] = ExitStack
     ) -> None:
         """``ranges``: names more ranges of a step while it is entered."""
-        self._torch, self._ranges, self._inside = torch, ranges, ExitStack()
+        self._torch, self._ranges = torch, ranges
+        self._inside = ExitStack()
 
     def start(self) -> None:
         kind = self._torch.profiler.ProfilerActivity

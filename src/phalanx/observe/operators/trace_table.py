@@ -23,8 +23,9 @@ from phalanx.observe.operators.operator_names import (
     sort_torch,
 )
 
-STEP, LAYER, OURS = "phalanx::step", "layer::", "phalanx::"
-"""Names of ranges in a trace: a whole step, a layer of the model, a part of Phalanx."""
+OURS, LAYER = "phalanx::", "layer::"
+"""The beginnings of ranges' names: of parts of Phalanx, of layers of the model."""
+STEP = OURS + "step"
 _MOST_ROWS = 3000
 _OUTLIER = 3.0
 """A step that took so many times the median did something else too, such as an evaluation."""
@@ -150,7 +151,7 @@ class _TorchReader:
         self._backward = sorted(_span(e)[0] for e in self._host if e["name"].startswith(_EVALUATE))
         self._layers: dict[int, str] = {}
         """The layer of an operator, by the number that its backward operator has too."""
-        self._owners: dict[int, _Frame] = {}
+        self._owners: dict[Any, _Frame] = {}
         """Where events belong, by the number that their kernels have too."""
 
     def read_threads(self) -> None:
@@ -169,7 +170,8 @@ class _TorchReader:
                     frames.append(self._frame(event, span, frames[-1]))
 
     def _frame(self, event: Event, span: Span, outer: _Frame) -> _Frame:
-        name, operates, args = event["name"], event["cat"] == "cpu_op", event.get("args", {})
+        name, args = event["name"], event.get("args", {})
+        operates = event["cat"] == "cpu_op"
         inner = _Frame(span[1], outer.row, outer.phase, outer.layer, outer.folds)
         if name.startswith(LAYER):
             inner.layer = name.removeprefix(LAYER)
@@ -193,7 +195,8 @@ class _TorchReader:
             inner.folds = ranged not in _ALWAYS
         if operates or ranged in _ALWAYS:
             self.sums.busy[inner.phase].append(span)
-        self._owners[args.get("External id", -1)] = inner  # kernels of an inner one have its number
+        if "External id" in args:
+            self._owners[args["External id"]] = inner
         return inner
 
     def _usual(self, start: float) -> str:
@@ -212,14 +215,14 @@ class _TorchReader:
         for event in self._events:
             if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset"):
                 continue
-            args, span, row = event.get("args", {}), _span(event), None
-            owner = self._owners.get(
-                args.get("External id") or numbers.get(args.get("correlation"))
-            )
+            args, span = event.get("args", {}), _span(event)
+            number = args.get("External id") or numbers.get(args.get("correlation"))
+            owner = self._owners.get(number)
             phase = owner.phase if owner else OTHER
-            if owner is not None and owner.row is not None:
-                row = owner.row
-            elif self.sums.end_of_step(span[0]) is not None:  # a graph belongs to no operator
+            row = owner.row if owner else None
+            if (
+                row is None and self.sums.end_of_step(span[0]) is not None
+            ):  # a graph belongs to no operator
                 row = self.sums.row(event["name"][:100], sort_torch(event["name"]), OTHER)
             if row is not None:
                 row.device_seconds += span[1] - span[0]

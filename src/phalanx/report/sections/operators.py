@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from phalanx.core import words
@@ -81,25 +81,27 @@ def operator_views(found: Sequence[Profiled]) -> list[View]:
 
 
 def _overview(runs: Sequence[list[OperatorTable]]) -> Iterator[TableRow]:
-    def mean(get: Callable[[OperatorTable], float]) -> list[float]:
-        return [fmean(map(get, tables)) for tables in runs]
+    def known(field: str) -> list[list[float]]:
+        return [[v for table in tables if (v := getattr(table, field))] for tables in runs]
+
+    def mean(field: str) -> list[float | None]:
+        return [fmean(values) if values else 0.0 for values in known(field)]
 
     groups, phases = (_values([mean_by(tables, f) for tables in runs]) for f in ("group", "phase"))
     yield from _rows(runs, {
-        "step": mean(lambda table: table.step_seconds),
+        "step": mean("step_seconds"),
         **{name: groups[name] for name in GROUPS if name in groups},
-        "Python": mean(lambda table: table.python_seconds),
-        "exposed exchange": mean(lambda table: table.exposed_seconds),
+        "Python": mean("python_seconds"),
+        "exposed exchange": mean("exposed_seconds"),
         **{f"in {name}": phases[name] for name in PHASES if name in phases},
     })  # fmt: skip
-    for name, get, say in (
-        ("memory peak", lambda table: table.memory_bytes, words.size),
-        ("GPU memory peak", lambda table: table.device_memory_bytes or None, words.size),
-        ("step profiled ÷ not", lambda table: table.cost, words.ratio),
+    for name, field, say in (
+        ("memory peak", "memory_bytes", words.size),
+        ("GPU memory peak", "device_memory_bytes", words.size),
+        ("step profiled ÷ not", "cost", words.ratio),
     ):
-        known = [[v for table in tables if (v := get(table)) is not None] for tables in runs]
-        if any(known):
-            yield TableRow(name, tuple(TableCell(say(max(v, default=None))) for v in known))
+        if any(found := known(field)):
+            yield TableRow(name, tuple(TableCell(say(max(v, default=None))) for v in found))
 
 
 def _values(found: Sequence[dict[str, float]]) -> Values:

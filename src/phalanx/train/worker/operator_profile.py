@@ -26,15 +26,15 @@ _EXCHANGES = ("step", "end_round", "share_gradients", "clip_gradients")
 def profile_steps(parts: WorkerParts) -> None:
     """Profile the steps that ``--profile`` asks for, once the worker has taken the first ones."""
     environment = parts.environment
-    chosen, paths, rank = environment.settings, environment.paths, environment.rank
+    chosen, paths = environment.settings, environment.paths
     if paths is None:
         return
     # A process that checks the first steps of an adopted script takes a core too.
     checked = chosen.adopt and environment.workers > 1 and chosen.check > 0
     window = StepWindow(
         TorchRecorder(torch, partial(_named_parts, parts)),
-        paths.operators_of(rank),
-        paths.trace_of(rank),
+        paths.operators_of(environment.rank),
+        paths.trace_of(environment.rank),
         steps=chosen.profile_steps,
         first=FIRST + (2 * chosen.check + 2 if checked else 0),
     )
@@ -45,7 +45,8 @@ def profile_steps(parts: WorkerParts) -> None:
 @contextmanager
 def _named_parts(parts: WorkerParts) -> Iterator[None]:
     """Make ranges of the parts of a step that are Phalanx's, until the context is left."""
-    engine, stopwatch, waiting = parts.trained.engine, parts.stopwatch, ExitStack()
+    engine, stopwatch = parts.trained.engine, parts.stopwatch
+    waiting = ExitStack()
     plain_asked, plain_received = stopwatch.asked, stopwatch.received
 
     def asked() -> float:
