@@ -26,15 +26,14 @@ _SETTLE = 2
 
 
 class Recorder(Protocol):
-    """A framework's profiler; ``mark`` is called after each step, or several at once."""
+    """A framework's profiler: ``mark`` is called after each step, or several at once; ``stop``
+    writes the trace, and returns the table of its operators."""
 
     framework: str
 
     def start(self) -> None: ...
     def mark(self, count: int) -> None: ...
-    def stop(self, trace: Path) -> dict[str, Any]:
-        """Write the trace, and return the table of its operators."""
-        ...
+    def stop(self, trace: Path) -> dict[str, Any]: ...
 
 
 @dataclass

@@ -11,16 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from phalanx.observe.operators.operator_names import (
-    BACKWARD,
-    COMMUNICATION,
-    FORWARD,
-    INPUT,
-    OPTIMIZER,
-    OTHER,
-    UPDATE,
-    sort_tensorflow,
-)
+from phalanx.observe.operators import operator_names as ops
 from phalanx.observe.operators.trace_table import STEP, Event, OperatorSums
 
 _AROUND = re.compile(
@@ -89,13 +80,13 @@ def table_of_tensorflow(events: list[Event], each: int = 1) -> dict[str, Any]:
         parts = [part for part in path.split("/") if not _AROUND.fullmatch(part)]
         kind = re.sub(r"^_Mkl(Native)?", "", kind)
         layer = parts[1] if len(parts) > 2 else ""
-        found = sort_tensorflow(kind, layer)
-        if parts and _OPTIMIZERS.fullmatch(parts[0]) and found[0] != COMMUNICATION:
-            found = OPTIMIZER, UPDATE
-        phase = found[0] if found[0] in (INPUT, COMMUNICATION, OPTIMIZER) else OTHER
-        if phase == OTHER and len(parts) > 1:
-            phase = BACKWARD if "gradient_tape" in path.split("/") else FORWARD
-        of_layer = layer if phase in (FORWARD, BACKWARD) else ""
+        found = ops.sort_tensorflow(kind, layer)
+        if parts and _OPTIMIZERS.fullmatch(parts[0]) and found[0] != ops.COMMUNICATION:
+            found = ops.OPTIMIZER, ops.UPDATE
+        phase = found[0] if found[0] in (ops.INPUT, ops.COMMUNICATION, ops.OPTIMIZER) else ops.OTHER
+        if phase == ops.OTHER and len(parts) > 1:
+            phase = ops.BACKWARD if "gradient_tape" in path.split("/") else ops.FORWARD
+        of_layer = layer if phase in (ops.FORWARD, ops.BACKWARD) else ""
         sums.row(kind, found, phase, of_layer).add(span)
         sums.busy[phase].append(span)
     return sums.table(each)

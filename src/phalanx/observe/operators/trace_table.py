@@ -12,16 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.observe.operators.operator_names import (
-    ALL_REDUCE,
-    BACKWARD,
-    COMMUNICATION,
-    FORWARD,
-    INPUT,
-    OPTIMIZER,
-    OTHER,
-    sort_torch,
-)
+from phalanx.observe.operators import operator_names as ops
 
 OURS, LAYER = "phalanx::", "layer::"
 """The beginnings of ranges' names: of parts of Phalanx, of layers of the model."""
@@ -31,16 +22,19 @@ _OUTLIER = 3.0
 """A step that took so many times the median did something else too, such as an evaluation."""
 _EVALUATE = "autograd::engine::evaluate_function: "
 _RANGES = {
-    OURS + "optimizer": OPTIMIZER,
-    "Optimizer.": OPTIMIZER,
-    OURS + "input": INPUT,
-    "enumerate(DataLoader)": INPUT,
-    OURS: COMMUNICATION,
-    "gloo:": COMMUNICATION,
-    "nccl:": COMMUNICATION,
+    OURS + "optimizer": ops.OPTIMIZER,
+    "Optimizer.": ops.OPTIMIZER,
+    OURS + "input": ops.INPUT,
+    "enumerate(DataLoader)": ops.INPUT,
+    OURS: ops.COMMUNICATION,
+    "gloo:": ops.COMMUNICATION,
+    "nccl:": ops.COMMUNICATION,
 }
 """How the names of ranges begin that have a phase of their own."""
-_ALWAYS = {INPUT: (INPUT, INPUT), COMMUNICATION: (COMMUNICATION, ALL_REDUCE)}
+_ALWAYS = {
+    ops.INPUT: (ops.INPUT, ops.INPUT),
+    ops.COMMUNICATION: (ops.COMMUNICATION, ops.ALL_REDUCE),
+}
 
 Span = tuple[float, float]
 Event = dict[str, Any]
@@ -89,8 +83,8 @@ class OperatorSums:
         """Return everything per step; ``each`` of the spans of a step covers so many."""
         count, length = each * len(self.steps), sum(end - start for start, end in self.steps)
         timed = self.kernels or self.busy
-        sending = timed[COMMUNICATION] or self.busy[COMMUNICATION]
-        waits = (INPUT, COMMUNICATION)
+        sending = timed[ops.COMMUNICATION] or self.busy[ops.COMMUNICATION]
+        waits = (ops.INPUT, ops.COMMUNICATION)
         computing = [s for phase, spans in timed.items() if phase not in waits for s in spans]
         exposed = _covered([*sending, *computing]) - _covered(computing) + _covered(self.blocked)
         busy = _covered([span for spans in self.busy.values() for span in spans])
@@ -149,7 +143,7 @@ class _TorchReader:
         self._host = [e for e in events if e.get("cat") in ("cpu_op", "user_annotation")]
         self.sums = OperatorSums(_span(e) for e in self._host if e["name"] == STEP)
         self._backward = sorted(_span(e)[0] for e in self._host if e["name"].startswith(_EVALUATE))
-        self._layers: dict[int, str] = {}
+        self._layers: dict[Any, str] = {}
         """The layer of an operator, by the number that its backward operator has too."""
         self._owners: dict[Any, _Frame] = {}
         """Where events belong, by the number that their kernels have too."""
@@ -176,18 +170,19 @@ class _TorchReader:
         if name.startswith(LAYER):
             inner.layer = name.removeprefix(LAYER)
             return inner
-        number, backward = args.get("Sequence number", -1), name.startswith(_EVALUATE)
+        number, backward = args.get("Sequence number"), name.startswith(_EVALUATE)
         ranged = next((phase for start, phase in _RANGES.items() if name.startswith(start)), "")
-        if operates and inner.layer and not backward:
+        if number is not None and inner.layer and not backward:
             self._layers[number] = inner.layer  # the last operator with it is the one that made it
-        if ranged == COMMUNICATION and outer.folds:
+        if ranged == ops.COMMUNICATION and outer.folds:
             self.sums.blocked.append(span)
-        if ranged == COMMUNICATION or (not outer.folds and (ranged or operates)):
-            inner.phase = ranged or (BACKWARD if backward else outer.phase or self._usual(span[0]))
+        if ranged == ops.COMMUNICATION or (not outer.folds and (ranged or operates)):
+            inner.phase = ranged or outer.phase or self._usual(span[0])
             if backward:
+                inner.phase = ops.BACKWARD
                 inner.layer = self._layers.get(number, "")
             name = name.removeprefix(_EVALUATE).removeprefix("torch::autograd::")
-            found = _ALWAYS.get(inner.phase) or sort_torch(name)
+            found = _ALWAYS.get(inner.phase) or ops.sort_torch(name)
             inner.row = self.sums.row(name, found, inner.phase, inner.layer)
             inner.row.add(span)
             if outer.row is not None:
@@ -201,11 +196,9 @@ class _TorchReader:
 
     def _usual(self, start: float) -> str:
         """Return the phase of an operator of the script: forward, if a backward pass follows."""
+        end = self.sums.end_of_step(start) or 0.0
         at = bisect.bisect_left(self._backward, start)
-        follows = at < len(self._backward) and self._backward[at] < (
-            self.sums.end_of_step(start) or 0
-        )
-        return FORWARD if follows else OTHER
+        return ops.FORWARD if at < len(self._backward) and self._backward[at] < end else ops.OTHER
 
     def read_kernels(self) -> None:
         """Give the seconds on a GPU to the operators that started them."""
@@ -218,12 +211,11 @@ class _TorchReader:
             args, span = event.get("args", {}), _span(event)
             number = args.get("External id") or numbers.get(args.get("correlation"))
             owner = self._owners.get(number)
-            phase = owner.phase if owner else OTHER
+            phase = owner.phase if owner else ops.OTHER
             row = owner.row if owner else None
-            if (
-                row is None and self.sums.end_of_step(span[0]) is not None
-            ):  # a graph belongs to no operator
-                row = self.sums.row(event["name"][:100], sort_torch(event["name"]), OTHER)
+            if row is None and self.sums.end_of_step(span[0]) is not None:
+                # A graph of kernels belongs to no operator.
+                row = self.sums.row(event["name"][:100], ops.sort_torch(event["name"]), ops.OTHER)
             if row is not None:
                 row.device_seconds += span[1] - span[0]
                 self.sums.kernels[phase].append(span)
