@@ -57,7 +57,7 @@ def test_operators_stand_side_by_side_with_ratios(
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
     assert max(len(line) for line in lines if not line.startswith("report")) <= 80
-    assert [line for line in lines if line.startswith("step (ms), batch")] != []
+    assert [line for line in lines if line.startswith("step in ms, batch")] != []
     words = [line.split() for line in lines]
     assert [
         "step",

@@ -60,7 +60,10 @@ def tell_profiles(paths: RunPaths, out: Output) -> list[dict[str, Any]]:
         ]
         print_rows(columns, lines, out.human, title)
         out.say()
-    return [{"run": label, "workers": msgspec.to_builtins(tables)} for label, tables in found]
+    return [
+        {"run": group.label, "batch": group.batch, "workers": msgspec.to_builtins(tables)}
+        for group, tables in found
+    ]
 
 
 FAR_OFF = 0.3

@@ -22,7 +22,7 @@ FIRST = 10
 """The steps that a worker takes before it is profiled."""
 _MOST_TRACE, _MOST_READ = 64 << 20, 1 << 30
 _SETTLE = 2
-"""Steps after the profile that take longer, because workers write it at different times."""
+"""Calls after the profile that take longer, because workers write it at different times."""
 
 
 class Recorder(Protocol):
@@ -65,7 +65,7 @@ class StepWindow:
                 self._try("after", self._stop)
         elif self._state == "after":
             self._plain.append(took)
-            if self._done > self.first + 2 * self.steps + _SETTLE:
+            if len(self._plain) >= _SETTLE + len(self._profiled):
                 self.end()
         elif self._done >= self.first:
             self._try("recording", self.recorder.start)

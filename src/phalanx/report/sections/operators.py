@@ -8,7 +8,7 @@ from statistics import fmean
 from phalanx.core import words
 from phalanx.observe.operators.operator_names import GROUPS, PHASES
 from phalanx.observe.operators.profiles import OperatorTable, mean_by, read_profiles
-from phalanx.report.load import StudyData
+from phalanx.report.load import RunGroup, StudyData
 from phalanx.report.sections import Grid, Plot, Section
 from phalanx.report.tables import TableCell, TableRow
 
@@ -19,8 +19,8 @@ _NOTE = (
     "sent or waited for, and nothing computed. Operators that run at once add up to more than a "
     "step."
 )
-Profiled = tuple[str, list[OperatorTable]]
-"""The label of a run, and the tables of its workers."""
+Profiled = tuple[RunGroup, list[OperatorTable]]
+"""A run with its repeats, and the tables of its workers."""
 Values = Mapping[str, Sequence[float | None]]
 """Seconds of a step by name, a value for each run."""
 
@@ -31,8 +31,8 @@ View = tuple[str, list[str], list[TableRow]]
 
 def profiled(study: StudyData) -> list[Profiled]:
     """Return the profiles of a study: of each group of repeats, the run that represents it."""
-    found = [(group.label, read_profiles(group.shown.paths)) for group in study.groups]
-    return [(label, tables) for label, tables in found if tables]
+    found = [(group, read_profiles(group.shown.paths)) for group in study.groups]
+    return [(group, tables) for group, tables in found if tables]
 
 
 def operators(study: StudyData) -> Section | None:
@@ -42,7 +42,7 @@ def operators(study: StudyData) -> Section | None:
         return None
     from phalanx.report.plots.figures import GROUP_COLOURS, stacked_bars
 
-    bars = {label: _milliseconds(tables) for label, tables in found}
+    bars = {group.label: _milliseconds(tables) for group, tables in found}
     parts = [part for part in GROUP_COLOURS if any(part in bar for bar in bars.values())]
     caption = "What a step consists of. A bar longer than its step has operators that run at once."
     figure = stacked_bars(bars, GROUP_COLOURS, "milliseconds of a step, mean of workers", parts)
@@ -63,19 +63,20 @@ def _milliseconds(tables: Sequence[OperatorTable]) -> dict[str, float]:
 
 def operator_views(found: Sequence[Profiled]) -> list[View]:
     """Return the tables: for each batch the step, then the operators, then the layers."""
-    batches: dict[str, dict[str, list[OperatorTable]]] = {}
-    for label, tables in found:
-        name, comma, batch = label.partition(", batch ")
-        batches.setdefault(comma + batch, {})[name] = tables
+    batches: dict[int | None, dict[str, list[OperatorTable]]] = {}
+    for group, tables in found:
+        name = group.label.replace(f", batch {group.batch}", "")
+        batches.setdefault(group.batch, {})[name] = tables
     views = []
     for batch, runs in batches.items():
-        parts = {"step": _overview(list(runs.values()))}
+        workers = list(runs.values())
+        parts = {"step in ms": _overview(workers)}
         for title, field in (("operators", "label"), ("layers", "layer")):
-            values = _values([mean_by(tables, field) for tables in runs.values()])
+            values = _values([mean_by(tables, field) for tables in workers])
             longest = sorted(values, key=lambda name: -max(v or 0.0 for v in values[name]))
-            top = {name: values[name] for name in longest[: MOST[title]]}
-            parts[title] = _rows(list(runs.values()), top)
-        made = ((f"{title} (ms){batch}", list(rows)) for title, rows in parts.items())
+            parts[title] = _rows(workers, {name: values[name] for name in longest[: MOST[title]]})
+        of = f", batch {batch}" if len(batches) > 1 and batch else ""
+        made = ((title + of, list(rows)) for title, rows in parts.items())
         views += [(title, list(runs), rows) for title, rows in made if rows]
     return views
 
