@@ -29,6 +29,7 @@ class TensorFlowRecorder:
 
     def __init__(self, tensorflow: Any) -> None:
         self._profiler = tensorflow.profiler.experimental
+        self._each = 1
 
     def start(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="phalanx-profile-")
