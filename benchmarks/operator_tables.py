@@ -79,7 +79,7 @@ def table(batch: int, runs: dict[str, list[OperatorTable]]) -> Iterator[str]:
         published = f"{spark / plain:.3g}" if names else "–"
         known = [found[name] / base if base else 0.0 for name in (ours, ddp)]
         ratios = [f"{ratio:.2f}" if ratio else "–" for ratio in known]
-        taken = [f"{1000 * found[name]:.3g}" if found[name] else "–" for name in SYSTEMS]
+        taken = [f"{float(f'{1000 * s:.3g}'):g}" if (s := found[n]) else "–" for n in SYSTEMS]
         yield "| " + " | ".join([kind, published, *ratios, *taken]) + " |"
     costs = [fmean(t.cost or 0.0 for t in runs[name]) for name in SYSTEMS]
     yield "| step profiled ÷ not | – | – | – | " + " | ".join(f"{c:.2f}" for c in costs) + " |\n"

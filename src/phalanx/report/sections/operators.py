@@ -122,4 +122,5 @@ def _cell(value: float | None, step: float, base: float | None) -> TableCell:
         return TableCell(words.UNKNOWN)
     times = value / base if base else 0.0
     ratio = f" ×{times:.2f}" if 0 < times < 9.995 else f" ×{times:.0f}" if times else ""
-    return TableCell(f"{1000 * value:.3g}", words.percent(100 * value / step) + ratio)
+    taken = f"{1000 * value:.3g}" if value < 0.9995 else f"{1000 * value:,.0f}"
+    return TableCell(taken, words.percent(100 * value / step) + ratio)
