@@ -9,6 +9,7 @@ from phalanx.core import settings
 from phalanx.launch.frameworks import environment_of, settings_variables
 from phalanx.launch.frameworks.framework import TENSORFLOW, WORKER, Framework, Places
 from phalanx.launch.launcher import Job, WorkerCommand, log_name
+from phalanx.launch.worker.keras_figures import MEASURE
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def commands_of(
             env[settings.DATA] = env["TFDS_DATA_DIR"] = context.data
         # Only the first process prints figures, because the controller reads them from its log.
         through = [context.figures] if slot.rank == 0 and framework.name == TENSORFLOW else []
-        if job.settings.profile_steps and process.role == WORKER:
+        measured = MEASURE in framework.variables  # a run that only times steps
+        if job.settings.profile_steps and process.role == WORKER and not measured:
             through = [context.profiler, str(job.settings.profile_steps), str(slot.rank), *through]
         commands.append(
             WorkerCommand(

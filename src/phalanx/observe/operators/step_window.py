@@ -127,8 +127,8 @@ class TorchRecorder:
         kind = self._torch.profiler.ProfilerActivity
         self._on_gpu = self._torch.cuda.is_available() and self._torch.cuda.is_initialized()
         kinds = [kind.CPU, kind.CUDA] if self._on_gpu else [kind.CPU]
-        self._profile = self._torch.profiler.profile(activities=kinds)
         with _quiet():
+            self._profile = self._torch.profiler.profile(activities=kinds)
             self._profile.start()
         self._inside.enter_context(_named_layers(self._torch))
         self._inside.enter_context(self._ranges())
