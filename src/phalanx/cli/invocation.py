@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from phalanx.core.settings import PROFILE_STEPS
+
 PASS_WORDS_ON = ("run", "compare", "plan", "simulate", "worker")
 """The verbs that give the words after ``--`` to a script."""
+
+PROFILE = "--profile"
+"""The option that ``run`` and ``compare`` take with or without a number, ``report`` without one."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,16 @@ class Invocation:
         """The whole command line, as quoted in reports."""
         tail = ["--", *self.words] if self.words else []
         return ["phalanx", *self.ours, *tail]
+
+    @property
+    def parsed(self) -> list[str]:
+        """The words for the parser, which wants a value: ``--profile`` alone has the default."""
+        following = (*self.ours[1:], "")
+        alone = self.ours[:1] != ("report",)
+        return [
+            f"{word}={PROFILE_STEPS}" if word == PROFILE and alone and not after.isdigit() else word
+            for word, after in zip(self.ours, following, strict=True)
+        ]
 
     @property
     def json(self) -> bool:

@@ -23,6 +23,8 @@ View = Literal["auto", "whole", "parts"]
 VIEWS = ("auto", "whole", "parts")
 LossKind = Literal["mean", "sum"]
 LOSSES = ("mean", "sum")
+PROFILE_STEPS, MOST_PROFILE_STEPS = 20, 200
+"""The steps that ``--profile`` records if it is given no number, and the most."""
 OURS = "phalanx"
 """The name of Phalanx in comparisons with other systems."""
 KERAS_SYSTEMS = {"keras-torch": "torch", "keras-tf": "tensorflow", "keras-jax": "jax"}
@@ -152,6 +154,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the script is adopted only to see what it trains, up to its first steps."""
     profile: float | None = None
     """The seconds of a run that only measures the script and saves nothing; ``None``: it trains."""
+    profile_steps: int = 0
+    """The number of steps whose operators each worker records; 0: none."""
     view: View = "auto"
     """Whether an adopted script in lockstep sees a whole batch, or this worker's part of it."""
     check: int = 12

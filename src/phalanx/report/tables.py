@@ -225,13 +225,16 @@ def wait_share(summary: Summary) -> float | None:
 
 
 def print_table(study: StudyData, console: Console) -> None:
-    """Print the table, fitted to the console's width."""
-    lines = table_lines(study)
-    for block in _blocks([group.label for group in study.groups], lines, console.width):
+    print_rows([group.label for group in study.groups], table_lines(study), console)
+
+
+def print_rows(labels: list[str], lines: list[TableRow], console: Console, head: str = "") -> None:
+    """Print a table, in as many blocks as its columns need in the console's width."""
+    for block in _blocks(labels, lines, console.width):
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-        table.add_column("")
+        table.add_column(head)
         for index in block:
-            table.add_column(Text(printable(study.groups[index].label)), justify="right")
+            table.add_column(Text(printable(labels[index])), justify="right")
         for line in lines:
             cells = [line.cells[index] for index in block]
             values = (Text(printable(c.text), style="bold green" if c.best else "") for c in cells)

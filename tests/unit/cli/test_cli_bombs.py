@@ -96,7 +96,7 @@ def test_a_worker_writes_no_line_that_readers_pass_over(tmp_path: Path) -> None:
     writer._stop.set()  # nobody writes down what there is, for minutes
     writer._thread.join()
     for _ in range(3 * MOST_ROWS):
-        writer.rows.append((0, 1.0, 1, 0.1234567, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0, 0.5))
+        writer.rows.append((0, 1.0, 1, 0.1234567, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0, 0.5, 0.1))
     writer.close()
     lines = list(read_lines(tmp_path / "events"))
     assert None not in lines and len(lines) == 3

@@ -27,7 +27,7 @@ from phalanx.agent.ownership import PIECE
 from phalanx.agent.storage.environments import MARKER
 from phalanx.agent.storage.folders import read_baseline, snapshot
 
-FOLDERS = ("files", "checkpoints")
+FOLDERS = ("files", "checkpoints", "profiles")
 FILES = ("model.safetensors", "best.safetensors", "profile.json")
 HOME_MARKER = "results-are-home"
 NAMED = 200

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from phalanx.plan.choice.decide import Choice
 
 _OBJECTIVES = ("objective", "deadline", "budget", "max_accuracy_loss", "quick", "machines", "json")
-NOT_HERE = ("repeat", "slow", "rate", "detach", "name", "dry_run", "launcher")
+NOT_HERE = ("repeat", "slow", "rate", "detach", "name", "dry_run", "launcher", "profile")
 Objective = typer.Option(metavar="WHAT", help="What to minimise: time, energy or cost.")
 Deadline = typer.Option(metavar="TIME", help="Longest run, such as 90s, 30min or 2h.")
 Budget = typer.Option(metavar="N", help="Highest price, in the unit of price_per_hour.")

@@ -114,6 +114,12 @@ DataFolder = Annotated[
         "--data", metavar="DIR", help="A data folder to copy to every machine once (run.data)."
     ),
 ]
+Profile = Annotated[
+    int | None,
+    typer.Option(
+        "--profile", metavar="[STEPS]", help="Record operator by operator what 20 or so steps do."
+    ),
+]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Return once it trains; follow it with phalanx attach.")
 ]
@@ -225,6 +231,7 @@ class RunOptions:
     rate: Rate = None
     checkpoint_every: CheckpointEvery = "0"
     data: DataFolder = None
+    profile: Profile = None
     detach: Detach = False
     name: Name = None
     dry_run: DryRun = False

@@ -136,6 +136,7 @@ class Request:
             check=check,
             loss=cast("LossKind | None", options.loss),
             keras=self.keras,
+            profile_steps=options.profile or 0,
         )
         return Job(
             script=self.script,
@@ -196,6 +197,7 @@ def check(
     values.check_at_least("--workers", options.workers, 1)
     values.check_at_least("--epochs", options.epochs, 1)
     values.check_at_least("--seed", options.seed, 0)
+    values.check_profile(options)
     if options.seed >= MOST_SEED:
         raise InputError(f"--seed {options.seed} is too large", f"Use a seed below {MOST_SEED}.")
     _check_choices(options)

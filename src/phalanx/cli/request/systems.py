@@ -79,6 +79,7 @@ def read_framework(ctx: typer.Context, asked: str | None, script: Path) -> Frame
             f"--framework {asked}: only TensorFlow's scripts have roles",
             "For example: --framework tensorflow:worker=2,ps=1",
         )
+    _check_profiled(ctx, name)
     if asked is None or name in KERAS_NAMES:
         return None
 
@@ -90,7 +91,9 @@ def read_framework(ctx: typer.Context, asked: str | None, script: Path) -> Frame
         return Framework(name=name, system=TORCH)
     if name == JAX:
         return Framework(name=name, system=JAX, requirements=list(JAX_PACKAGES))
-    return _tensorflow(TENSORFLOW, roles if colon else None, script)
+    found = _tensorflow(TENSORFLOW, roles if colon else None, script)
+    _check_profiled(ctx, found.system)
+    return found
 
 
 def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
@@ -107,6 +110,14 @@ def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
         name=name, system=system, roles=roles, requirements=[*TENSORFLOW_PACKAGES, *more],
         variables={LEGACY_KERAS: "1"} if legacy else {},
     )  # fmt: skip
+
+
+def _check_profiled(ctx: typer.Context, system: str) -> None:
+    if ctx.params.get("profile") and system in (JAX, "jax-dp", "keras-jax", "keras-tf", "tf-ps"):
+        raise InputError(
+            f"--profile cannot look into {system}",
+            "It can into torch, tensorflow with MultiWorkerMirroredStrategy, and keras-torch.",
+        )
 
 
 def _refuse(ctx: typer.Context, option: str, why: str) -> None:
@@ -139,6 +150,8 @@ def read_systems(
                     f"--systems {systems} names no {SERVER}",
                     f"For example: {PARAMETER_SERVER}:worker=2:ps=2",
                 )
+    for name in names:
+        _check_profiled(ctx, name)
     if set(names) - {*OUR_SYSTEMS}:
         for option in ("slow", "rate", "precision", "compile"):
             _refuse(ctx, option, "other systems do not support it")

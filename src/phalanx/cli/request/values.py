@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from phalanx.cli.request.options import RunOptions
 from phalanx.core.errors import InputError
 from phalanx.core.registry import did_you_mean
-from phalanx.core.settings import OnNonfinite
+from phalanx.core.settings import MOST_PROFILE_STEPS, OnNonfinite
 from phalanx.launch.launcher import LAUNCHERS
 
 RATE_UNITS = {"": 1.0, "bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -179,6 +179,16 @@ def check_adopted(options: RunOptions, keras: bool) -> None:
                 f"{option} does not apply: the script does not call Phalanx, and decides by itself",
                 "Change it in the script (its own options follow --), or call phalanx.join there.",
             )
+
+
+def check_profile(options: RunOptions) -> None:
+    check_at_least("--profile", options.profile, 1)
+    check_at_most("--profile", options.profile or 1, MOST_PROFILE_STEPS)
+    if options.profile and options.launcher == "inprocess":
+        raise InputError(
+            "--profile cannot be used with --launcher inprocess: a profiler sees all its threads",
+            "Leave one of the two out.",
+        )
 
 
 def check_at_least(option: str, value: int | None, low: int) -> None:

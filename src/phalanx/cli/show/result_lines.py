@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from phalanx.cli.output import Output
+from phalanx.core.errors import InputError
 from phalanx.core.files import cache_home
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import mark
 from phalanx.core.terminal import printable
-from phalanx.core.words import count, loss, rough_share, seconds, share
+from phalanx.core.words import count, loss, rough_share, seconds, share, short
 from phalanx.observe.summary.summary_fields import Summary
 from phalanx.report.html import write_report
 from phalanx.report.load import load_study
+from phalanx.report.sections.operators import operator_views, profiled
 from phalanx.report.study_verdict import verdict_on
-from phalanx.report.tables import print_table
+from phalanx.report.tables import TableCell, TableRow, print_rows, print_table
 
 
-def tell_study(paths: RunPaths, out: Output) -> Path:
+def tell_study(paths: RunPaths, out: Output, *, results: bool = True) -> Path:
     """Print table and verdict, write ``report.html``, and say where it is."""
-    tell_results(paths, out)
+    if results:
+        tell_results(paths, out)
     report = write_report(paths)
     out.say(f"report  {report}")
     return report
@@ -36,6 +42,28 @@ def tell_results(paths: RunPaths, out: Output) -> None:
     for remark in verdict.remarks:
         out.human.print(printable(remark), soft_wrap=False)
     out.say()
+
+
+def tell_profiles(paths: RunPaths, out: Output) -> list[dict[str, Any]]:
+    """Print the operators of profiled runs side by side; return them for programs."""
+    found = profiled(load_study(paths))
+    if not found:
+        raise InputError(
+            f"no run of {paths.id} has a profile",
+            "Run with --profile, for more steps than those that come first.",
+        )
+    for title, columns, rows in operator_views(found):
+        cells = [[f"{c.text} {c.note:>6}".strip() for c in row.cells] for row in rows]
+        lines = [
+            TableRow(short(row.name, 20), tuple(map(TableCell, texts)))
+            for row, texts in zip(rows, cells, strict=True)
+        ]
+        print_rows(columns, lines, out.human, title)
+        out.say()
+    return [
+        {"run": group.label, "batch": group.batch, "workers": msgspec.to_builtins(tables)}
+        for group, tables in found
+    ]
 
 
 FAR_OFF = 0.3

@@ -58,8 +58,10 @@ def compare(
     check_at_most("--repeat", options.repeat, MOST_REPEATS)
     batches = read_batches(batch)
     request = check(options, script, ctx.obj, module=module)
-    if simulate and (wanted is not None or options.launcher not in ("auto", "inprocess")):
-        given = "--systems" if wanted is not None else f"--launcher {options.launcher}"
+    elsewhere = options.launcher not in ("auto", "inprocess")
+    if simulate and (wanted is not None or options.profile or elsewhere):
+        given = "--profile" if options.profile else f"--launcher {options.launcher}"
+        given = "--systems" if wanted is not None else given
         raise InputError(f"--simulate cannot be used with {given}", "Leave one of the two out.")
     if wanted is not None:
         return compare_systems(request, wanted, batches)

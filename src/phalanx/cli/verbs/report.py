@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,19 +24,25 @@ def report(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The file to write the bundle to.")
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print what their steps consist of, by operator.")
+    ] = False,
     json: o.Json = False,
 ) -> int:
     """Write the report of a run, a study or several runs again, and print its path."""
     from phalanx.cli.request.find_run import for_report
-    from phalanx.cli.show.result_lines import tell_study
+    from phalanx.cli.show.result_lines import tell_profiles, tell_study
 
     if output is not None and not bundle:
         raise InputError("--output needs --bundle", "Add --bundle.")
     named: list[str | None] = [*runs] if runs else [None]
     paths = for_report(named[0]) if len(named) == 1 else _together(named)
     out = Output(json)
-    written = tell_study(paths, out)
-    result = {"run": paths.id, "report": str(written), "bundle": None}
+    profiles = tell_profiles(paths, out) if profile else None
+    written = tell_study(paths, out, results=not profile)
+    result: dict[str, Any] = {"run": paths.id, "report": str(written), "bundle": None}
+    if profiles is not None:
+        result["profiles"] = profiles
     if bundle:
         from phalanx.report.bundle import write_bundle
 

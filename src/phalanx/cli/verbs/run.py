@@ -122,7 +122,8 @@ def tell_outcome(outcome: RunOutcome, paths: RunPaths, out: Output) -> int:
     for sentence in (*beside_prediction(outcome.summary), *findings(outcome.summary)):
         out.say(wrapped(sentence, out.human.file))
     out.say(f"run     {paths.folder}")
-    out.say(f"report  phalanx report {paths.id}")
+    profiled = " --profile" if any(paths.profiles.glob("rank-*.json")) else ""
+    out.say(f"report  phalanx report{profiled} {paths.id}")
     if outcome.summary.status != "done" and any(paths.checkpoints.glob("[0-9]*")):
         out.say(f"go on   phalanx resume {paths.id}")
     out.result(_result(outcome))

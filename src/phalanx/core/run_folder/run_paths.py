@@ -78,6 +78,8 @@ class RunPaths:
     """The request of ``phalanx switch`` to a run in progress: ``{"number": N, "spec": …}``."""
     profile = _Inside("profile.json")
     """The figures of a run that only measures its script."""
+    profiles = _Inside("profiles")
+    """What each worker's steps consist of, operator by operator, where ``--profile`` was given."""
     study = _Inside("study.json")
     made_files = _Inside("logs/made-files.jsonl")
     """The files that an adopted script has made in the first worker, one name per line."""
@@ -87,6 +89,12 @@ class RunPaths:
 
     def events_of(self, rank: int) -> Path:
         return self.events / f"rank-{rank}.jsonl"
+
+    def operators_of(self, rank: int) -> Path:
+        return self.profiles / f"rank-{rank}.json"
+
+    def trace_of(self, rank: int) -> Path:
+        return self.profiles / f"rank-{rank}.trace.json.gz"
 
     def log_of(self, rank: int) -> Path:
         return self.logs / f"rank-{rank}.log"

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from phalanx.core import settings
 from phalanx.launch.frameworks import environment_of, settings_variables
-from phalanx.launch.frameworks.framework import TENSORFLOW, Framework, Places
+from phalanx.launch.frameworks.framework import TENSORFLOW, WORKER, Framework, Places
 from phalanx.launch.launcher import Job, WorkerCommand, log_name
+from phalanx.launch.worker.keras_figures import MEASURE
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class MachineContext:
     """Words put before the command: ``process_binding``, which ends it with its parent process."""
     figures: str = ""
     """The program that runs a TensorFlow script and prints what its ``fit`` reports."""
+    profiler: str = ""
+    """The program that runs a script and profiles some of its steps."""
 
 
 def commands_of(
@@ -48,6 +51,9 @@ def commands_of(
             env[settings.DATA] = env["TFDS_DATA_DIR"] = context.data
         # Only the first process prints figures, because the controller reads them from its log.
         through = [context.figures] if slot.rank == 0 and framework.name == TENSORFLOW else []
+        measured = MEASURE in framework.variables  # a run that only times steps
+        if job.settings.profile_steps and process.role == WORKER and not measured:
+            through = [context.profiler, str(job.settings.profile_steps), str(slot.rank), *through]
         commands.append(
             WorkerCommand(
                 rank=slot.rank,

@@ -96,9 +96,9 @@ def profile_job(
 def plain_settings(chosen: RunSettings, seconds: float | None = None) -> RunSettings:
     """Return the settings of a run that only measures."""
     return msgspec.structs.replace(
-        chosen, strategy="single", profile=seconds, slow=None, rate=None, checkpoint_epochs=0,
-        checkpoint_gap=0.0, checkpoint_minutes=None, resume=None, private_weights=False,
-        second_copy=False, balance="off", on_nonfinite="skip", keep=3,
+        chosen, strategy="single", profile=seconds, profile_steps=0, slow=None, rate=None,
+        checkpoint_epochs=0, checkpoint_gap=0.0, checkpoint_minutes=None, resume=None,
+        private_weights=False, second_copy=False, balance="off", on_nonfinite="skip", keep=3,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -78,8 +79,13 @@ def _taken() -> dict[str, float]:
 
 
 def watch_fit(keras: Any) -> None:
-    """Add a callback to every ``fit``, before the others, to see at once when training ends."""
     watch_phases(keras)
+    seconds, base = float(os.environ.get(MEASURE, "0")), keras.callbacks.Callback
+    add_to_fit(keras, lambda: _steps(base, seconds) if seconds else _figures(base))
+
+
+def add_to_fit(keras: Any, make: Callable[[], Any]) -> None:
+    """Add a callback to every ``fit``, before the others, to see at once when training ends."""
     plain = keras.Model.fit
 
     @functools.wraps(plain)
@@ -88,10 +94,7 @@ def watch_fit(keras: Any) -> None:
         given = call.arguments.get("callbacks") or []
         if not isinstance(given, keras.callbacks.CallbackList):
             own = given if isinstance(given, (list, tuple)) else [given]
-            seconds = float(os.environ.get(MEASURE, "0"))
-            base = keras.callbacks.Callback
-            watch = _steps(base, seconds) if seconds else _figures(base)
-            call.arguments["callbacks"] = [watch, *own]
+            call.arguments["callbacks"] = [make(), *own]
         return plain(*call.args, **call.kwargs)
 
     keras.Model.fit = fit
@@ -224,10 +227,7 @@ def _tell_rest() -> None:
 
 
 def main() -> None:
-    del sys.argv[0]
-    script = Path(sys.argv[0])
-    sys.path[0] = str(script.resolve().parent)
-    source = script.read_bytes()
+    source = Path(sys.argv[1]).read_bytes()
     seconds = float(os.environ.get(MEASURE, "0"))
     if seconds:
         patience = threading.Timer(PATIENCE * seconds, os._exit, [0])
@@ -239,9 +239,17 @@ def main() -> None:
         hooks.add("tf_keras", watch_fit)
         hooks.add("tensorflow", functools.partial(watch_tensorflow, hooks.seconds))
         atexit.register(_tell_rest)
+    run_script()
+
+
+def run_script() -> None:
+    """Run the script that the first argument names, as ``python SCRIPT`` would."""
+    del sys.argv[0]
+    script = Path(sys.argv[0])
+    sys.path[0] = str(script.resolve().parent)
     module = sys.modules["__main__"] = ModuleType("__main__")
     module.__file__ = str(script)
-    exec(compile(source, script, "exec", dont_inherit=True), module.__dict__)
+    exec(compile(script.read_bytes(), script, "exec", dont_inherit=True), module.__dict__)
 
 
 if __name__ == "__main__":

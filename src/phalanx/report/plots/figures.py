@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,9 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from phalanx.observe.operators.operator_names import GROUPS
 from phalanx.report.load import RunGroup, StudyData
 from phalanx.report.plots.drawing import (
+    BASE,
     INK,
+    PALETTE,
     colours,
     house_style,
     legend_above,
@@ -37,6 +41,7 @@ HIDDEN: Any = {
     "hatch": "////",
 }
 """How communication is drawn that took no time of its own, because it ran beside computing."""
+GROUP_COLOURS = dict(zip((*GROUPS, "Python"), (*PALETTE, "#f2b632", "#9ec5f4", BASE), strict=True))
 HALF = (5.4, 3.5)
 WIDE = 10.6
 LEGEND_ROOM = 5.0
@@ -104,25 +109,47 @@ def _zoom(axes: Axes, values: Sequence[float]) -> None:
 
 def time_split(study: StudyData) -> Figure:
     """Stacked bars: seconds per worker by what they were spent on."""
-    groups = [group for group in study.groups if group.shown.summary.time.compute is not None]
+    times = {group.label: group.shown.summary.time for group in study.groups}
+    known = {label: time for label, time in times.items() if time.compute is not None}
+    bars = {
+        label: {p: getattr(time, p) or 0.0 for p in TIME_PARTS} for label, time in known.items()
+    }
+    hidden = {
+        label: ((time.input or 0.0) + (time.compute or 0.0) - time.hidden, time.hidden)
+        for label, time in known.items()
+        if time.hidden
+    }
+    x_label = "seconds per worker, summed over all steps"
+    return stacked_bars(bars, TIME_COLOURS, x_label, TIME_PARTS, hidden)
+
+
+def stacked_bars(
+    bars: Mapping[str, Mapping[str, float]],
+    colour: Mapping[str, str],
+    x_label: str,
+    parts: Sequence[str],
+    hidden: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+) -> Figure:
+    """One bar for each label, of the given parts; ``hidden``: where what ran beside them begins,
+    and how long it is."""
+    shown = [*parts, *(["hidden"] if hidden else [])]
     with house_style():
-        figure, axes = new_figure(WIDE, 0.9 + 0.5 * len(groups))
-        left = [0.0] * len(groups)
-        rows = [group.label for group in groups]
-        for part in TIME_PARTS:
-            widths = [getattr(group.shown.summary.time, part) or 0.0 for group in groups]
-            axes.barh(rows, widths, left=left, color=TIME_COLOURS[part], label=part, height=0.62)
+        columns = legend_columns(shown, WIDE)
+        height = 0.9 + legend_height(shown, WIDE) + 0.5 * len(bars)
+        figure, axes = new_figure(WIDE, height)
+        left = [0.0] * len(bars)
+        for part in parts:
+            widths = [bar.get(part, 0.0) for bar in bars.values()]
+            axes.barh(list(bars), widths, left=left, color=colour[part], label=part, height=0.62)
             left = [start + width for start, width in zip(left, widths, strict=True)]
-        times = [group.shown.summary.time for group in groups]
-        if any(time.hidden for time in times):  # at the end of computing
-            widths = [time.hidden or 0.0 for time in times]
-            left = [(t.input or 0.0) + (t.compute or 0.0) - (t.hidden or 0.0) for t in times]
-            axes.barh(rows, widths, left=left, height=0.62, label="hidden", **HIDDEN)
+        if hidden:
+            left, widths = (list(each) for each in zip(*hidden.values(), strict=True))
+            axes.barh(list(hidden), widths, left=left, height=0.62, label="hidden", **HIDDEN)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel("seconds per worker, summed over all steps")
+        axes.set_xlabel(x_label)
         axes.set_ylabel("strategy")
-        legend_above(axes, len(TIME_PARTS) + 1)
+        legend_above(axes, columns)
     return figure
 
 

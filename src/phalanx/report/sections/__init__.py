@@ -24,6 +24,7 @@ REPORT_SECTIONS = Registry(
         "loss": "phalanx.report.sections.outcome:loss",
         "steps": "phalanx.report.sections.outcome:steps",
         "time": "phalanx.report.sections.course:phases",
+        "operators": "phalanx.report.sections.operators:operators",
         "switches": "phalanx.report.sections.course:switches",
         "timeline": "phalanx.report.sections.course:timeline",
         "staleness": "phalanx.report.sections.course:staleness",

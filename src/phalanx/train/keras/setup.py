@@ -70,6 +70,11 @@ def check_options(environment: Environment, model: Any) -> None:
         raise InputError(
             "steps_per_execution must be 1 with Keras on torch", "Leave it out of model.compile."
         )
+    if settings.profile_steps and not backend_of().shares_memory:
+        raise InputError(
+            "--profile sees nothing of a model whose backend is not torch",
+            "Add --framework keras-torch, or leave --profile out.",
+        )
     if settings.precision != "float32":
         raise InputError(
             "--precision has no effect on a Keras script", "Set it in the script itself."

@@ -107,8 +107,7 @@ def build_worker(
     )  # fmt: skip
     if environment.workers > 1 and not whole:
         seeds.own(rank)
-    if profiling is not None:
-        profiling.watch(parts)
+    _profile(parts, profiling)
     return parts, TrainingLoop(parts)
 
 
@@ -171,6 +170,15 @@ def _profiling(environment: Environment, writer: EventWriter) -> Profiling | Non
     return Profiling(environment, seconds, writer)
 
 
+def _profile(parts: WorkerParts, profiling: Profiling | None) -> None:
+    if profiling is not None:
+        profiling.watch(parts)
+    elif parts.environment.settings.profile_steps and parts.trained.training == 0:
+        from phalanx.train.worker.operator_profile import profile_steps
+
+        profile_steps(parts)
+
+
 def _engine(
     script: Script,
     resumed: Resumed | None,
@@ -226,7 +234,8 @@ def _losses(loss: str, engine: Engine) -> LossWatch:
 
 
 def _notes(script: Script) -> list[str]:
-    environment, spec, notes = script.environment, script.spec, []
+    environment, spec = script.environment, script.spec
+    notes: list[str] = []
     if script.precision != "float32" and not script.notes:
         form = ", channels_last" if script.precision in AUTOCASTS else ""
         notes.append(f"precision: {script.precision}{form}")

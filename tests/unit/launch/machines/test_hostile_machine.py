@@ -117,6 +117,12 @@ def test_a_result_in_very_many_folders_is_refused() -> None:
     assert not is_safe("files/" + "a/" * 1000 + "b")
 
 
+def test_profiles_come_home_and_nothing_beside_them() -> None:
+    assert is_safe("profiles/rank-0.json")
+    for path in ("profiles", "profiles/../launch.json", "profile/rank-0.json", "/profiles/a"):
+        assert not is_safe(path)
+
+
 def test_when_one_cannot_be_started_nobody_is_left_to_wait_for(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run-1").make()
     run = RemoteRun("run-1", [Machine(name="m1", host="here", folder=str(tmp_path / "there"))])

@@ -1,0 +1,85 @@
+"""Profiles some steps of this worker, with ranges for what Phalanx does in them.
+
+Nothing here is loaded, and a step is as it always is, unless ``--profile`` was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+
+from phalanx.core.context import call_at_end
+from phalanx.observe.operators.step_window import FIRST, StepWindow, TorchRecorder
+from phalanx.observe.operators.trace_table import OURS
+from phalanx.sync.reduce.worker_collective import WorkerCollective
+from phalanx.sync.state.shard_optimizer import ShardOptimizer
+from phalanx.train.loop.segments import WorkerParts
+
+_EXCHANGES = ("step", "end_round", "share_gradients", "clip_gradients")
+
+
+def profile_steps(parts: WorkerParts) -> None:
+    """Profile the steps that ``--profile`` asks for, once the worker has taken the first ones."""
+    environment = parts.environment
+    chosen, paths = environment.settings, environment.paths
+    if paths is None:
+        return
+    # A process that checks the first steps of an adopted script takes a core too.
+    checked = chosen.adopt and environment.workers > 1 and chosen.check > 0
+    window = StepWindow(
+        TorchRecorder(torch, partial(_named_parts, parts)),
+        paths.operators_of(environment.rank),
+        paths.trace_of(environment.rank),
+        steps=chosen.profile_steps,
+        first=FIRST + (2 * chosen.check + 2 if checked else 0),
+    )
+    parts.steps.watchers.append(window.stepped)
+    call_at_end(window.end)
+
+
+@contextmanager
+def _named_parts(parts: WorkerParts) -> Iterator[None]:
+    """Make ranges of the parts of a step that are Phalanx's, until the context is left."""
+    engine, stopwatch = parts.trained.engine, parts.stopwatch
+    waiting = ExitStack()
+    plain_asked, plain_received = stopwatch.asked, stopwatch.received
+
+    def asked() -> float:
+        waiting.close()
+        waiting.enter_context(record_function(OURS + "input"))
+        return plain_asked()
+
+    def received(asked: float, samples: int) -> None:
+        waiting.close()
+        plain_received(asked, samples)
+
+    places: list[tuple[Any, str, str]] = [
+        (ShardOptimizer, "update", "optimizer"),
+        (WorkerCollective, "sum_written", "sum"),
+        (WorkerCollective, "gather", "gather"),
+    ]
+    if engine.workers > 1 or engine.copies > 1:
+        places += [(engine.exchange, name, "exchange") for name in _EXCHANGES]
+    with ExitStack() as replaced:
+        for owner, name, label in places:
+            named = record_function(OURS + label)(getattr(owner, name))
+            replaced.enter_context(_replaced(owner, name, named))
+        replaced.enter_context(_replaced(stopwatch, "asked", asked))
+        replaced.enter_context(_replaced(stopwatch, "received", received))
+        replaced.enter_context(waiting)
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    own = vars(owner).get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        delattr(owner, name) if own is None else setattr(owner, name, own)
