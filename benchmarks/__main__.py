@@ -118,6 +118,7 @@ LONG = {
     "virtual-real": "benchmarks.virtual_real",
     "choices": "benchmarks.choices",
     "scale": "benchmarks.scale",
+    "observers": "benchmarks.observers",
     "store-wire": "benchmarks.store_wire",
     "timing": "benchmarks.timing",
     "virtual": "benchmarks.virtual",

@@ -300,7 +300,10 @@ class _Story:
             lines.append(
                 ev.MachineSample(
                     time=CLOCK + second,
-                    cpu_percent=(88 if busy else 35) + self.random.uniform(-6, 6),
+                    cpu_percent=(cpu := (88 if busy else 35) + self.random.uniform(-6, 6)),
+                    cpu_user=0.8 * cpu,
+                    cpu_system=0.2 * cpu,
+                    memory_before=2_000_000_000 if second == 0 else None,
                     memory_bytes=int(2.1e9 + 6e8 * min(1.0, second / 3)),
                     network_bytes_per_second=2e4 * self.random.random(),
                     workers_cpu_percent=100.0 * self.made.workers,
@@ -316,6 +319,11 @@ class _Story:
         figures: dict[str, Any] = {
             "network_sent": 5_000_000 + 2_000_000 * second,
             "network_received": 7_000_000 + 1_000_000 * second,
+            "network_received_per_second": 1e6,
+            "network_sent_per_second": 2e6,
+            "cpu_wait": 2.0 + self.random.random() if busy else 0.0,
+            "cpu_steal": 0.0,
+            "pressure_cpu": 20.0 * busy + self.random.random(),
             "disk_bytes_per_second": 2e7 if second < 3 else 1e5 * self.random.random(),
         }
         if name in self.made.gpus:

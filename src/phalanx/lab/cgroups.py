@@ -17,6 +17,7 @@ from phalanx.agent.machine.control_groups import groups_of
 from phalanx.core.errors import InputError, MachineError
 
 MOUNT = Path("/sys/fs/cgroup")
+WITHOUT_CONTROLLERS = "unified"
 SHORTEST_PERIOD = 10_000
 """Microseconds. Shorter than the kernel's 100 ms, so that a slow machine computes evenly."""
 SMALLEST_QUOTA = 2_000
@@ -40,14 +41,16 @@ def parents(name: str, mount: Path = MOUNT, ours: Path = Path("/proc/self/cgroup
         if not known or not (known[0] / "cgroup.procs").exists():
             raise InputError(f"this host has no control group '{controller}'", REMEDY)
         found.append(known[0] / group)
-    return found
+    # Version 2 without controllers, beside version 1, counts how long processes wait for what.
+    waits = mount / WITHOUT_CONTROLLERS
+    return [*found, waits / group] if (waits / "cgroup.procs").exists() else found
 
 
 def make_parent(folder: Path) -> None:
     """Make the group that contains the machines' groups; in version 2 it enables controllers."""
     folder.mkdir(exist_ok=True)
     for control in (f / "cgroup.subtree_control" for f in (folder.parent, folder)):
-        if control.exists():
+        if control.exists() and folder.parent.name != WITHOUT_CONTROLLERS:
             _put(control, "+cpu +memory")
 
 

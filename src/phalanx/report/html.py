@@ -46,7 +46,8 @@ def write_report(paths: RunPaths) -> Path:
     try:
         paths.report.parent.mkdir(parents=True, exist_ok=True)
         write_whole(paths.report, text)
-        _write_figures(paths.figures, drawn)
+        files = dict(file for section in sections for file in section.files)
+        _write_figures(paths.figures, drawn, files)
     except OSError as error:
         raise InputError(
             f"cannot write the report {paths.report}: {error.strerror}",
@@ -92,8 +93,8 @@ def render(study: StudyData, sections: Sequence[Section], drawn: dict[str, Drawn
     )
 
 
-def _write_figures(folder: Path, drawn: dict[str, Drawn]) -> None:
-    if not drawn:
+def _write_figures(folder: Path, drawn: dict[str, Drawn], files: dict[str, str]) -> None:
+    if not drawn and not files:
         return
     if folder.is_symlink():
         raise InputError(
@@ -104,3 +105,5 @@ def _write_figures(folder: Path, drawn: dict[str, Drawn]) -> None:
         from phalanx.report.plots.drawing import save_figure
 
         save_figure(one.plot.figure, one.svg, folder, name)
+    for name, text in files.items():
+        write_whole(folder / name, text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 
 import msgspec
@@ -57,24 +59,40 @@ def made(run: RunPaths) -> Section:
     return found
 
 
-def test_a_row_per_machine_and_only_columns_that_somebody_fills(made: Section) -> None:
-    (grid,) = made.grids
-    assert [row[0] for row in grid.rows] == list(FIVE)
-    assert "GPU mean" in grid.head
+def test_a_column_per_machine_and_only_figures_that_somebody_has(made: Section) -> None:
+    work, whole, training = made.grids
+    assert work.head == ("in all", *FIVE)
+    assert whole.head[1:] == training.head[1:] == ("cluster", *FIVE)
+    rows = {row[0]: row[1:] for row in whole.rows}
+    assert {"CPU user", "CPU system", "network in", "network out", "GPU"} <= rows.keys()
+    assert "throttled" not in rows, "no machine tells it"
+    assert (rows["network in"][0].text, rows["network out"][0].note) == ("5 MB/s", "10 to 10 MB/s")
     assert made.lines
     assert made.lines[0].startswith("Worth it?")
+    ((name, text),) = made.files
+    assert name == "machines.csv"
+    readings = list(csv.DictReader(io.StringIO(text)))
+    assert {row["machine"] for row in readings} == set(FIVE)
+    assert {row["training"] for row in readings} == {"0", "1"}
+    assert float(readings[5]["cpu_user"]) > float(readings[5]["cpu_system"]) > 0
 
 
-def test_machines_beyond_the_eighth_are_in_the_table_alone(tmp_path: Path) -> None:
+def test_any_number_of_machines_is_in_the_figures(tmp_path: Path) -> None:
     many = tuple(f"m{number}" for number in range(10))
     write_run(tmp_path, "a", machines=many, workers=10, epochs=1)
     write_run(tmp_path, "b", machines=many[:2], workers=2, epochs=1, strategy="async")
     study = load_study(write_study(tmp_path, "s", ["a", "b"]))
     assert machine_names(study) == list(many)
     found = section(study)
-    assert "The first 8 of 10 machines." in found.plots[0].caption
-    assert len(found.plots[0].figure.axes) == 8 * 4
-    assert [row[:2] for row in found.grids[0].rows[-2:]] == [("async", "m0"), ("async", "m1")]
+    assert found is not None
+    use, heat = (plot.figure for plot in found.plots)
+    assert {axes.get_title(loc="left") for axes in use.axes} >= {"CPU", "memory", "network"}
+    assert all(axes.get_ylabel() and axes.get_xlabel() for axes in use.axes)
+    strips = [axes for axes in heat.axes if axes.images]
+    assert [axes.images[0].get_array().shape[0] for axes in strips] == [10, 2]
+    names = [row[0] for row in found.grids[1].rows]
+    assert names[:2] == ["allreduce · cluster", "allreduce · m0"]
+    assert names[-2:] == ["async · m0", "async · m1"]
 
 
 def sample(**values: float | None) -> MachineSample:

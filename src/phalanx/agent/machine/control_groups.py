@@ -16,6 +16,14 @@ FIRST_PROCESS = "/proc/1/cgroup"
 UNLIMITED = 1 << 60
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+CPU_STAT = (
+    ("usage_usec", "busy", 1e6),
+    ("user_usec", "user", 1e6),
+    ("system_usec", "system", 1e6),
+    ("throttled_usec", "throttled", 1e6),
+    ("throttled_time", "throttled", 1e9),
+)
+"""Names of version 2, and the last of version 1."""
 PRESSURES = ("cpu", "memory", "io")
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """The PID namespace of the host itself: the Linux kernel always gives it this number."""
@@ -132,30 +140,19 @@ def limited_group() -> str | None:
 
 def cpu_seconds(folder: str) -> float | None:
     """Processor time that a group has used."""
+    return cpu_figures(folder).get("busy")
+
+
+def cpu_figures(folder: str) -> dict[str, float]:
+    """Seconds of processor time that a group has used (``busy``), in programs (``user``) and in the
+    kernel (``system``), and that its quota refused it, over all cores; as far as it tells."""
+    stat = numbers_in(f"{folder}/cpu.stat")
+    found = {ours: stat[name] / scale for name, ours, scale in CPU_STAT if name in stat}
     nanoseconds = read_number(f"{folder}/cpuacct.usage")
     if nanoseconds is not None:
-        return nanoseconds / 1e9
-    microseconds = numbers_in(f"{folder}/cpu.stat").get("usage_usec")
-    return None if microseconds is None else microseconds / 1e6
-
-
-def cpu_kinds(folder: str) -> tuple[float, float] | None:
-    """Processor time that a group has used in programs and in the kernel."""
-    found = numbers_in(f"{folder}/cpuacct.stat")
-    if "user" in found:
-        return found["user"] / TICKS, found.get("system", 0) / TICKS
-    found = numbers_in(f"{folder}/cpu.stat")
-    if "user_usec" in found:
-        return found["user_usec"] / 1e6, found.get("system_usec", 0) / 1e6
-    return None
-
-
-def throttled_seconds(folder: str) -> float | None:
-    """Seconds in which a group's processes were kept from running by its quota, over all cores."""
-    found = numbers_in(f"{folder}/cpu.stat")
-    if "throttled_usec" in found:
-        return found["throttled_usec"] / 1e6
-    return found["throttled_time"] / 1e9 if "throttled_time" in found else None
+        kinds = numbers_in(f"{folder}/cpuacct.stat").items()
+        found.update({kind: ticks / TICKS for kind, ticks in kinds}, busy=nanoseconds / 1e9)
+    return found
 
 
 def pressure_files() -> dict[str, str]:
@@ -212,18 +209,17 @@ def memory_figures(folder: str) -> dict[str, int]:
 
     What the kernel would give up at once is not in use.
     """
-    sizes = (read_number(f"{folder}/{n}") for n in ("memory.current", "memory.usage_in_bytes"))
-    size = next((each for each in sizes if each is not None), None)
+    size = read_number(f"{folder}/memory.current")
+    size = read_number(f"{folder}/memory.usage_in_bytes") if size is None else size
     stat = numbers_in(f"{folder}/memory.stat")
     # In version 1 the totals include the groups inside this one; version 2 has no others.
     stat.update({name[6:]: stat[name] for name in list(stat) if name.startswith("total_")})
-    swap = stat.get("swap", read_number(f"{folder}/memory.swap.current"))
-    swapped = stat["pswpin"] + stat["pswpout"] if "pswpin" in stat and "pswpout" in stat else None
+    swap_events = [stat[name] for name in ("pswpin", "pswpout") if name in stat]
     found = {
         "used": None if size is None else max(0, size - stat.get("inactive_file", 0)),
         "cached": stat.get("cache", stat.get("file")),
-        "swap": swap,
-        "swap_bytes": None if swapped is None else swapped * PAGE,
+        "swap": stat.get("swap", read_number(f"{folder}/memory.swap.current")),
+        "swap_bytes": sum(swap_events) * PAGE if swap_events else None,
         "major_faults": stat.get("pgmajfault"),
     }
     return {name: value for name, value in found.items() if value is not None}

@@ -94,20 +94,17 @@ class Processor:
             self.source = "kernel"
         self._table = Processes()
 
-    def seconds(self) -> dict[str, float | None]:
+    def seconds(self) -> dict[str, float]:
         """Seconds of all cores: used (``busy``) by programs (``user``), the kernel (``system``) and
         a host (``steal``); waiting for disks; and refused to us by a quota."""
-        found: dict[str, float | None] = {}
-        if self._group is not None:
-            found["user"], found["system"] = groups.cpu_kinds(self._group) or (None, None)
-            found["busy"] = groups.cpu_seconds(self._group) or 0.0
-        elif self.source == "processes":
+        if self.source == "processes":
             use = self._table.use(every_process())
-            found = {"busy": use.seconds, "user": use.seconds - use.system, "system": use.system}
-        else:
-            found = dict(kinds_of_time(read_text("/proc/stat"), self._names))
-        if self._limited is not None:
-            found["throttled"] = groups.throttled_seconds(self._limited)
+            return {"busy": use.seconds, "user": use.seconds - use.system, "system": use.system}
+        if self._group is None:
+            return kinds_of_time(read_text("/proc/stat"), self._names)
+        found = groups.cpu_figures(self._group)
+        if self._limited not in (None, self._group):  # in version 1, perhaps of another tree
+            found.update(groups.cpu_figures(str(self._limited)))
         return found
 
 
@@ -146,11 +143,8 @@ class Processes:
     def use(self, pids: Iterable[int]) -> Use:
         """Processor seconds of the processes so far, and bytes of memory now."""
         found = [use for use in map(_times, pids) if use is not None]
-        now = Use(
-            sum(use.seconds for use in found),
-            sum(use.system for use in found),
-            sum(use.memory for use in found),
-        )
+        seconds, system, memory = (sum(use[place] for use in found) for place in range(3))
+        now = Use(seconds, system, int(memory))
         gained = max(0.0, now.seconds - self._last.seconds)
         system = min(gained, max(0.0, now.system - self._last.system))
         total = self._total

@@ -11,9 +11,9 @@ from phalanx.agent.machine import counters, facts
 from phalanx.agent.machine.frozen import FrozenWorkers
 from phalanx.agent.machine.gpus import GpuReadings
 
+COUNTERS = ("network_received", "network_sent", "disk_read", "disk_written", "joules")
 KINDS_OF_TIME = ("user", "system", "wait", "steal")
-FLOWS = ("network_received", "network_sent", "disk_read", "disk_written", "swap_bytes",
-         "major_faults", "retransmits", "segments")  # fmt: skip
+FLOWS = (*COUNTERS[:4], "swap_bytes", "major_faults", "retransmits", "segments")
 
 
 class UsageMeter:
@@ -55,7 +55,8 @@ class UsageMeter:
         of_cores = 100 / self._cores
         kinds = {f"cpu_{kind}": rate(kind, of_cores) for kind in KINDS_OF_TIME}
         flows = {f"{name}_per_second": rate(name) for name in FLOWS}
-        pressures = {f"pressure_{name}": rate(name, 100) for name in groups.PRESSURES}
+        waits = ((name, rate(name, 100)) for name in groups.PRESSURES)
+        pressures = {f"pressure_{n}": None if w is None else min(100.0, w) for n, w in waits}
         return {
             "time": now["time"],
             "cpu_percent": min(100.0, rate("busy", of_cores) or 0.0),
@@ -64,18 +65,14 @@ class UsageMeter:
             "memory_bytes": now.get("used", 0),
             "memory_cached": now.get("cached"),
             "swap_bytes": now.get("swap"),
-            "network_received": now["network_received"],
-            "network_sent": now["network_sent"],
-            "network_bytes_per_second": _sum(flows, "network_received", "network_sent"),
-            "disk_read": now.get("disk_read"),
-            "disk_written": now.get("disk_written"),
-            "disk_bytes_per_second": _sum(flows, "disk_read", "disk_written"),
+            "network_bytes_per_second": rate("network"),
+            "disk_bytes_per_second": rate("disk"),
             "throttled_percent": rate("throttled", 100),
             "workers_cpu_percent": rate("workers", 100),
             "workers_memory_bytes": now["workers_memory"],
-            "joules": now["joules"],
             "frozen": now["frozen"],
             "cpu_watts": rate("joules"),
+            **{name: now[name] for name in COUNTERS},
             **at_first,
             **kinds,
             **flows,
@@ -97,6 +94,8 @@ class UsageMeter:
             **counters.memory(self._memory),
             **counters.segments(),
             **{name: groups.pressure_seconds(path) for name, path in self._pressures.items()},
+            "network": received + sent,
+            "disk": None if read is None or written is None else read + written,
             "network_received": received,
             "network_sent": sent,
             "disk_read": read,
@@ -106,8 +105,3 @@ class UsageMeter:
             "workers_memory": workers.memory,
             "joules": self._joules.read(),
         }
-
-
-def _sum(flows: dict[str, float | None], *names: str) -> float | None:
-    known = [flow for name in names if (flow := flows[f"{name}_per_second"]) is not None]
-    return sum(known) if len(known) == len(names) else None

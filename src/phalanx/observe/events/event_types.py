@@ -355,17 +355,14 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     pressure_memory: float | None = None
     pressure_io: float | None = None
     throttled_percent: float | None = None
-    """Percent of the time in which the quota of a control group was used up, added up over cores:
-    of two cores, up to 200."""
+    """Percent of the time in which a quota kept processes from running, added up over cores."""
     retransmits_per_second: float | None = None
     """TCP segments that were sent again."""
     segments_per_second: float | None = None
     """TCP segments sent."""
     load_before: float | None = None
-    """In the first reading: the load of the minute before the workers were started, as the number
-    of processes that ran or wanted to."""
+    """In the first reading: processes that ran or wanted to, in the minute before the workers."""
     memory_before: int | None = None
-    """In the first reading: ``memory_bytes`` before the workers were started."""
 
     @property
     def cpu_idle(self) -> float | None:

@@ -12,6 +12,8 @@ from phalanx.observe.events.event_types import MachineSample
 
 Window = tuple[float, float]
 """The moments between which readings count."""
+ALWAYS = (float("-inf"), float("inf"))
+NEVER = (float("inf"), float("-inf"))
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,14 +84,13 @@ _HOLD = 5.0
 read at the same instants. Outside these the machine had not joined yet, or had left."""
 
 
-def use_of(samples: Sequence[MachineSample], window: Window | None = None) -> Resources:
+def use_of(samples: Sequence[MachineSample], window: Window = ALWAYS) -> Resources:
     """Return the average, minimum, maximum and last of one machine's readings."""
-    columns = {name: [getattr(each, name) for each in samples] for name in _FIELDS}
-    return _over_time([each.time for each in samples], columns, window)
+    return use_together({"": samples}, window)
 
 
 def use_together(
-    machines: Mapping[str, Sequence[MachineSample]], window: Window | None = None
+    machines: Mapping[str, Sequence[MachineSample]], window: Window = ALWAYS
 ) -> Resources:
     """Return the average, minimum, maximum and last of a whole cluster: at each instant,
     percentages are means over the machines, and all other figures are sums."""
@@ -137,7 +138,7 @@ class _Series:
 def _over_time(
     times: Sequence[float],
     columns: Mapping[str, Sequence[float | None]],
-    window: Window | None,
+    window: Window,
 ) -> Resources:
     """Average columns; each value is weighted by the time since the one before it.
 
@@ -146,38 +147,31 @@ def _over_time(
     short that there are none, all that touch it.
     """
     spans = [*((time, time) for time in times[:1]), *pairwise(times)]
-    began, ended = window or (float("-inf"), float("inf"))
+    began, ended = window
     seconds = [min(after, ended) - max(before, began) for before, after in spans]
     halves = [(after - before) / 2 for before, after in spans]
     kept = [place for place, half in enumerate(halves) if seconds[place] >= half]
     kept = kept or [place for place, inside in enumerate(seconds) if inside >= 0]
     weights = [seconds[place] for place in kept]
-    ranges = {
-        n: _range([values[place] for place in kept], weights) for n, values in columns.items()
-    }
-    return Resources(**ranges)
+    found = ((name, [values[place] for place in kept]) for name, values in columns.items())
+    return Resources(**{name: _range(values, weights) for name, values in found})
 
 
 def totals_of(samples: Sequence[MachineSample], cores: int) -> Totals:
     """Add up a machine's readings; ``cores``: used if the samples do not say how many it has."""
-    received = _growth([sample.network_received for sample in samples])
-    sent = _growth([sample.network_sent for sample in samples])
     return Totals(
-        cpu_user_seconds=_core_seconds(samples, [s.cpu_user for s in samples], cores),
-        cpu_system_seconds=_core_seconds(samples, [s.cpu_system for s in samples], cores),
-        network_received_bytes=received,
-        network_sent_bytes=sent,
+        cpu_user_seconds=_core_seconds(samples, "cpu_user", cores),
+        cpu_system_seconds=_core_seconds(samples, "cpu_system", cores),
+        network_received_bytes=_growth([sample.network_received for sample in samples]),
+        network_sent_bytes=_growth([sample.network_sent for sample in samples]),
     )
 
 
-def _core_seconds(
-    samples: Sequence[MachineSample], percents: Sequence[float | None], cores: int
-) -> float | None:
-    spans = zip(pairwise(samples), percents[1:], strict=True) if len(samples) > 1 else ()
+def _core_seconds(samples: Sequence[MachineSample], kind: str, cores: int) -> float | None:
     parts = [
         percent / 100 * (after.cores or cores) * (after.time - before.time)
-        for (before, after), percent in spans
-        if percent is not None
+        for before, after in pairwise(samples)
+        if (percent := getattr(after, kind)) is not None
     ]
     return sum(parts) if parts else None
 
@@ -185,9 +179,7 @@ def _core_seconds(
 def _growth(counts: Sequence[int | None]) -> int | None:
     """Return how much a counter has grown, which may restart."""
     known = [count for count in counts if count is not None]
-    if len(known) < 2:
-        return None
-    return sum(max(0, after - before) for before, after in pairwise(known))
+    return sum(max(0, b - a) for a, b in pairwise(known)) if len(known) > 1 else None
 
 
 def before_of(samples: Sequence[MachineSample]) -> Before:

@@ -127,45 +127,30 @@ def _add_machines(summary: Summary, run: RunFiles) -> None:
         if log.joined:
             trained[log.joined.machine] += log.samples
     window = training_window(run.ranks)
-    summary.machines = [
-        _machine(run, name, window, workers=count, contribution=trained.get(name))
-        for name, count in workers.items()
-    ]
+    cores = {machine.name: machine.cores for machine in run.plan.machines}
+    for name, count in workers.items():
+        samples = run.samples.get(name, [])
+        machine = MachineSummary(
+            name=name,
+            workers=count,
+            resources=resources.use_of(samples),
+            resources_training=resources.use_of(samples, window),
+            totals=resources.totals_of(samples, cores.get(name, 0)),
+            before=resources.before_of(samples),
+            other_cpu_percent=resources.used_by_others(samples, cores.get(name, 0), *window),
+            network_bytes=resources.network_bytes(samples),
+            contribution=trained.get(name),
+        )
+        summary.machines.append(machine)
     summary.resources = resources.use_together(run.samples)
-    if window:
-        summary.resources_training = resources.use_together(run.samples, window)
+    summary.resources_training = resources.use_together(run.samples, window)
 
 
-def _machine(
-    run: RunFiles,
-    name: str,
-    window: resources.Window | None,
-    *,
-    workers: int,
-    contribution: int | None,
-) -> MachineSummary:
-    samples = run.samples.get(name, [])
-    cores = next((m.cores for m in run.plan.machines if m.name == name), 0)
-    machine = MachineSummary(
-        name=name,
-        workers=workers,
-        resources=resources.use_of(samples),
-        totals=resources.totals_of(samples, cores),
-        before=resources.before_of(samples),
-        network_bytes=resources.network_bytes(samples),
-        contribution=contribution,
-    )
-    if window:
-        machine.resources_training = resources.use_of(samples, window)
-        machine.other_cpu_percent = resources.used_by_others(samples, cores, *window)
-    return machine
-
-
-def training_window(ranks: Sequence[RankLog]) -> resources.Window | None:
-    """Return when the first step of any worker began and the last ended; ``None`` without steps."""
+def training_window(ranks: Sequence[RankLog]) -> resources.Window:
+    """Return when the first step of any worker began, and when the last ended."""
     steps = [step for log in ranks for step in (*log.steps[:1], *log.steps[-1:])]
     if not steps:
-        return None
+        return resources.NEVER
     return min(step.began for step in steps), max(step.ended for step in steps)
 
 

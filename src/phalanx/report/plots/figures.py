@@ -56,6 +56,7 @@ def curves(
                         marker="o" if len(points[0]) < 3 else None, markersize=4,
                     )  # fmt: skip
         axes.set_xlabel(x_label)
+        axes.set_ylabel(" and ".join(dict.fromkeys(name.split("_")[-1] for name in measures)))
         if x == "epoch":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         else:
@@ -108,6 +109,7 @@ def time_split(study: StudyData) -> Figure:
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("seconds per worker, summed over all steps")
+        axes.set_ylabel("strategy")
         legend_above(axes, len(TIME_PARTS))
     return figure
 
@@ -122,6 +124,7 @@ def step_timelines(windows: Sequence[tuple[RunGroup, TimelineWindow]], span: flo
         )
         for (group, window), axes in zip(windows, panels[:, 0], strict=True):
             _lanes(axes, window)
+            axes.set_ylabel("rank")
             axes.set_title(group.label, pad=3)
         last = panels[-1, 0]
         last.set_xlim(0, span * 1000)

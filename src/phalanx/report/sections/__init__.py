@@ -53,6 +53,15 @@ class Grid:
     note: str = ""
 
 
+def narrow(grid: Grid) -> Grid:
+    """Return the table with rows for columns, if that makes it narrower."""
+    if len(grid.head) <= len(grid.rows) + 1:
+        return grid
+    cells = [grid.head, *grid.rows]
+    head, *rows = [tuple(row[place] for row in cells) for place in range(len(grid.head))]
+    return Grid(tuple(map(str, head)), tuple(rows), grid.note)
+
+
 @dataclass(frozen=True)
 class Section:
     title: str
@@ -63,6 +72,8 @@ class Section:
     facts: tuple[tuple[str, str], ...] = ()
     """Pairs of a term and its text, which is shown unchanged."""
     lines: tuple[str, ...] = field(default=())
+    files: tuple[tuple[str, str], ...] = ()
+    """Names and texts of files that are written beside the figures."""
 
 
 def make_sections(study: StudyData) -> list[Section]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from phalanx.core import words
 from phalanx.report.findings import nonfinite_sentence, of_group
 from phalanx.report.load import StudyData
-from phalanx.report.sections import Grid, Plot, Section
+from phalanx.report.sections import Grid, Plot, Section, narrow
 from phalanx.report.tables import TableCell, table_lines
 
 
@@ -35,7 +35,9 @@ def results(study: StudyData) -> Section | None:
     head = ("strategy", *(line.name.replace("÷ ", "÷\u00a0") for line in lines))
     grid = Grid(head, rows, note)
     told = (of_group(g, study, nonfinite_sentence(g.shown.summary)) for g in study.groups)
-    return Section("Results", 100, lead=" ".join(line for line in told if line), grids=(grid,))
+    return Section(
+        "Results", 100, lead=" ".join(line for line in told if line), grids=(narrow(grid),)
+    )
 
 
 def accuracy(study: StudyData) -> Section | None:

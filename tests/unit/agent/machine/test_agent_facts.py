@@ -39,22 +39,57 @@ def test_memory_of_both_versions(tmp_path: Path) -> None:
         tmp_path / "a",
         memory__max="1000\n",
         memory__current="700\n",
-        memory__stat="anon 300\ninactive_file 150\n",
+        memory__swap__current="40\n",
+        memory__stat="anon 300\nfile 200\ninactive_file 150\npgmajfault 3\npswpin 1\npswpout 2\n",
     )
     assert (groups.limit_of(new), groups.memory_used(new)) == (1000, 550)
+    assert groups.memory_figures(new) == {
+        "used": 550, "cached": 200, "swap": 40, "swap_bytes": 3 * groups.PAGE, "major_faults": 3,
+    }  # fmt: skip
     old = folder(
         tmp_path / "b",
         memory__limit_in_bytes=f"{2**63 - 4096}\n",
         memory__usage_in_bytes="700\n",
-        memory__stat="inactive_file 1\ntotal_inactive_file 200\n",
+        memory__stat="cache 1\ninactive_file 1\nswap 5\npgmajfault 1\n"
+        "total_cache 250\ntotal_inactive_file 200\ntotal_swap 30\ntotal_pgmajfault 4\n",
     )
     assert (groups.limit_of(old), groups.memory_used(old)) == (None, 500)
+    figures = groups.memory_figures(old)
+    assert figures == {"used": 500, "cached": 250, "swap": 30, "major_faults": 4}
 
 
 def test_processor_time_of_both_versions(tmp_path: Path) -> None:
-    assert groups.cpu_seconds(folder(tmp_path / "a", cpu__stat="usage_usec 2500000\nx 1\n")) == 2.5
-    assert groups.cpu_seconds(folder(tmp_path / "b", cpuacct__usage="1500000000\n")) == 1.5
-    assert groups.cpu_seconds(folder(tmp_path / "c", cpu__stat="nr_periods 0\n")) is None
+    new = folder(
+        tmp_path / "a",
+        cpu__stat="usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n"
+        "throttled_usec 1250000\n",
+        cpu__pressure="some avg10=1.00 total=1500000\nfull avg10=0 total=9\n",
+    )
+    assert groups.cpu_seconds(new) == 2.5
+    seconds = {"busy": 2.5, "user": 2.0, "system": 0.5, "throttled": 1.25}
+    assert groups.cpu_figures(new) == seconds
+    assert groups.pressure_seconds(f"{new}/cpu.pressure") == 1.5
+    old = folder(
+        tmp_path / "b",
+        cpuacct__usage="1500000000\n",
+        cpuacct__stat=f"user {groups.TICKS}\nsystem {groups.TICKS // 2}\n",
+        cpu__stat="nr_periods 9\nthrottled_time 250000000\n",
+    )
+    seconds = {"busy": 1.5, "user": 1.0, "system": 0.5, "throttled": 0.25}
+    assert groups.cpu_figures(old) == seconds
+    empty = folder(tmp_path / "c", cpu__stat="nr_periods 0\n")
+    assert (groups.cpu_seconds(empty), groups.cpu_figures(empty)) == (None, {})
+    assert groups.pressure_seconds(f"{empty}/cpu.stat") is None
+
+
+def test_kinds_of_the_time_of_some_cores() -> None:
+    text = (
+        "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 10 20 500 40 1 2 30 5 0\n"
+        "cpu1 1 1 1 1 1 1 1 1 0 0\ncpu2 200 0 10 1 0 0 0 0 0 0\nintr 5 cpu0\n"
+    )
+    found = counters.kinds_of_time(text, {"cpu0", "cpu2"})
+    ticks = {kind: round(seconds * groups.TICKS) for kind, seconds in found.items()}
+    assert ticks == {"user": 310, "system": 33, "wait": 40, "steal": 30, "busy": 373}
 
 
 def test_siblings_of_a_core_are_neighbours(tmp_path: Path) -> None:

@@ -9,7 +9,13 @@ import pytest
 
 from phalanx.observe.events.event_types import MachineSample
 from phalanx.observe.machines.monitor import SampleReader, ToldSample, sample_of
-from phalanx.observe.machines.resources import use_of, use_together, used_by_others
+from phalanx.observe.machines.resources import (
+    before_of,
+    totals_of,
+    use_of,
+    use_together,
+    used_by_others,
+)
 
 TOLD: dict[str, Any] = {
     "tell": "sample",
@@ -128,3 +134,57 @@ def test_a_cluster_of_one_is_that_machine_and_what_no_machine_counts_is_unknown(
     use = use_together({"a": [sample(0.0, 1.0, watts=20.0)], "b": [sample(0.1, 1.0)]})
     assert (use.watts.avg, use.watts.max, use.gpu_percent.max) == (20.0, 20.0, None)
     assert use_together({}).cpu_percent.max is None
+
+
+def test_training_alone_is_what_the_readings_tell_of_it() -> None:
+    """Readings at 1, 2 … 6; one counts that is about the training for half of its time or more."""
+    samples = series(1.0, [5, 10, 20, 60, 90, 95], [1] * 6)
+    cpu = use_of(samples, (2.4, 4.7)).cpu_percent
+    assert (cpu.min, cpu.max, cpu.last) == (20.0, 90.0, 90.0)
+    assert cpu.avg == pytest.approx((0.6 * 20 + 1.0 * 60 + 0.7 * 90) / 2.3)
+    whole = use_of(samples).cpu_percent
+    assert (whole.min, whole.max, whole.last) == (5.0, 95.0, 95.0)
+    short = use_of(samples, (3.2, 3.4)).cpu_percent
+    assert (short.avg, short.min, short.max) == (60.0, 60.0, 60.0), "the only one that is about it"
+    both = use_together({"a": samples, "b": series(1.0, [95] * 6, [3] * 6)}, (2.4, 4.7))
+    assert (both.cpu_percent.min, both.cpu_percent.max) == ((20 + 95) / 2, (90 + 95) / 2)
+    assert (both.memory_bytes.min, both.memory_bytes.max) == (4, 4)
+
+
+def test_each_figure_of_a_cluster_of_nine() -> None:
+    """Machine m has m percent user and 2m system, receives 10m and sends 100m bytes a second."""
+    machines = {}
+    for m in range(1, 10):
+        machines[f"m{m}"] = [
+            msgspec.structs.replace(
+                sample(float(second), 3.0 * m),
+                cpu_user=1.0 * m,
+                cpu_system=2.0 * m,
+                cpu_wait=1.0,
+                cores=float(m),
+                network_received=10 * m * second,
+                network_sent=100 * m * second,
+                network_received_per_second=10.0 * m,
+                network_sent_per_second=100.0 * m,
+                throttled_percent=50.0 if second == 3 else 0.0,
+                swap_bytes=second,
+                load_before=0.5 if second == 0 else None,
+                memory_before=7 if second == 0 else None,
+            )
+            for second in range(6)
+        ]
+    use = use_together(machines)
+    assert (use.cpu_user.avg, use.cpu_system.avg, use.cpu_percent.avg) == (5.0, 10.0, 15.0)
+    assert (use.cpu_idle.avg, use.cpu_steal.avg) == (100.0 - 15.0 - 1.0, None)
+    assert (use.network_received_per_second.avg, use.network_sent_per_second.max) == (450, 4500)
+    throttled = use.throttled_percent
+    assert (throttled.avg, throttled.min, throttled.max) == (pytest.approx(10.0), 0.0, 50.0)
+    assert (use.swap_bytes.min, use.swap_bytes.max, use.swap_bytes.last) == (0, 45, 45)
+    totals = [totals_of(samples, 1) for samples in machines.values()]
+    assert sum(one.network_received_bytes or 0 for one in totals) == 450 * 5
+    assert sum(one.network_sent_bytes or 0 for one in totals) == 4500 * 5
+    squares = sum(m * m for m in range(1, 10))
+    assert sum(one.cpu_user_seconds or 0 for one in totals) == pytest.approx(squares * 0.05)
+    assert sum(one.cpu_system_seconds or 0 for one in totals) == pytest.approx(squares * 0.1)
+    before = before_of(machines["m1"])
+    assert (before.load, before.memory_bytes, before_of([]).load) == (0.5, 7, None)

@@ -48,6 +48,12 @@ def test_samples_reach_the_file(tmp_path: Path) -> None:
     for sample in written:
         assert 0 <= sample.cpu_percent <= 100
         assert sample.network_bytes_per_second >= 0
+        assert sample.cpu_user is not None and sample.cpu_system is not None
+        kinds = sample.cpu_user + sample.cpu_system + (sample.cpu_steal or 0.0)
+        if sample.cpu_source == "kernel":
+            assert min(100.0, kinds) == pytest.approx(sample.cpu_percent, abs=0.1)
+        assert sample.network_received_per_second is not None
+        assert (sample.memory_before is not None) == (sample is written[0])
         assert 0 < sample.workers_memory_bytes <= sample.memory_bytes * 2
     size = path.stat().st_size
     time.sleep(0.15)
