@@ -33,7 +33,7 @@ MEMORY = 2 << 30
 LITTLE = 330 << 20
 """What the worker needs (180 MiB), and a part of the file that it reads."""
 TOLERANCE = 0.35
-"""How far stated and real gain may be apart on a host that runs other things, too."""
+"""How far stated and real gain may be apart, also on a host that runs more than the lab."""
 SCRIPT = """
 import pathlib, socket, time
 import numpy as np, torch, phalanx

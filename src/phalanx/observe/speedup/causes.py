@@ -2,7 +2,8 @@
 
 What the worker has more of than the others, reading or computing, is held against the figures of
 its machine while it was late. Only what differs from the other machines is a cause. Nothing is
-said of workers of one machine that its figures cannot tell apart, but for their input.
+said of workers of one machine that its figures cannot tell apart, but for their input, and where
+other programs crowd the machine.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ CLEARLY = 10.0
 STOLEN = 5.0
 FULL = 75.0
 """Percent of a machine's cores in use, above which another program takes time from the worker."""
+CROWDED = 95.0
 ALIKE = 1.1
 AS_FAST = 1.25
 """A worker computes as fast as the others if it takes at most so many times as long."""
 _TAILS = 0.15
+MOST_NAMED = 8
 LEAST_GAIN = 0.05
 """Smaller gains are not worth a sentence."""
 
@@ -115,7 +118,8 @@ def explain(
         remedies.append("drop shares=equal, so that it gets smaller batches")
     if len(machines) > 1 and cause != INPUT:
         rest = [name for name in machines if name != scene.machine]
-        remedies.append(f"leave it out (--machines {','.join(rest)})")
+        named = f" (--machines {','.join(rest)})" if len(rest) <= MOST_NAMED else ""
+        remedies.append(f"leave it out{named}")
     if basis.way.waiting is WaitRule.LOCKSTEP and not basis.way.balanced and not equal:
         remedies.append("let no worker wait (--strategy async)")
     return msgspec.structs.replace(
@@ -208,9 +212,12 @@ def _causes(scene: _Scene) -> Iterator[tuple[str, list[str]]]:
     if scene.more_input >= 0.5 * more and computing < AS_FAST * scene.pace_of_others:
         told = f"{words.seconds(scene.more_input)} of it to read a sample, beyond what others take"
         yield INPUT, [longer, told]
+    others, elsewhere = scene.mean(_used_by_others)
+    crowded = len(scene.readings) == 1 and scene.mean("cpu_percent")[0] >= CROWDED
+    if crowded and others >= 2 * CLEARLY:  # they take the time of some workers, not of all alike
+        yield OTHERS, [longer, f"other programs used {others:.0f} % of the cores"]
     if not scene.by_machine:
         return
-    others, elsewhere = scene.mean(_used_by_others)
     waiting, waiting_elsewhere = scene.mean("pressure_cpu")
     full = scene.mean("cpu_percent")[0] >= FULL or waiting >= waiting_elsewhere + CLEARLY
     if full and others >= elsewhere + CLEARLY:

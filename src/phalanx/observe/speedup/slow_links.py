@@ -25,6 +25,7 @@ SLOW = 0.5
 LEAST_BYTES = 1 << 20
 """Fewer bytes do not show how fast a link is."""
 LEAST_COST = 0.05
+MOST_NAMED = 8
 MEND = "send less (a codec: --strategy …+int8, or localsgd)"
 
 Rates = Mapping[tuple[str, str], float]
@@ -59,7 +60,8 @@ def slow_link(logs: Sequence[RankLog], phase: PhaseSteps) -> Straggler | None:
         return None
     machines = {log.rank: log.joined.machine for log in logs if log.joined}
     rest = [name for name in dict.fromkeys(machines.values()) if name not in place]
-    out = f" or leave {place[0]} out (--machines {','.join(rest)})" if len(place) == 1 else ""
+    out = f" or leave {place[0]} out" if len(place) == 1 else ""
+    out += f" (--machines {','.join(rest)})" if out and len(rest) <= MOST_NAMED else ""
     rate = median(own for name, own, _ in slow.values() if name == place)
     usual = median(others for name, _, others in slow.values() if name == place)
     return Straggler(

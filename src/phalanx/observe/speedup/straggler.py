@@ -30,8 +30,9 @@ worker that is slow is slower on average, too."""
 
 LAST = 1.5
 """A straggler is last so many times as often as by chance,"""
-MOST_OF_COST, OF_TWO = 0.7, 1.7
-"""or this part of all waiting is for it; of two workers, half so many times."""
+MOST_OF_COST, OF_TWO, OFTEN = 0.7, 1.7, 1.2
+"""or this part of all waiting is for it (of two workers, half so many times), and it is last so
+many times as often as by chance."""
 ENOUGH_STEPS = 3
 WARM_UP, MEASURED = 16, 32
 """The busiest worker's first steps are left out, because models are compared and checked in them;
@@ -128,7 +129,8 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
         # One that is slow for a part of the run is last less often, but costs most of the time.
         part = found.seconds / (sum(tally.cost.values()) or 1.0)
         came_last = found.share >= max(0.5, LAST / len(paces)) or not tally.meetings
-        came_last = came_last or part >= max(MOST_OF_COST, OF_TWO / len(paces))
+        often = found.share >= OFTEN / len(paces)  # a single pause makes no straggler
+        came_last = came_last or (often and part >= max(MOST_OF_COST, OF_TWO / len(paces)))
         costly = came_last and found.cost >= SHARE_OF_COST
         slow = rank == slowest and (found.slower or 0.0) >= SLOWER
         if costly or (slow and means[rank] >= ALSO_ON_AVERAGE * median(_without(means, rank))):
