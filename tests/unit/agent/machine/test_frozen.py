@@ -70,6 +70,7 @@ def test_a_process_whose_threads_do_not_run_is_frozen(
     shows: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frozen, "STALE", -1.0)  # as if it had shown nothing for long
+    until(lambda: FrozenWorkers().among([shows.pid]) is not None, 10.0)
     (found,) = FrozenWorkers().among([shows.pid]) or []
     assert found["state"] != "T"
     assert found["stack"][0].endswith(" slow_loss")
