@@ -14,9 +14,9 @@ from phalanx.core.run_folder.run_paths import RunPaths
 
 
 def row(operator: str, group: str, kind: str, phase: str, milliseconds: float) -> dict[str, Any]:
-    seconds = {"self_seconds": milliseconds / 1000, "total_seconds": 0.0, "device_seconds": 0.0}
+    seconds = {"self_seconds": milliseconds / 1000, "device_seconds": 0.0}
     named = {"operator": operator, "group": group, "kind": kind, "phase": phase}
-    return {**named, "layer": "\x1b[31m0 <Conv2d>", "calls": 1.0, **seconds}
+    return {**named, "layer": "\x1b[31m0 <Conv2d>", **seconds}
 
 
 def write_profile(paths: RunPaths, rank: int, times: float, **changes: Any) -> None:
@@ -26,9 +26,9 @@ def write_profile(paths: RunPaths, rank: int, times: float, **changes: Any) -> N
         row("phalanx::exchange", "communication", "all-reduce", "communication", 3 * times),
     ]
     table = {
-        "framework": "torch", "device": "cpu", "steps": 20, "step_seconds": 0.01 * times,
+        "device": "cpu", "steps": 20, "step_seconds": 0.01 * times,
         "python_seconds": 0.001, "exposed_seconds": 0.003, "memory_bytes": 400_000_000,
-        "cost": 1.05, "operators": rows, **changes,
+        "operators": rows, **changes,
     }  # fmt: skip
     paths.profiles.mkdir(exist_ok=True)
     paths.operators_of(rank).write_text(json.dumps(table))

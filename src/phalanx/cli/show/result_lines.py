@@ -53,11 +53,10 @@ def tell_profiles(paths: RunPaths, out: Output) -> list[dict[str, Any]]:
             "Run with --profile, for more steps than those that come first.",
         )
     for title, columns, rows in operator_views(found):
-        cells = [[f"{c.text} {c.note:>6}".strip() for c in row.cells] for row in rows]
-        lines = [
-            TableRow(short(row.name, 20), tuple(map(TableCell, texts)))
-            for row, texts in zip(rows, cells, strict=True)
-        ]
+        lines = []
+        for row in rows:
+            cells = [TableCell(f"{cell.text} {cell.note:>6}".strip()) for cell in row.cells]
+            lines.append(TableRow(short(row.name, 20), tuple(cells)))
         print_rows(columns, lines, out.human, title)
         out.say()
     return [

@@ -17,31 +17,26 @@ if __name__ == "__main__":  # the folder with our source, from which the script 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.script.import_hooks import HOOKS
 from phalanx.launch.worker.keras_figures import add_to_fit, run_script
-from phalanx.observe.operators.step_window import StepWindow, TorchRecorder
-from phalanx.observe.operators.tensorflow_trace import TensorFlowRecorder
+from phalanx.observe.operators.step_window import StepWindow, TensorFlowRecorder, TorchRecorder
 
 
 def watch_torch(make: Any, torch: Any) -> None:
-    window, first = make(TorchRecorder(torch)), set[int]()
+    window = make(TorchRecorder(torch))
     atexit.register(window.end)
+    first: list[Any] = []
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-        first.add(id(optimizer)) if not first else None
-        if id(optimizer) in first:
+        if not first:
+            first.append(optimizer)
+        if optimizer is first[0]:
             window.stepped()
 
     sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(stepped)
 
 
 def watch_fit(make: Any, keras: Any) -> None:
-    made: list[Any] = []
-
-    def steps() -> Any:
-        if not made:
-            made.append(make(TensorFlowRecorder(sys.modules["tensorflow"])))
-        return _steps(keras.callbacks.Callback, made[0])
-
-    add_to_fit(keras, steps)
+    window = functools.cache(lambda: make(TensorFlowRecorder(sys.modules["tensorflow"])))
+    add_to_fit(keras, lambda: _steps(keras.callbacks.Callback, window()))
 
 
 def _steps(base: Any, window: Any) -> Any:

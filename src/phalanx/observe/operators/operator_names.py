@@ -8,72 +8,48 @@ from __future__ import annotations
 import functools
 import re
 
-GROUPS = (
-    "convolution", "matmul", "normalisation", "pooling", "element-wise", "loss", "input",
-    "optimizer", "communication", "other",
-)  # fmt: skip
-(
-    CONVOLUTION, MATMUL, NORMALISATION, POOLING, ELEMENTWISE, LOSS, INPUT, OPTIMIZER, COMMUNICATION,
-    OTHER,
-) = GROUPS  # fmt: skip
+INPUT = "input"
+OPTIMIZER = "optimizer"
+COMMUNICATION = "communication"
+OTHER = "other"
 FORWARD, BACKWARD = "forward", "backward"
+GROUPS = (
+    "convolution", "matmul", "normalisation", "pooling", "element-wise", "loss", INPUT, OPTIMIZER,
+    COMMUNICATION, OTHER,
+)  # fmt: skip
 PHASES = (INPUT, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, OTHER)
-ALL_REDUCE, UPDATE = "all-reduce", "update"
-
-Sorted = tuple[str, str]
-"""The group of an operator, and the kind by which it is matched with those of other systems."""
-
-_TORCH = (
-    (r"^c10d|nccl|allreduce|all_?gather", COMMUNICATION, ALL_REDUCE),
-    (r"^phalanx::optimizer|^optimizer\.step|multi_tensor_apply", OPTIMIZER, UPDATE),
+UPDATE = (OPTIMIZER, "update")
+_GROUPS = (
+    (r"^c10d|nccl|all_?reduce|all_?gather|collective|^_?(host)?(send|recv)",
+     COMMUNICATION, "all-reduce"),
+    (r"^phalanx::optimizer|^optimizer\.step|multi_tensor_apply|^resource\w*apply"
+     r"|^assign\w*variableop", *UPDATE),
     (r"^optimizer\.", OPTIMIZER, "zero_grad"),
-    (r"conv|winograd|wgrad|dgrad|implicit_gemm", CONVOLUTION, "convolution"),
-    (r"(batch|layer|group|instance|rms)_?norm|bn_(fw|bw)", NORMALISATION, "normalisation"),
-    (r"cross_?entropy|nll_?loss|log_?softmax|_loss|lossbackward", LOSS, "loss"),
-    (r"max_?pool", POOLING, "max-pool"),
-    (r"pool", POOLING, "other pooling"),
-    (r"addmm|linear|matmul|^b?mm|einsum|attention|gemm|cutlass|^tbackward", MATMUL, "matmul"),
-    (r"dropout|bernoulli", ELEMENTWISE, "dropout"),
-    (r"relu|threshold|clamp_min", ELEMENTWISE, "relu"),
-    (r"softmax", ELEMENTWISE, "softmax"),
-    (r"^(add|sub|mul|div|pow|sqrt|exp|tanh|sigmoid|silu|gelu|erf|neg|where|clamp|sum|mean|foreach)"
-     r"|elementwise", ELEMENTWISE, ""),
+    (r"iterator|dataset", INPUT, "input"),
+    (r"conv|winograd|wgrad|dgrad|implicit_gemm", "convolution", "convolution"),
+    (r"(batch|layer|group|instance|rms)_?norm|bn_(fw|bw)", "normalisation", "normalisation"),
+    (r"cross_?entropy|nll_?loss|log_?softmax|_loss|lossbackward", "loss", "loss"),
+    (r"max_?pool", "pooling", "max-pool"),
+    (r"pool", "pooling", "other pooling"),
+    (r"addmm|linear|matmul|^b?mm|einsum|attention|gemm|cutlass|^tbackward", "matmul", "matmul"),
+    (r"dropout|bernoulli", "element-wise", "dropout"),
+    (r"relu|threshold|clamp_min", "element-wise", "relu"),
+    (r"softmax", "element-wise", "softmax"),
+    (r"^(add|sub|mul|div|realdiv|pow|r?sqrt|square|exp|tanh|sigmoid|silu|gelu|erf|neg|where|select"
+     r"|cast|clamp|sum|mean|max|min|random|greaterequal|foreach)|elementwise", "element-wise", ""),
 )  # fmt: skip
-_TENSORFLOW = (
-    (r"Collective|AllReduce|Nccl|^_?(Host)?(Send|Recv)", COMMUNICATION, ALL_REDUCE),
-    (r"^Resource\w*Apply|^Assign\w*VariableOp", OPTIMIZER, UPDATE),
-    (r"Iterator|Dataset", INPUT, "input"),
-    (r"Conv[23]D", CONVOLUTION, "convolution"),
-    (r"BatchNorm|LayerNorm", NORMALISATION, "normalisation"),
-    (r"CrossEntropy|LogSoftmax", LOSS, "loss"),
-    (r"MaxPool", POOLING, "max-pool"),
-    (r"Pool", POOLING, "other pooling"),
-    (r"MatMul|Einsum", MATMUL, "matmul"),
-    (r"^Relu", ELEMENTWISE, "relu"),
-    (r"^Softmax", ELEMENTWISE, "softmax"),
-    (r"^(Add|Sub|Mul|Div|RealDiv|Pow|Sqrt|Rsqrt|Square|Exp|Tanh|Sigmoid|Neg|Select|Cast|Sum|Mean"
-     r"|Max|Min|Random|GreaterEqual)", ELEMENTWISE, ""),
-)  # fmt: skip
+"""What names have in them, the group, and the kind by which the operator is matched with those of
+other systems: ``""`` is its own name."""
 
 
 @functools.cache
-def sort_torch(name: str) -> Sorted:
-    """Return group and kind of an operator, kernel or range of torch."""
-    plain = re.sub(r"^aten::|Backward\d*$", "", name)
-    return _sort(re.sub(r"^aten::_*", "", name).lower(), _TORCH, plain)
-
-
-@functools.cache
-def sort_tensorflow(name: str, layer: str) -> Sorted:
-    """Return group and kind of an operator of TensorFlow, such as ``Conv2D`` in ``conv2d_1``."""
+def sort(name: str, layer: str = "") -> tuple[str, str]:
+    """Return group and kind of an operator, kernel or range, such as ``Conv2D`` of TensorFlow."""
     if name.startswith("BiasAdd"):  # in torch it is part of the layer's operator
-        groups = {"conv": CONVOLUTION, "dens": MATMUL}
-        return groups.get(layer.lower()[:4], ELEMENTWISE), "bias"
+        groups = {"conv": "convolution", "dens": "matmul"}
+        return groups.get(layer.lower()[:4], "element-wise"), "bias"
     if "dropout" in layer.lower():
-        return ELEMENTWISE, "dropout"
-    return _sort(name, _TENSORFLOW, name)
-
-
-def _sort(text: str, table: tuple[tuple[str, str, str], ...], name: str) -> Sorted:
-    found = ((group, kind or name) for sought, group, kind in table if re.search(sought, text))
-    return next(found, (OTHER, name))
+        return "element-wise", "dropout"
+    text, plain = re.sub(r"^aten::_*", "", name).lower(), re.sub(r"^aten::|Backward\d*$", "", name)
+    found = ((group, kind or plain) for sought, group, kind in _GROUPS if re.search(sought, text))
+    return next(found, (OTHER, plain))

@@ -15,7 +15,7 @@ from phalanx.observe.summary.run_records import read_record
 
 
 class OperatorRow(msgspec.Struct, kw_only=True):
-    """An operator in a phase and a layer; calls and seconds are those of a step."""
+    """An operator in a phase and a layer, and its seconds in a step."""
 
     operator: str
     group: str
@@ -23,10 +23,8 @@ class OperatorRow(msgspec.Struct, kw_only=True):
     """The name by which operators of different systems are matched."""
     phase: str
     layer: str
-    calls: float
     self_seconds: float
     """Without what is a row of its own inside."""
-    total_seconds: float
     device_seconds: float
     """Seconds of its kernels on a GPU."""
 
@@ -38,7 +36,6 @@ class OperatorRow(msgspec.Struct, kw_only=True):
 class OperatorTable(msgspec.Struct, kw_only=True):
     """``profiles/rank-N.json``: what the steps of one worker consist of."""
 
-    framework: str
     device: str
     steps: int
     """How many steps count."""
@@ -50,8 +47,6 @@ class OperatorTable(msgspec.Struct, kw_only=True):
     memory_bytes: int
     """The process's peak, from its start."""
     device_memory_bytes: int = 0
-    cost: float | None = None
-    """The median step profiled ÷ not profiled; ``None``: no other steps were taken."""
     operators: list[OperatorRow]
 
     def seconds_by(self, field: str) -> dict[str, float]:

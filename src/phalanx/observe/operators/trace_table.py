@@ -9,7 +9,7 @@ import bisect
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from phalanx.observe.operators import operator_names as ops
@@ -17,7 +17,6 @@ from phalanx.observe.operators import operator_names as ops
 OURS, LAYER = "phalanx::", "layer::"
 """The beginnings of ranges' names: of parts of Phalanx, of layers of the model."""
 STEP = OURS + "step"
-_MOST_ROWS = 3000
 _OUTLIER = 3.0
 """A step that took so many times the median did something else too, such as an evaluation."""
 _EVALUATE = "autograd::engine::evaluate_function: "
@@ -31,9 +30,9 @@ _RANGES = {
     "nccl:": ops.COMMUNICATION,
 }
 """How the names of ranges begin that have a phase of their own."""
-_ALWAYS = {
-    ops.INPUT: (ops.INPUT, ops.INPUT),
-    ops.COMMUNICATION: (ops.COMMUNICATION, ops.ALL_REDUCE),
+_WAITS = {
+    ops.INPUT: (ops.INPUT, "input"),
+    ops.COMMUNICATION: (ops.COMMUNICATION, "all-reduce"),
 }
 
 Span = tuple[float, float]
@@ -44,15 +43,8 @@ Event = dict[str, Any]
 class Row:
     """An operator in a phase and a layer, summed over the steps."""
 
-    calls: float = 0.0
     self_seconds: float = 0.0
-    total_seconds: float = 0.0
     device_seconds: float = 0.0
-
-    def add(self, span: Span) -> None:
-        self.calls += 1
-        self.self_seconds += span[1] - span[0]
-        self.total_seconds += span[1] - span[0]
 
 
 class OperatorSums:
@@ -71,10 +63,10 @@ class OperatorSums:
         self.blocked: list[Span] = []
         """When an operator did nothing but send and wait."""
 
-    def end_of_step(self, start: float) -> float | None:
-        """Return the end of the step in which something began, if that step counts."""
-        at = bisect.bisect_right(self.steps, (start, float("inf"))) - 1
-        return self.steps[at][1] if at >= 0 and start < self.steps[at][1] else None
+    def counts(self, span: Span) -> bool:
+        """Return whether something began in a step that counts."""
+        at = bisect.bisect_right(self.steps, (span[0], float("inf"))) - 1
+        return at >= 0 and span[0] < self.steps[at][1]
 
     def row(self, name: str, found: tuple[str, str], phase: str, layer: str = "") -> Row:
         return self._rows[name, *found, phase, layer]
@@ -84,23 +76,21 @@ class OperatorSums:
         count, length = each * len(self.steps), sum(end - start for start, end in self.steps)
         timed = self.kernels or self.busy
         sending = timed[ops.COMMUNICATION] or self.busy[ops.COMMUNICATION]
-        waits = (ops.INPUT, ops.COMMUNICATION)
-        computing = [s for phase, spans in timed.items() if phase not in waits for s in spans]
+        computing = [s for phase, spans in timed.items() if phase not in _WAITS for s in spans]
         exposed = _covered([*sending, *computing]) - _covered(computing) + _covered(self.blocked)
         busy = _covered([span for spans in self.busy.values() for span in spans])
-        names = ("operator", "group", "kind", "phase", "layer")
+        names = ("operator", "group", "kind", "phase", "layer", "self_seconds", "device_seconds")
         rows = [
-            dict(zip(names, key, strict=True)) | {n: v / count for n, v in vars(row).items()}
+            (*key, row.self_seconds / count, row.device_seconds / count)
             for key, row in self._rows.items()
         ]
-        rows.sort(key=lambda row: -max(row["self_seconds"], row["device_seconds"]))
         return {
             "steps": count,
             "step_seconds": length / count,
             "python_seconds": max(0.0, length - busy) / count,
             "exposed_seconds": exposed / count,
             "device": "cuda" if self.kernels else "cpu",
-            "operators": rows[:_MOST_ROWS],
+            "operators": [dict(zip(names, row, strict=True)) for row in rows],
         }
 
 
@@ -113,17 +103,17 @@ def _covered(spans: list[Span]) -> float:
     return total
 
 
+def span_of(event: Event) -> Span:
+    start = float(event["ts"]) * 1e-6
+    return start, start + float(event["dur"]) * 1e-6
+
+
 def table_of_torch(trace: dict[str, Any]) -> dict[str, Any]:
     """Return the table of a trace as torch exports it."""
     reader = _TorchReader([e for e in trace["traceEvents"] if e.get("ph") == "X" and "dur" in e])
     reader.read_threads()
     reader.read_kernels()
     return reader.sums.table()
-
-
-def _span(event: Event) -> Span:
-    start = float(event["ts"]) * 1e-6
-    return start, start + float(event["dur"]) * 1e-6
 
 
 @dataclass
@@ -141,8 +131,7 @@ class _TorchReader:
     def __init__(self, events: list[Event]) -> None:
         self._events = events
         self._host = [e for e in events if e.get("cat") in ("cpu_op", "user_annotation")]
-        self.sums = OperatorSums(_span(e) for e in self._host if e["name"] == STEP)
-        self._backward = sorted(_span(e)[0] for e in self._host if e["name"].startswith(_EVALUATE))
+        self.sums = OperatorSums(span_of(e) for e in self._host if e["name"] == STEP)
         self._layers: dict[Any, str] = {}
         """The layer of an operator, by the number that its backward operator has too."""
         self._owners: dict[Any, _Frame] = {}
@@ -156,17 +145,17 @@ class _TorchReader:
         for events in sorted(threads.values(), key=lambda es: all(e["name"] != STEP for e in es)):
             frames = [_Frame(float("inf"))]
             for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
-                span = _span(event)
+                span = span_of(event)
                 while frames[-1].end <= span[0]:
                     frames.pop()
                 # A step may begin and end inside the optimizer's range: it is around nothing.
-                if event["name"] != STEP and self.sums.end_of_step(span[0]) is not None:
+                if event["name"] != STEP and self.sums.counts(span):
                     frames.append(self._frame(event, span, frames[-1]))
 
     def _frame(self, event: Event, span: Span, outer: _Frame) -> _Frame:
         name, args = event["name"], event.get("args", {})
         operates = event["cat"] == "cpu_op"
-        inner = _Frame(span[1], outer.row, outer.phase, outer.layer, outer.folds)
+        inner = replace(outer, end=span[1])
         if name.startswith(LAYER):
             inner.layer = name.removeprefix(LAYER)
             return inner
@@ -177,45 +166,35 @@ class _TorchReader:
         if ranged == ops.COMMUNICATION and outer.folds:
             self.sums.blocked.append(span)
         if ranged == ops.COMMUNICATION or (not outer.folds and (ranged or operates)):
-            inner.phase = ranged or outer.phase or self._usual(span[0])
+            inner.phase = ranged or outer.phase or ops.FORWARD
             if backward:
                 inner.phase = ops.BACKWARD
                 inner.layer = self._layers.get(number, "")
             name = name.removeprefix(_EVALUATE).removeprefix("torch::autograd::")
-            found = _ALWAYS.get(inner.phase) or ops.sort_torch(name)
+            found = _WAITS.get(inner.phase) or ops.sort(name)
             inner.row = self.sums.row(name, found, inner.phase, inner.layer)
-            inner.row.add(span)
+            inner.row.self_seconds += span[1] - span[0]
             if outer.row is not None:
                 outer.row.self_seconds -= span[1] - span[0]
-            inner.folds = ranged not in _ALWAYS
-        if operates or ranged in _ALWAYS:
+            inner.folds = ranged not in _WAITS
+        if operates or ranged in _WAITS:
             self.sums.busy[inner.phase].append(span)
         if "External id" in args:
             self._owners[args["External id"]] = inner
         return inner
 
-    def _usual(self, start: float) -> str:
-        """Return the phase of an operator of the script: forward, if a backward pass follows."""
-        end = self.sums.end_of_step(start) or 0.0
-        at = bisect.bisect_left(self._backward, start)
-        return ops.FORWARD if at < len(self._backward) and self._backward[at] < end else ops.OTHER
-
     def read_kernels(self) -> None:
         """Give the seconds on a GPU to the operators that started them."""
-        kinds = ("cuda_runtime", "cuda_driver")
-        launches = [e.get("args", {}) for e in self._events if e.get("cat") in kinds]
-        numbers = {args.get("correlation"): args.get("External id") for args in launches}
         for event in self._events:
+            span = span_of(event)
             if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset"):
                 continue
-            args, span = event.get("args", {}), _span(event)
-            number = args.get("External id") or numbers.get(args.get("correlation"))
-            owner = self._owners.get(number)
+            owner = self._owners.get(event.get("args", {}).get("External id"))
             phase = owner.phase if owner else ops.OTHER
             row = owner.row if owner else None
-            if row is None and self.sums.end_of_step(span[0]) is not None:
+            if row is None and self.sums.counts(span):
                 # A graph of kernels belongs to no operator.
-                row = self.sums.row(event["name"][:100], ops.sort_torch(event["name"]), ops.OTHER)
+                row = self.sums.row(event["name"][:100], ops.sort(event["name"]), ops.OTHER)
             if row is not None:
                 row.device_seconds += span[1] - span[0]
                 self.sums.kernels[phase].append(span)

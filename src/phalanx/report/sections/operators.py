@@ -12,7 +12,7 @@ from phalanx.report.load import RunGroup, StudyData
 from phalanx.report.sections import Grid, Plot, Section
 from phalanx.report.tables import TableCell, TableRow
 
-MOST = {"operators": 16, "layers": 10}
+MOST = {"label": 16, "layer": 10}
 _NOTE = (
     "Milliseconds of a step, mean of the workers; with the share of the step, and the ratio to the "
     "first run. Python: nothing is computed, read or sent. Exposed exchange: something is "
@@ -21,10 +21,6 @@ _NOTE = (
 )
 Profiled = tuple[RunGroup, list[OperatorTable]]
 """A run with its repeats, and the tables of its workers."""
-Values = Mapping[str, Sequence[float | None]]
-"""Seconds of a step by name, a value for each run."""
-
-
 View = tuple[str, list[str], list[TableRow]]
 """A table of runs with one global batch: its title, its columns, its rows."""
 
@@ -42,9 +38,12 @@ def operators(study: StudyData) -> Section | None:
         return None
     from phalanx.report.plots.figures import GROUP_COLOURS, stacked_bars
 
-    bars = {group.label: _milliseconds(tables) for group, tables in found}
-    parts = [part for part in GROUP_COLOURS if any(part in bar for bar in bars.values())]
-    caption = "What a step consists of. A bar longer than its step has operators that run at once."
+    bars = {
+        group.label: {name: 1000 * (value or 0.0) for name, value in _overview(tables).items()}
+        for group, tables in found
+    }
+    parts = [part for part in GROUP_COLOURS if any(bar[part] for bar in bars.values())]
+    caption = "What a step consists of. A bar longer than its step has parts that run at once."
     figure = stacked_bars(bars, GROUP_COLOURS, "milliseconds of a step, mean of workers", parts)
     plot = Plot("operators", caption, figure, wide=True)
     grids = [
@@ -54,67 +53,56 @@ def operators(study: StudyData) -> Section | None:
     return Section("Operators", 420, lead=_NOTE, plots=(plot,), grids=tuple(grids))
 
 
-def _milliseconds(tables: Sequence[OperatorTable]) -> dict[str, float]:
-    found = mean_by(tables, "group")
-    if tables[0].device == "cpu":  # a GPU computes while the script runs
-        found["Python"] = fmean(table.python_seconds for table in tables)
-    return {part: 1000 * seconds for part, seconds in found.items()}
-
-
 def operator_views(found: Sequence[Profiled]) -> list[View]:
     """Return the tables: for each batch the step, then the operators, then the layers."""
-    batches: dict[int | None, dict[str, list[OperatorTable]]] = {}
-    for group, tables in found:
-        name = group.label.replace(f", batch {group.batch}", "")
-        batches.setdefault(group.batch, {})[name] = tables
     views = []
-    for batch, runs in batches.items():
+    for batch in dict.fromkeys(group.batch for group, _ in found):
+        of = f", batch {batch}" if batch else ""
+        runs = {group.label.replace(of, ""): t for group, t in found if group.batch == batch}
         workers = list(runs.values())
-        parts = {"step in ms": _overview(workers)}
+        rows = [*_rows(workers, [_overview(tables) for tables in workers]), *_memory(workers)]
+        views.append((f"step in ms{of}", list(runs), rows))
         for title, field in (("operators", "label"), ("layers", "layer")):
-            values = _values([mean_by(tables, field) for tables in workers])
-            longest = sorted(values, key=lambda name: -max(v or 0.0 for v in values[name]))
-            parts[title] = _rows(workers, {name: values[name] for name in longest[: MOST[title]]})
-        of = f", batch {batch}" if len(batches) > 1 and batch else ""
-        made = ((title + of, list(rows)) for title, rows in parts.items())
-        views += [(title, list(runs), rows) for title, rows in made if rows]
+            rows = list(_rows(workers, [mean_by(tables, field) for tables in workers], MOST[field]))
+            if rows:
+                views.append((title + of, list(runs), rows))
     return views
 
 
-def _overview(runs: Sequence[list[OperatorTable]]) -> Iterator[TableRow]:
-    def known(field: str) -> list[list[float]]:
-        return [[v for table in tables if (v := getattr(table, field))] for tables in runs]
-
-    def mean(field: str) -> list[float | None]:
-        return [fmean(values) if values else 0.0 for values in known(field)]
-
-    groups, phases = (_values([mean_by(tables, f) for tables in runs]) for f in ("group", "phase"))
-    yield from _rows(runs, {
-        "step": mean("step_seconds"),
-        **{name: groups[name] for name in GROUPS if name in groups},
-        "Python": mean("python_seconds"),
-        "exposed exchange": mean("exposed_seconds"),
-        **{f"in {name}": phases[name] for name in PHASES if name in phases},
-    })  # fmt: skip
-    for name, field, say in (
-        ("memory peak", "memory_bytes", words.size),
-        ("GPU memory peak", "device_memory_bytes", words.size),
-        ("step profiled ÷ not", "cost", words.ratio),
-    ):
-        if any(found := known(field)):
-            yield TableRow(name, tuple(TableCell(say(max(v, default=None))) for v in found))
+def _overview(tables: Sequence[OperatorTable]) -> dict[str, float | None]:
+    groups, phases = mean_by(tables, "group"), mean_by(tables, "phase")
+    return {
+        "step": fmean(table.step_seconds for table in tables),
+        **{name: groups.get(name) for name in GROUPS},
+        "Python": fmean(table.python_seconds for table in tables),
+        "exposed exchange": fmean(table.exposed_seconds for table in tables),
+        **{f"in {name}": phases.get(name) for name in PHASES},
+    }
 
 
-def _values(found: Sequence[dict[str, float]]) -> Values:
+def _rows(
+    runs: Sequence[list[OperatorTable]],
+    found: Sequence[Mapping[str, float | None]],
+    most: int | None = None,
+) -> Iterator[TableRow]:
+    """Make a row of each name that a run has; with ``most``, of the ones that take longest."""
     names = dict.fromkeys(name for one in found for name in one)
-    return {name: [one.get(name) for one in found] for name in names}
-
-
-def _rows(runs: Sequence[list[OperatorTable]], values: Values) -> Iterator[TableRow]:
+    values = {name: [one.get(name) for one in found] for name in names}
+    if most is not None:
+        longest = sorted(values, key=lambda name: -max(v or 0.0 for v in values[name]))
+        values = {name: values[name] for name in longest[:most]}
     steps = [fmean(table.step_seconds for table in tables) for tables in runs]
-    for name, found in values.items():
-        bases = [None, *[found[0]] * (len(found) - 1)]
-        yield TableRow(name, tuple(map(_cell, found, steps, bases)))
+    for name, taken in values.items():
+        if any(value is not None for value in taken):
+            bases = [None, *[taken[0]] * (len(taken) - 1)]
+            yield TableRow(name, tuple(map(_cell, taken, steps, bases)))
+
+
+def _memory(runs: Sequence[list[OperatorTable]]) -> Iterator[TableRow]:
+    for name, field in (("memory peak", "memory_bytes"), ("GPU memory", "device_memory_bytes")):
+        peaks = [max(getattr(table, field) for table in tables) for tables in runs]
+        if any(peaks):
+            yield TableRow(name, tuple(TableCell(words.size(peak)) for peak in peaks))
 
 
 def _cell(value: float | None, step: float, base: float | None) -> TableCell:

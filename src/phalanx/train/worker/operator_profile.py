@@ -5,8 +5,7 @@ Nothing here is loaded, and a step is as it always is, unless ``--profile`` was 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -32,7 +31,7 @@ def profile_steps(parts: WorkerParts) -> None:
     # A process that checks the first steps of an adopted script takes a core too.
     checked = chosen.adopt and environment.workers > 1 and chosen.check > 0
     window = StepWindow(
-        TorchRecorder(torch, partial(_named_parts, parts)),
+        TorchRecorder(torch, partial(_name_parts, parts)),
         paths.operators_of(environment.rank),
         paths.trace_of(environment.rank),
         steps=chosen.profile_steps,
@@ -42,10 +41,20 @@ def profile_steps(parts: WorkerParts) -> None:
     call_at_end(window.end)
 
 
-@contextmanager
-def _named_parts(parts: WorkerParts) -> Iterator[None]:
-    """Make ranges of the parts of a step that are Phalanx's, until the context is left."""
+def _name_parts(parts: WorkerParts) -> None:
+    """Make ranges of the parts of a step that are Phalanx's; without a profiler they cost little,
+    so they stay."""
     engine, stopwatch = parts.trained.engine, parts.stopwatch
+    places: list[tuple[Any, str, str]] = [
+        (ShardOptimizer, "update", "optimizer"),
+        (WorkerCollective, "sum_written", "sum"),
+        (WorkerCollective, "gather", "gather"),
+    ]
+    if engine.workers > 1 or engine.copies > 1:
+        places += [(engine.exchange, name, "exchange") for name in _EXCHANGES]
+    for owner, name, label in places:
+        setattr(owner, name, record_function(OURS + label)(getattr(owner, name)))
+
     waiting = ExitStack()
     plain_asked, plain_received = stopwatch.asked, stopwatch.received
 
@@ -58,28 +67,4 @@ def _named_parts(parts: WorkerParts) -> Iterator[None]:
         waiting.close()
         plain_received(asked, samples)
 
-    places: list[tuple[Any, str, str]] = [
-        (ShardOptimizer, "update", "optimizer"),
-        (WorkerCollective, "sum_written", "sum"),
-        (WorkerCollective, "gather", "gather"),
-    ]
-    if engine.workers > 1 or engine.copies > 1:
-        places += [(engine.exchange, name, "exchange") for name in _EXCHANGES]
-    with ExitStack() as replaced:
-        for owner, name, label in places:
-            named = record_function(OURS + label)(getattr(owner, name))
-            replaced.enter_context(_replaced(owner, name, named))
-        replaced.enter_context(_replaced(stopwatch, "asked", asked))
-        replaced.enter_context(_replaced(stopwatch, "received", received))
-        replaced.enter_context(waiting)
-        yield
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    own = vars(owner).get(name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        delattr(owner, name) if own is None else setattr(owner, name, own)
+    vars(stopwatch).update(asked=asked, received=received)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.observe.operators.operator_names import sort_tensorflow, sort_torch
+from phalanx.observe.operators.operator_names import sort
 from phalanx.observe.operators.profiles import OperatorTable, mean_by
 from phalanx.observe.operators.step_window import StepWindow, TorchRecorder
 from phalanx.observe.operators.tensorflow_trace import table_of_tensorflow
@@ -55,7 +55,7 @@ def trace(*more: Event, long: float = 0.0) -> dict[str, Any]:
 
 
 def read(table: dict[str, Any]) -> tuple[OperatorTable, dict[str, Any]]:
-    found = msgspec.convert({"framework": "torch", "memory_bytes": 1, **table}, OperatorTable)
+    found = msgspec.convert({"memory_bytes": 1, **table}, OperatorTable)
     return found, {row.operator: row for row in found.operators}
 
 
@@ -63,14 +63,12 @@ def test_each_operator_has_its_phase_its_layer_and_its_seconds() -> None:
     table, rows = read(table_of_torch(trace(long=80)))
     assert (table.steps, table.step_seconds) == (3, pytest.approx(0.01))
     forward, backward = rows["aten::conv2d"], rows["ConvolutionBackward0"]
-    assert (forward.phase, forward.layer, forward.calls) == ("forward", "0 Conv2d", 1)
+    assert (forward.phase, forward.layer) == ("forward", "0 Conv2d")
     assert (backward.phase, backward.layer) == ("backward", "0 Conv2d")
     assert rows["AccumulateGrad"].layer == ""
     assert "aten::convolution" not in rows  # it is how the first is computed
-    assert forward.self_seconds == forward.total_seconds == pytest.approx(0.002)
-    exchange = rows["phalanx::exchange"]
-    assert exchange.self_seconds == pytest.approx(0.002)
-    assert exchange.total_seconds == pytest.approx(0.003)
+    assert forward.self_seconds == pytest.approx(0.002)
+    assert rows["phalanx::exchange"].self_seconds == pytest.approx(0.002)
     assert mean_by([table], "group") == pytest.approx(
         {
             "convolution": 0.0045,
@@ -86,14 +84,12 @@ def test_each_operator_has_its_phase_its_layer_and_its_seconds() -> None:
 
 
 def test_kernels_belong_to_the_operators_that_started_them() -> None:
-    launch = event("cudaLaunchKernel", 101.5, 0.1, "cuda_runtime", correlation=9)
-    launch["args"]["External id"] = 2
     kernels = [
-        event("sgemm", 102, 4, "kernel", tid=7, correlation=9),
+        event("sgemm", 102, 4, "kernel", tid=7, **{"External id": 2}),
         event("a_graph_of_cutlass_gemms", 107, 1, "kernel", tid=7),
         event("before_any_step_that_counts", 1, 1, "kernel", tid=7),
     ]
-    table, rows = read(table_of_torch(trace(launch, *kernels)))
+    table, rows = read(table_of_torch(trace(*kernels)))
     assert table.device == "cuda"
     assert rows["aten::conv2d"].device_seconds == pytest.approx(0.001)  # of four steps
     assert rows["a_graph_of_cutlass_gemms"].group == "matmul"
@@ -153,8 +149,8 @@ def test_operators_of_tensorflow() -> None:
     ],
 )
 def test_operators_of_both_systems_are_matched(torchs: str, tensorflows: str, group: str) -> None:
-    assert sort_torch(torchs) == sort_tensorflow(tensorflows, "any")
-    assert sort_torch(torchs)[0] == group
+    assert sort(torchs) == sort(tensorflows, "any")
+    assert sort(torchs)[0] == group
 
 
 def test_a_real_window_of_torch(tmp_path: Path) -> None:
@@ -171,7 +167,6 @@ def test_a_real_window_of_torch(tmp_path: Path) -> None:
     window.end()
     found = msgspec.json.decode(table.read_bytes(), type=OperatorTable)
     assert found.steps == 3
-    assert found.cost is not None
     assert 0 < sum(row.self_seconds for row in found.operators) <= found.step_seconds
     assert {"0 Linear", "1 ReLU", "2 Linear"} <= set(mean_by([found], "layer"))
     backward = {row.layer for row in found.operators if row.operator == "AddmmBackward0"}
@@ -181,24 +176,16 @@ def test_a_real_window_of_torch(tmp_path: Path) -> None:
     assert len(torch.nn.modules.module._global_forward_hooks) == hooks
 
 
-class Broken:
-    framework = "torch"
-
+class Broken(TorchRecorder):
     def start(self) -> None:
         raise RuntimeError("another profiler runs")
-
-    def mark(self, count: int) -> None:
-        raise AssertionError
-
-    def stop(self, trace: Path) -> dict[str, Any]:
-        raise AssertionError
 
 
 def test_training_goes_on_without_a_profile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for steps in (3, 30):
-        window = StepWindow(Broken(), tmp_path / "table", tmp_path / "trace", steps=5)
+        window = StepWindow(Broken(torch), tmp_path / "table", tmp_path / "trace", steps=5)
         for _ in range(steps):
             window.stepped()
         window.end()
