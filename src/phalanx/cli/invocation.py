@@ -23,26 +23,18 @@ class Invocation:
 
     @staticmethod
     def read(argv: Sequence[str]) -> Invocation:
-        if "--" not in argv:
-            return Invocation(tuple(argv))
-        at = list(argv).index("--")
-        return Invocation(tuple(argv[:at]), tuple(argv[at + 1 :]))
+        at = list(argv).index("--") if "--" in argv else len(argv)
+        ours = list(argv[:at])
+        for i, (word, after) in enumerate(zip(ours, [*ours[1:], ""], strict=True)):
+            if word == PROFILE and ours[0] != "report" and not after.isdigit():
+                ours[i] = f"{PROFILE}={PROFILE_STEPS}"  # the parser wants a value
+        return Invocation(tuple(ours), tuple(argv[at + 1 :]))
 
     @property
     def command(self) -> list[str]:
         """The whole command line, as quoted in reports."""
         tail = ["--", *self.words] if self.words else []
         return ["phalanx", *self.ours, *tail]
-
-    @property
-    def parsed(self) -> list[str]:
-        """The words for the parser, which wants a value: ``--profile`` alone has the default."""
-        following = (*self.ours[1:], "")
-        alone = self.ours[:1] != ("report",)
-        return [
-            f"{word}={PROFILE_STEPS}" if word == PROFILE and alone and not after.isdigit() else word
-            for word, after in zip(self.ours, following, strict=True)
-        ]
 
     @property
     def json(self) -> bool:

@@ -146,7 +146,8 @@ def invoke(argv: Sequence[str]) -> int:
     try:
         command = typer.main.get_command(app)
         given = invocation if invocation.ours or invocation.words else Invocation(("--help",))
-        result = command.main(given.parsed, prog_name="phalanx", standalone_mode=False, obj=given)
+        ours = list(given.ours)
+        result = command.main(ours, prog_name="phalanx", standalone_mode=False, obj=given)
         return result if isinstance(result, int) else 0
     except BrokenPipeError:
         # The reader of stdout has closed it: writing the rest of the buffer at exit must not fail.

@@ -87,7 +87,6 @@ def test_our_workers(tmp_path: Path, script: str, words: tuple[str, ...]) -> Non
         took = sum(row.self_seconds for row in table.operators)
         assert 0 < took + table.python_seconds <= table.step_seconds * 1.02
         assert {"input", "forward", "backward", "communication"} <= set(table.seconds_by("phase"))
-        assert table.exposed_seconds > 0
 
 
 def test_a_ddp_script_as_it_is(tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ from phalanx.cli.invocation import Invocation
 )
 def test_the_number_of_steps_may_be_left_out(typed: str, parsed: str) -> None:
     invocation = Invocation.read(typed.split())
-    assert " ".join(invocation.parsed) == parsed
-    assert " ".join(invocation.command) == f"phalanx {typed}"
+    assert " ".join(invocation.ours) == parsed
 
 
 @pytest.mark.parametrize(

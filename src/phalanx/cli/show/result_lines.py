@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from phalanx.cli.output import Output
 from phalanx.core.errors import InputError
@@ -13,19 +10,18 @@ from phalanx.core.files import cache_home
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.settings import mark
 from phalanx.core.terminal import printable
-from phalanx.core.words import count, loss, rough_share, seconds, share, short
+from phalanx.core.words import count, loss, rough_share, seconds, share
 from phalanx.observe.summary.summary_fields import Summary
 from phalanx.report.html import write_report
 from phalanx.report.load import load_study
 from phalanx.report.sections.operators import operator_views, profiled
 from phalanx.report.study_verdict import verdict_on
-from phalanx.report.tables import TableCell, TableRow, print_rows, print_table
+from phalanx.report.tables import print_rows, print_table
 
 
-def tell_study(paths: RunPaths, out: Output, *, results: bool = True) -> Path:
+def tell_study(paths: RunPaths, out: Output) -> Path:
     """Print table and verdict, write ``report.html``, and say where it is."""
-    if results:
-        tell_results(paths, out)
+    tell_results(paths, out)
     report = write_report(paths)
     out.say(f"report  {report}")
     return report
@@ -44,8 +40,8 @@ def tell_results(paths: RunPaths, out: Output) -> None:
     out.say()
 
 
-def tell_profiles(paths: RunPaths, out: Output) -> list[dict[str, Any]]:
-    """Print the operators of profiled runs side by side; return them for programs."""
+def tell_profiles(paths: RunPaths, out: Output) -> None:
+    """Print the operators of profiled runs side by side."""
     found = profiled(load_study(paths))
     if not found:
         raise InputError(
@@ -53,16 +49,8 @@ def tell_profiles(paths: RunPaths, out: Output) -> list[dict[str, Any]]:
             "Run with --profile, for more steps than those that come first.",
         )
     for title, columns, rows in operator_views(found):
-        lines = []
-        for row in rows:
-            cells = [TableCell(f"{cell.text} {cell.note:>6}".strip()) for cell in row.cells]
-            lines.append(TableRow(short(row.name, 20), tuple(cells)))
-        print_rows(columns, lines, out.human, title)
+        print_rows(columns, rows, out.human, title)
         out.say()
-    return [
-        {"run": group.label, "batch": group.batch, "workers": msgspec.to_builtins(tables)}
-        for group, tables in found
-    ]
 
 
 FAR_OFF = 0.3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -38,11 +38,10 @@ def report(
     named: list[str | None] = [*runs] if runs else [None]
     paths = for_report(named[0]) if len(named) == 1 else _together(named)
     out = Output(json)
-    profiles = tell_profiles(paths, out) if profile else None
-    written = tell_study(paths, out, results=not profile)
-    result: dict[str, Any] = {"run": paths.id, "report": str(written), "bundle": None}
-    if profiles is not None:
-        result["profiles"] = profiles
+    if profile:
+        tell_profiles(paths, out)
+    written = tell_study(paths, out)
+    result = {"run": paths.id, "report": str(written), "bundle": None}
     if bundle:
         from phalanx.report.bundle import write_bundle
 

@@ -93,9 +93,6 @@ class RunPaths:
     def operators_of(self, rank: int) -> Path:
         return self.profiles / f"rank-{rank}.json"
 
-    def trace_of(self, rank: int) -> Path:
-        return self.profiles / f"rank-{rank}.trace.json.gz"
-
     def log_of(self, rank: int) -> Path:
         return self.logs / f"rank-{rank}.log"
 

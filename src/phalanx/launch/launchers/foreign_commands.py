@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from phalanx.core import settings
 from phalanx.launch.frameworks import environment_of, settings_variables
@@ -25,8 +26,6 @@ class MachineContext:
     """Words put before the command: ``process_binding``, which ends it with its parent process."""
     figures: str = ""
     """The program that runs a TensorFlow script and prints what its ``fit`` reports."""
-    profiler: str = ""
-    """The program that runs a script and profiles some of its steps."""
 
 
 def commands_of(
@@ -53,7 +52,8 @@ def commands_of(
         through = [context.figures] if slot.rank == 0 and framework.name == TENSORFLOW else []
         measured = MEASURE in framework.variables  # a run that only times steps
         if job.settings.profile_steps and process.role == WORKER and not measured:
-            through = [context.profiler, str(job.settings.profile_steps), str(slot.rank), *through]
+            profiler = str(PurePosixPath(context.figures).with_name("profiled_script.py"))
+            through = [profiler, str(job.settings.profile_steps), str(slot.rank), *through]
         commands.append(
             WorkerCommand(
                 rank=slot.rank,

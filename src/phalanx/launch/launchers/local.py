@@ -30,7 +30,7 @@ from phalanx.launch.launcher import (
 )
 from phalanx.launch.launchers.foreign_commands import MachineContext, commands_of
 from phalanx.launch.run.interrupts import await_end
-from phalanx.launch.worker import keras_figures, profiled_script
+from phalanx.launch.worker import keras_figures
 from phalanx.launch.worker import process_binding as tied
 from phalanx.sync.arena import memfd
 
@@ -140,7 +140,6 @@ def _foreign_commands(job: Job, framework: Framework, paths: RunPaths) -> list[W
         data=job.settings.data,
         before=(sys.executable, "-I", "-S", str(tied.__file__)),
         figures=str(keras_figures.__file__),
-        profiler=str(profiled_script.__file__),
     )
     names = {machine.name for machine, _ in seats}
     ports = dict(zip((slot.rank for _, slot in seats), free_ports(len(seats)), strict=True))

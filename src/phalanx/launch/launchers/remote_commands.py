@@ -24,7 +24,7 @@ from phalanx.launch.machines.machine_session import ANSWER_SECONDS, MachineSessi
 from phalanx.launch.machines.shipment import RemoteLayout
 from phalanx.launch.shipping.send import answers_wrongly, read_answer
 from phalanx.launch.shipping.uploads import code_root
-from phalanx.launch.worker import keras_figures, process_binding, profiled_script
+from phalanx.launch.worker import keras_figures, process_binding
 from phalanx.plan.plan import PlannedMachine, Slot
 from phalanx.pool.measured import link_rates, read_probe
 
@@ -110,9 +110,8 @@ async def _foreign(
         {member.name: member.interface for member in members},
     )
     script = job.script.resolve().relative_to(root).as_posix()
-    programs = (process_binding, keras_figures, profiled_script)
-    found = (Path(str(program.__file__)).resolve() for program in programs)
-    binding, figures, profiler = (path.relative_to(code_root()).as_posix() for path in found)
+    binding = Path(process_binding.__file__).resolve().relative_to(code_root()).as_posix()
+    figures = Path(keras_figures.__file__).resolve().relative_to(code_root()).as_posix()
     contexts = {
         member.name: MachineContext(
             python=member.layout.python,
@@ -121,7 +120,6 @@ async def _foreign(
             data=member.layout.data,
             before=(member.layout.python, "-I", "-S", f"{member.layout.code}/{binding}"),
             figures=f"{member.layout.code}/{figures}",
-            profiler=f"{member.layout.code}/{profiler}",
         )
         for member in members
     }

@@ -36,25 +36,23 @@ def watch_torch(make: Any, torch: Any) -> None:
 
 def watch_fit(make: Any, keras: Any) -> None:
     window = functools.cache(lambda: make(TensorFlowRecorder(sys.modules["tensorflow"])))
-    add_to_fit(keras, lambda: _steps(keras.callbacks.Callback, window()))
+    done = 0
 
+    def stepped(batch: int, logs: Any) -> None:
+        """Count the steps since the last call, which may be several; each epoch begins at 0."""
+        nonlocal done
+        window().stepped(batch + 1 - (done if batch >= done else 0))
+        done = batch + 1
 
-def _steps(base: Any, window: Any) -> Any:
-    class Steps(base):  # type: ignore[misc]
-        _supports_tf_logs = True  # otherwise Keras waits for the figures of every batch
+    def callback() -> Any:
+        # A worker of TensorFlow may be killed when the first one has ended: it writes sooner.
+        found = keras.callbacks.LambdaCallback(
+            on_train_batch_end=stepped, on_train_end=lambda logs: window().end()
+        )
+        found._supports_tf_logs = True  # otherwise Keras waits for the figures of every batch
+        return found
 
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self.done = 0
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Count the steps since the last call in this epoch: a call may cover several."""
-            window.stepped(batch + 1 - self.done)
-            self.done = batch + 1
-
-        def on_train_end(self, logs: Any = None) -> None:
-            window.end()  # a worker of TensorFlow may be killed when the first one has ended
-
-    return Steps()
+    add_to_fit(keras, callback)
 
 
 def main() -> None:
@@ -63,7 +61,7 @@ def main() -> None:
     paths = RunPaths(Path(os.environ["PHALANX_RUN"]))
 
     def make(recorder: Any) -> StepWindow:
-        return StepWindow(recorder, paths.operators_of(rank), paths.trace_of(rank), steps)
+        return StepWindow(recorder, paths.operators_of(rank), steps)
 
     HOOKS.add("torch", functools.partial(watch_torch, make))
     for keras in ("keras", "tf_keras"):

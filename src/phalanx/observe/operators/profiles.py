@@ -42,8 +42,6 @@ class OperatorTable(msgspec.Struct, kw_only=True):
     step_seconds: Annotated[float, msgspec.Meta(gt=0)]
     python_seconds: float
     """Seconds of a step in which no operator runs, and nothing is read or sent: the script."""
-    exposed_seconds: float
-    """Seconds of a step in which something is sent or waited for, and nothing computed."""
     memory_bytes: int
     """The process's peak, from its start."""
     device_memory_bytes: int = 0

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.observe.operators.tensorflow_trace import read_events, table_of_tensorflow
-from phalanx.observe.operators.trace_table import LAYER, STEP, table_of_torch
+from phalanx.observe.operators.trace_table import (
+    LAYER, STEP, read_events, table_of_tensorflow, table_of_torch,
+)  # fmt: skip
 
 FIRST = 10
 """The steps that a worker takes before it is profiled."""
@@ -99,7 +100,6 @@ class StepWindow:
 
     recorder: TorchRecorder | TensorFlowRecorder
     table: Path
-    trace: Path
     steps: int
     first: int = FIRST
     _done: int = 0
@@ -143,7 +143,7 @@ class StepWindow:
     def _write(self) -> None:
         self._range.__exit__(None, None, None)
         self.table.parent.mkdir(parents=True, exist_ok=True)
-        found = self.recorder.stop(self.trace, self._each)
+        found = self.recorder.stop(self.table.with_suffix(".trace.json.gz"), self._each)
         found["memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self.table.write_text(json.dumps(found), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Adds up the trace of some steps of torch: the seconds of each operator, by phase and layer.
+"""Adds up the trace of some steps: the seconds of each operator, by phase and layer.
 
 A row is an outermost operator: what torch calls inside it, it calls to compute it.
 """
@@ -6,9 +6,11 @@ A row is an outermost operator: what torch calls inside it, it calls to compute 
 from __future__ import annotations
 
 import bisect
+import importlib
+import re
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,18 +39,12 @@ _WAITS = {
 
 Span = tuple[float, float]
 Event = dict[str, Any]
+Key = tuple[str, str, str, str, str]
+"""An operator, its group and kind, its phase, its layer."""
 
 
-@dataclass
-class Row:
-    """An operator in a phase and a layer, summed over the steps."""
-
-    self_seconds: float = 0.0
-    device_seconds: float = 0.0
-
-
-class OperatorSums:
-    """The rows of the steps that count, and when each phase computed, read or sent."""
+class _Sums:
+    """The seconds of each operator in the steps that count, on the host and on a GPU."""
 
     def __init__(self, steps: Iterable[Span]) -> None:
         """Leave out the first step, the last, which the profile's end cuts off, and outliers."""
@@ -57,39 +53,29 @@ class OperatorSums:
             raise ValueError("training ended before a step was over")
         most = _OUTLIER * statistics.median(end - start for start, end in found)
         self.steps = [(start, end) for start, end in found if end - start <= most]
-        self._rows: dict[tuple[str, str, str, str, str], Row] = defaultdict(Row)
-        self.busy: dict[str, list[Span]] = defaultdict(list)
-        self.kernels: dict[str, list[Span]] = defaultdict(list)
-        self.blocked: list[Span] = []
-        """When an operator did nothing but send and wait."""
+        self.host: Counter[Key] = Counter()
+        self.device: Counter[Key] = Counter()
+        self.busy: list[Span] = []
+        """When the host computed, read or sent."""
 
     def counts(self, span: Span) -> bool:
         """Return whether something began in a step that counts."""
         at = bisect.bisect_right(self.steps, (span[0], float("inf"))) - 1
         return at >= 0 and span[0] < self.steps[at][1]
 
-    def row(self, name: str, found: tuple[str, str], phase: str, layer: str = "") -> Row:
-        return self._rows[name, *found, phase, layer]
-
     def table(self, each: int = 1) -> dict[str, Any]:
         """Return everything per step; ``each`` of the spans of a step covers so many."""
         count, length = each * len(self.steps), sum(end - start for start, end in self.steps)
-        timed = self.kernels or self.busy
-        sending = timed[ops.COMMUNICATION] or self.busy[ops.COMMUNICATION]
-        computing = [s for phase, spans in timed.items() if phase not in _WAITS for s in spans]
-        exposed = _covered([*sending, *computing]) - _covered(computing) + _covered(self.blocked)
-        busy = _covered([span for spans in self.busy.values() for span in spans])
         names = ("operator", "group", "kind", "phase", "layer", "self_seconds", "device_seconds")
         rows = [
-            (*key, row.self_seconds / count, row.device_seconds / count)
-            for key, row in self._rows.items()
+            (*key, self.host[key] / count, self.device[key] / count)
+            for key in {**self.host, **self.device}
         ]
         return {
             "steps": count,
             "step_seconds": length / count,
-            "python_seconds": max(0.0, length - busy) / count,
-            "exposed_seconds": exposed / count,
-            "device": "cuda" if self.kernels else "cpu",
+            "python_seconds": max(0.0, length - _covered(self.busy)) / count,
+            "device": "cuda" if self.device else "cpu",
             "operators": [dict(zip(names, row, strict=True)) for row in rows],
         }
 
@@ -103,7 +89,7 @@ def _covered(spans: list[Span]) -> float:
     return total
 
 
-def span_of(event: Event) -> Span:
+def _span(event: Event) -> Span:
     start = float(event["ts"]) * 1e-6
     return start, start + float(event["dur"]) * 1e-6
 
@@ -121,7 +107,7 @@ class _Frame:
     """An event around others of its thread; ``folds``: all inside belongs to its row."""
 
     end: float
-    row: Row | None = None
+    row: Key | None = None
     phase: str = ""
     layer: str = ""
     folds: bool = False
@@ -131,11 +117,11 @@ class _TorchReader:
     def __init__(self, events: list[Event]) -> None:
         self._events = events
         self._host = [e for e in events if e.get("cat") in ("cpu_op", "user_annotation")]
-        self.sums = OperatorSums(span_of(e) for e in self._host if e["name"] == STEP)
+        self.sums = _Sums(_span(e) for e in self._host if e["name"] == STEP)
         self._layers: dict[Any, str] = {}
         """The layer of an operator, by the number that its backward operator has too."""
-        self._owners: dict[Any, _Frame] = {}
-        """Where events belong, by the number that their kernels have too."""
+        self._owners: dict[Any, Key | None] = {}
+        """The rows of events, by the number that their kernels have too."""
 
     def read_threads(self) -> None:
         threads: dict[Any, list[Event]] = defaultdict(list)
@@ -145,7 +131,7 @@ class _TorchReader:
         for events in sorted(threads.values(), key=lambda es: all(e["name"] != STEP for e in es)):
             frames = [_Frame(float("inf"))]
             for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
-                span = span_of(event)
+                span = _span(event)
                 while frames[-1].end <= span[0]:
                     frames.pop()
                 # A step may begin and end inside the optimizer's range: it is around nothing.
@@ -163,8 +149,6 @@ class _TorchReader:
         ranged = next((phase for start, phase in _RANGES.items() if name.startswith(start)), "")
         if number is not None and inner.layer and not backward:
             self._layers[number] = inner.layer  # the last operator with it is the one that made it
-        if ranged == ops.COMMUNICATION and outer.folds:
-            self.sums.blocked.append(span)
         if ranged == ops.COMMUNICATION or (not outer.folds and (ranged or operates)):
             inner.phase = ranged or outer.phase or ops.FORWARD
             if backward:
@@ -172,29 +156,72 @@ class _TorchReader:
                 inner.layer = self._layers.get(number, "")
             name = name.removeprefix(_EVALUATE).removeprefix("torch::autograd::")
             found = _WAITS.get(inner.phase) or ops.sort(name)
-            inner.row = self.sums.row(name, found, inner.phase, inner.layer)
-            inner.row.self_seconds += span[1] - span[0]
+            inner.row = (name, *found, inner.phase, inner.layer)
+            self.sums.host[inner.row] += span[1] - span[0]
             if outer.row is not None:
-                outer.row.self_seconds -= span[1] - span[0]
+                self.sums.host[outer.row] -= span[1] - span[0]
             inner.folds = ranged not in _WAITS
         if operates or ranged in _WAITS:
-            self.sums.busy[inner.phase].append(span)
+            self.sums.busy.append(span)
         if "External id" in args:
-            self._owners[args["External id"]] = inner
+            self._owners[args["External id"]] = inner.row
         return inner
 
     def read_kernels(self) -> None:
         """Give the seconds on a GPU to the operators that started them."""
         for event in self._events:
-            span = span_of(event)
             if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset"):
                 continue
-            owner = self._owners.get(event.get("args", {}).get("External id"))
-            phase = owner.phase if owner else ops.OTHER
-            row = owner.row if owner else None
-            if row is None and self.sums.counts(span):
-                # A graph of kernels belongs to no operator.
-                row = self.sums.row(event["name"][:100], ops.sort(event["name"]), ops.OTHER)
+            name, span = event["name"][:100], _span(event)
+            row = self._owners.get(event.get("args", {}).get("External id"))
+            if row is None and self.sums.counts(span):  # a graph of kernels has no operator
+                row = (name, *ops.sort(name), ops.OTHER, "")
             if row is not None:
-                row.device_seconds += span[1] - span[0]
-                self.sums.kernels[phase].append(span)
+                self.sums.device[row] += span[1] - span[0]
+
+
+_AROUND = re.compile(
+    r"while|body|cond|then|else|gradient_tape|_\d+|\w*PartitionedCall|replica_\d+|cluster_\w+"
+)
+"""Parts of an operator's name that say where it was called, not to which layer it belongs."""
+_OPTIMIZERS = re.compile(r"Ada\w+|Nadam|SGD|RMSprop|Ftrl|Lion|LossScaleOptimizer", re.IGNORECASE)
+_NEXT = "IteratorGetNextOp::DoCompute"
+
+
+def read_events(data: bytes) -> Iterator[Event]:
+    """Turn TensorFlow's own format into events as torch writes them and Perfetto reads them."""
+    space = importlib.import_module("tensorflow.tsl.profiler.protobuf.xplane_pb2").XSpace()
+    space.ParseFromString(data)
+    for plane in space.planes:
+        begin = min((line.timestamp_ns for line in plane.lines), default=0)
+        for thread, line in enumerate(plane.lines):
+            for event in line.events:
+                start = (line.timestamp_ns - begin) * 1e-3 + event.offset_ps * 1e-6
+                name = plane.event_metadata[event.metadata_id].name
+                found = {"name": name, "ts": start, "dur": event.duration_ps * 1e-6}
+                if event.duration_ps:
+                    yield {"ph": "X", "pid": plane.name, "tid": thread, **found}
+
+
+def table_of_tensorflow(events: list[Event], each: int = 1) -> dict[str, Any]:
+    """Return the table of a trace; ``each`` of its ranges of a step covers so many steps."""
+    sums = _Sums(_span(e) for e in events if e["name"] == STEP)
+    for event in events:
+        name, span = str(event["name"]), _span(event)
+        path, _, kind = ("next", "", "IteratorGetNext") if name == _NEXT else name.rpartition(":")
+        plain = path and re.fullmatch(r"_?[A-Z]\w*", kind) and not path.endswith(":")
+        if not plain or not sums.counts(span):
+            continue
+        parts = [part for part in path.split("/") if not _AROUND.fullmatch(part)]
+        kind = re.sub(r"^_Mkl(Native)?", "", kind)
+        layer = parts[1] if len(parts) > 2 else ""
+        found = ops.sort(kind, layer)
+        if parts and _OPTIMIZERS.fullmatch(parts[0]) and found[0] != ops.COMMUNICATION:
+            found = ops.UPDATE
+        phase = found[0] if found[0] in (ops.INPUT, ops.COMMUNICATION, ops.OPTIMIZER) else ops.OTHER
+        if phase == ops.OTHER and len(parts) > 1:
+            phase = ops.BACKWARD if "gradient_tape" in path.split("/") else ops.FORWARD
+        of_layer = layer if phase in (ops.FORWARD, ops.BACKWARD) else ""
+        sums.host[kind, *found, phase, of_layer] += span[1] - span[0]
+        sums.busy.append(span)
+    return sums.table(each)

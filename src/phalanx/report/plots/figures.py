@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -120,18 +119,18 @@ def time_split(study: StudyData) -> Figure:
         if time.hidden
     }
     x_label = "seconds per worker, summed over all steps"
-    return stacked_bars(bars, TIME_COLOURS, x_label, TIME_PARTS, hidden)
+    return stacked_bars(bars, TIME_COLOURS, x_label, hidden)
 
 
 def stacked_bars(
     bars: Mapping[str, Mapping[str, float]],
     colour: Mapping[str, str],
     x_label: str,
-    parts: Sequence[str],
-    hidden: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    hidden: Mapping[str, tuple[float, float]] | None = None,
 ) -> Figure:
-    """One bar for each label, of the given parts; ``hidden``: where what ran beside them begins,
-    and how long it is."""
+    """One bar for each label, of the parts that have a colour; ``hidden``: where what ran beside
+    them begins, and how long it is."""
+    parts = [part for part in colour if any(part in bar for bar in bars.values())]
     shown = [*parts, *(["hidden"] if hidden else [])]
     with house_style():
         columns = legend_columns(shown, WIDE)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from phalanx.core import words
-from phalanx.observe.operators.operator_names import GROUPS, PHASES
+from phalanx.observe.operators.operator_names import BACKWARD, FORWARD, GROUPS
 from phalanx.observe.operators.profiles import OperatorTable, mean_by, read_profiles
 from phalanx.report.load import RunGroup, StudyData
 from phalanx.report.sections import Grid, Plot, Section
@@ -14,10 +14,8 @@ from phalanx.report.tables import TableCell, TableRow
 
 MOST = {"label": 16, "layer": 10}
 _NOTE = (
-    "Milliseconds of a step, mean of the workers; with the share of the step, and the ratio to the "
-    "first run. Python: nothing is computed, read or sent. Exposed exchange: something is "
-    "sent or waited for, and nothing computed. Operators that run at once add up to more than a "
-    "step."
+    "Milliseconds of a step, mean of the workers, and the ratio to the first run. Python: nothing "
+    "is computed, read or sent. Operators that run at once add up to more than a step."
 )
 Profiled = tuple[RunGroup, list[OperatorTable]]
 """A run with its repeats, and the tables of its workers."""
@@ -39,12 +37,11 @@ def operators(study: StudyData) -> Section | None:
     from phalanx.report.plots.figures import GROUP_COLOURS, stacked_bars
 
     bars = {
-        group.label: {name: 1000 * (value or 0.0) for name, value in _overview(tables).items()}
+        group.label: {name: 1000 * seconds for name, seconds in _overview(tables).items()}
         for group, tables in found
     }
-    parts = [part for part in GROUP_COLOURS if any(bar[part] for bar in bars.values())]
     caption = "What a step consists of. A bar longer than its step has parts that run at once."
-    figure = stacked_bars(bars, GROUP_COLOURS, "milliseconds of a step, mean of workers", parts)
+    figure = stacked_bars(bars, GROUP_COLOURS, "milliseconds of a step, mean of workers")
     plot = Plot("operators", caption, figure, wide=True)
     grids = [
         Grid((title, *columns), tuple((row.name, *row.cells) for row in rows))
@@ -60,42 +57,42 @@ def operator_views(found: Sequence[Profiled]) -> list[View]:
         of = f", batch {batch}" if batch else ""
         runs = {group.label.replace(of, ""): t for group, t in found if group.batch == batch}
         workers = list(runs.values())
-        rows = [*_rows(workers, [_overview(tables) for tables in workers]), *_memory(workers)]
+        rows = [*_rows([_overview(tables) for tables in workers]), *_memory(workers)]
         views.append((f"step in ms{of}", list(runs), rows))
         for title, field in (("operators", "label"), ("layers", "layer")):
-            rows = list(_rows(workers, [mean_by(tables, field) for tables in workers], MOST[field]))
+            rows = list(_rows([mean_by(tables, field) for tables in workers], MOST[field]))
             if rows:
-                views.append((title + of, list(runs), rows))
+                views.append((f"{title} in ms{of}", list(runs), rows))
     return views
 
 
-def _overview(tables: Sequence[OperatorTable]) -> dict[str, float | None]:
+def _overview(tables: Sequence[OperatorTable]) -> dict[str, float]:
     groups, phases = mean_by(tables, "group"), mean_by(tables, "phase")
-    return {
+    found = {
         "step": fmean(table.step_seconds for table in tables),
-        **{name: groups.get(name) for name in GROUPS},
+        **{name: groups.get(name, 0.0) for name in GROUPS},
         "Python": fmean(table.python_seconds for table in tables),
-        "exposed exchange": fmean(table.exposed_seconds for table in tables),
-        **{f"in {name}": phases.get(name) for name in PHASES},
+        **{f"in {name}": phases.get(name, 0.0) for name in (FORWARD, BACKWARD)},
     }
+    return {name: seconds for name, seconds in found.items() if seconds}
 
 
-def _rows(
-    runs: Sequence[list[OperatorTable]],
-    found: Sequence[Mapping[str, float | None]],
-    most: int | None = None,
-) -> Iterator[TableRow]:
+def _rows(runs: Sequence[Mapping[str, float]], most: int | None = None) -> Iterator[TableRow]:
     """Make a row of each name that a run has; with ``most``, of the ones that take longest."""
-    names = dict.fromkeys(name for one in found for name in one)
-    values = {name: [one.get(name) for one in found] for name in names}
+    names = list(dict.fromkeys(name for run in runs for name in run))
     if most is not None:
-        longest = sorted(values, key=lambda name: -max(v or 0.0 for v in values[name]))
-        values = {name: values[name] for name in longest[:most]}
-    steps = [fmean(table.step_seconds for table in tables) for tables in runs]
-    for name, taken in values.items():
-        if any(value is not None for value in taken):
-            bases = [None, *[taken[0]] * (len(taken) - 1)]
-            yield TableRow(name, tuple(map(_cell, taken, steps, bases)))
+        names.sort(key=lambda name: -max(run.get(name, 0.0) for run in runs))
+    for name in names[:most]:
+        base = runs[0].get(name)
+        cells = [_cell(run.get(name), None if run is runs[0] else base) for run in runs]
+        yield TableRow(words.short(name, 24), tuple(cells))
+
+
+def _cell(seconds: float | None, base: float | None) -> TableCell:
+    if seconds is None:
+        return TableCell(words.UNKNOWN)
+    taken = f"{1000 * seconds:.3g}" if seconds < 0.9995 else f"{1000 * seconds:,.0f}"
+    return TableCell(f"{taken}  ×{seconds / base:.2f}" if base else taken)
 
 
 def _memory(runs: Sequence[list[OperatorTable]]) -> Iterator[TableRow]:
@@ -103,12 +100,3 @@ def _memory(runs: Sequence[list[OperatorTable]]) -> Iterator[TableRow]:
         peaks = [max(getattr(table, field) for table in tables) for tables in runs]
         if any(peaks):
             yield TableRow(name, tuple(TableCell(words.size(peak)) for peak in peaks))
-
-
-def _cell(value: float | None, step: float, base: float | None) -> TableCell:
-    if value is None:
-        return TableCell(words.UNKNOWN)
-    times = value / base if base else 0.0
-    ratio = f" ×{times:.2f}" if 0 < times < 9.995 else f" ×{times:.0f}" if times else ""
-    taken = f"{1000 * value:.3g}" if value < 0.9995 else f"{1000 * value:,.0f}"
-    return TableCell(taken, words.percent(100 * value / step) + ratio)

