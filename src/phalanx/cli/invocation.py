@@ -10,9 +10,6 @@ from phalanx.core.settings import PROFILE_STEPS
 PASS_WORDS_ON = ("run", "compare", "plan", "simulate", "worker")
 """The verbs that give the words after ``--`` to a script."""
 
-PROFILE = "--profile"
-"""The option that ``run`` and ``compare`` take with or without a number, ``report`` without one."""
-
 
 @dataclass(frozen=True)
 class Invocation:
@@ -26,8 +23,8 @@ class Invocation:
         at = list(argv).index("--") if "--" in argv else len(argv)
         ours = list(argv[:at])
         for i, (word, after) in enumerate(zip(ours, [*ours[1:], ""], strict=True)):
-            if word == PROFILE and ours[0] != "report" and not after.isdigit():
-                ours[i] = f"{PROFILE}={PROFILE_STEPS}"  # the parser wants a value
+            if word == "--profile" and ours[0] != "report" and not after.isdigit():
+                ours[i] = f"--profile={PROFILE_STEPS}"  # the parser wants a value
         return Invocation(tuple(ours), tuple(argv[at + 1 :]))
 
     @property

@@ -17,15 +17,16 @@ GROUPS = (
     "convolution", "matmul", "normalisation", "pooling", "element-wise", "loss", INPUT, OPTIMIZER,
     COMMUNICATION, OTHER,
 )  # fmt: skip
-PHASES = (INPUT, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, OTHER)
+PHASES = (INPUT, OPTIMIZER, COMMUNICATION)
+"""The groups that are phases of a step too; all else is forward, backward or other."""
 UPDATE = (OPTIMIZER, "update")
 _GROUPS = (
-    (r"^c10d|nccl|all_?reduce|all_?gather|collective|^_?(host)?(send|recv)",
-     COMMUNICATION, "all-reduce"),
     (r"^phalanx::optimizer|^optimizer\.step|multi_tensor_apply|^resource\w*apply"
      r"|^assign\w*variableop", *UPDATE),
     (r"^optimizer\.", OPTIMIZER, "zero_grad"),
-    (r"iterator|dataset", INPUT, "input"),
+    (r"^phalanx::input|iterator|dataset|dataloader", INPUT, "input"),
+    (r"^(phalanx|c10d)::|^gloo:|nccl|all_?reduce|all_?gather|collective|^_?(host)?(send|recv)",
+     COMMUNICATION, "all-reduce"),
     (r"conv|winograd|wgrad|dgrad|implicit_gemm", "convolution", "convolution"),
     (r"(batch|layer|group|instance|rms)_?norm|bn_(fw|bw)", "normalisation", "normalisation"),
     (r"cross_?entropy|nll_?loss|log_?softmax|_loss|lossbackward", "loss", "loss"),

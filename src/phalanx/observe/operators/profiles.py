@@ -43,8 +43,7 @@ class OperatorTable(msgspec.Struct, kw_only=True):
     python_seconds: float
     """Seconds of a step in which no operator runs, and nothing is read or sent: the script."""
     memory_bytes: int
-    """The process's peak, from its start."""
-    device_memory_bytes: int = 0
+    """The peak from its start: of what torch has on a GPU, else of the process."""
     operators: list[OperatorRow]
 
     def seconds_by(self, field: str) -> dict[str, float]:

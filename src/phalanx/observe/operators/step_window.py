@@ -9,14 +9,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.observe.operators.trace_table import (
-    LAYER, STEP, read_events, table_of_tensorflow, table_of_torch,
-)  # fmt: skip
+from phalanx.observe.operators import trace_table
+from phalanx.observe.operators.trace_table import LAYER, STEP
 
 FIRST = 10
 """The steps that a worker takes before it is profiled."""
@@ -29,7 +27,7 @@ class TorchRecorder:
         """``name_parts``: has more parts of a step make ranges."""
         self._torch, self._name_parts = torch, name_parts
         self.range = torch.profiler.record_function
-        self._inside = ExitStack()
+        self._hooks: list[Any] = []
 
     def start(self) -> None:
         kind = self._torch.profiler.ProfilerActivity
@@ -41,13 +39,15 @@ class TorchRecorder:
         self._name_parts()
 
     def stop(self, trace: Path, each: int) -> dict[str, Any]:
-        self._inside.close()
+        for hook in self._hooks:
+            hook.remove()
         self._profile.stop()
         self._profile.export_chrome_trace(str(trace))
         del self._profile
         with gzip.open(trace) as file:
-            found = table_of_torch(json.load(file))
-        return found | {"device_memory_bytes": self._torch.cuda.max_memory_allocated()}
+            found = trace_table.table_of_torch(json.load(file))
+        peak = self._torch.cuda.max_memory_allocated()
+        return found | ({"memory_bytes": peak} if peak else {})
 
     def _name_layers(self) -> None:
         """Make a range of each call of a module inside a model, named as the model names it."""
@@ -69,9 +69,10 @@ class TorchRecorder:
             calls.stack.pop().__exit__(None, None, None)
 
         hooks = self._torch.nn.modules.module
-        self._inside.callback(hooks.register_module_forward_pre_hook(enter).remove)
-        last = hooks.register_module_forward_hook(leave, always_call=True)
-        self._inside.callback(last.remove)
+        self._hooks = [
+            hooks.register_module_forward_pre_hook(enter),
+            hooks.register_module_forward_hook(leave, always_call=True),
+        ]
 
 
 class TensorFlowRecorder:
@@ -88,10 +89,12 @@ class TensorFlowRecorder:
     def stop(self, trace: Path, each: int) -> dict[str, Any]:
         self._profiler.stop()
         with self._folder as folder:
-            events = list(read_events(next(Path(folder).rglob("*.xplane.pb")).read_bytes()))
+            events = list(
+                trace_table.read_events(next(Path(folder).rglob("*.xplane.pb")).read_bytes())
+            )
         with gzip.open(trace, "wt", encoding="utf-8") as file:
             json.dump({"traceEvents": events}, file)
-        return table_of_tensorflow(events, each)
+        return trace_table.table_of_tensorflow(events, each)
 
 
 @dataclass
@@ -143,8 +146,8 @@ class StepWindow:
     def _write(self) -> None:
         self._range.__exit__(None, None, None)
         self.table.parent.mkdir(parents=True, exist_ok=True)
-        found = self.recorder.stop(self.table.with_suffix(".trace.json.gz"), self._each)
-        found["memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        found = {"memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+        found |= self.recorder.stop(self.table.with_suffix(".trace.json.gz"), self._each)
         self.table.write_text(json.dumps(found), encoding="utf-8")
 
 

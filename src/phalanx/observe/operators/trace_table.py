@@ -19,24 +19,7 @@ from phalanx.observe.operators import operator_names as ops
 OURS, LAYER = "phalanx::", "layer::"
 """The beginnings of ranges' names: of parts of Phalanx, of layers of the model."""
 STEP = OURS + "step"
-_OUTLIER = 3.0
-"""A step that took so many times the median did something else too, such as an evaluation."""
 _EVALUATE = "autograd::engine::evaluate_function: "
-_RANGES = {
-    OURS + "optimizer": ops.OPTIMIZER,
-    "Optimizer.": ops.OPTIMIZER,
-    OURS + "input": ops.INPUT,
-    "enumerate(DataLoader)": ops.INPUT,
-    OURS: ops.COMMUNICATION,
-    "gloo:": ops.COMMUNICATION,
-    "nccl:": ops.COMMUNICATION,
-}
-"""How the names of ranges begin that have a phase of their own."""
-_WAITS = {
-    ops.INPUT: (ops.INPUT, "input"),
-    ops.COMMUNICATION: (ops.COMMUNICATION, "all-reduce"),
-}
-
 Span = tuple[float, float]
 Event = dict[str, Any]
 Key = tuple[str, str, str, str, str]
@@ -47,16 +30,20 @@ class _Sums:
     """The seconds of each operator in the steps that count, on the host and on a GPU."""
 
     def __init__(self, steps: Iterable[Span]) -> None:
-        """Leave out the first step, the last, which the profile's end cuts off, and outliers."""
+        """Leave out the first step, the last, which the profile's end cuts off, and those that took
+        three times the median, because they did something else too, such as an evaluation."""
         found = sorted(steps)[1:-1]
         if not found:
             raise ValueError("training ended before a step was over")
-        most = _OUTLIER * statistics.median(end - start for start, end in found)
+        most = 3 * statistics.median(end - start for start, end in found)
         self.steps = [(start, end) for start, end in found if end - start <= most]
         self.host: Counter[Key] = Counter()
         self.device: Counter[Key] = Counter()
-        self.busy: list[Span] = []
-        """When the host computed, read or sent."""
+        self._busy: list[Span] = []
+
+    def add(self, row: Key, span: Span) -> None:
+        self.host[row] += span[1] - span[0]
+        self._busy.append(span)
 
     def counts(self, span: Span) -> bool:
         """Return whether something began in a step that counts."""
@@ -74,7 +61,7 @@ class _Sums:
         return {
             "steps": count,
             "step_seconds": length / count,
-            "python_seconds": max(0.0, length - _covered(self.busy)) / count,
+            "python_seconds": max(0.0, length - _covered(self._busy)) / count,
             "device": "cuda" if self.device else "cpu",
             "operators": [dict(zip(names, row, strict=True)) for row in rows],
         }
@@ -104,13 +91,12 @@ def table_of_torch(trace: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class _Frame:
-    """An event around others of its thread; ``folds``: all inside belongs to its row."""
+    """An event around others of its thread, and the row that they belong to."""
 
     end: float
     row: Key | None = None
-    phase: str = ""
+    phase: str = ops.FORWARD
     layer: str = ""
-    folds: bool = False
 
 
 class _TorchReader:
@@ -140,29 +126,23 @@ class _TorchReader:
 
     def _frame(self, event: Event, span: Span, outer: _Frame) -> _Frame:
         name, args = event["name"], event.get("args", {})
-        operates = event["cat"] == "cpu_op"
-        inner = replace(outer, end=span[1])
+        inner, number = replace(outer, end=span[1]), args.get("Sequence number")
         if name.startswith(LAYER):
             inner.layer = name.removeprefix(LAYER)
             return inner
-        number, backward = args.get("Sequence number"), name.startswith(_EVALUATE)
-        ranged = next((phase for start, phase in _RANGES.items() if name.startswith(start)), "")
-        if number is not None and inner.layer and not backward:
+        if name.startswith(_EVALUATE):
+            inner.phase = ops.BACKWARD
+            inner.layer = self._layers.get(number, "")
+        elif number is not None and inner.layer:
             self._layers[number] = inner.layer  # the last operator with it is the one that made it
-        if ranged == ops.COMMUNICATION or (not outer.folds and (ranged or operates)):
-            inner.phase = ranged or outer.phase or ops.FORWARD
-            if backward:
-                inner.phase = ops.BACKWARD
-                inner.layer = self._layers.get(number, "")
-            name = name.removeprefix(_EVALUATE).removeprefix("torch::autograd::")
-            found = _WAITS.get(inner.phase) or ops.sort(name)
-            inner.row = (name, *found, inner.phase, inner.layer)
-            self.sums.host[inner.row] += span[1] - span[0]
+        name = name.removeprefix(_EVALUATE).removeprefix("torch::autograd::")
+        group, kind = ops.sort(name)
+        if group in ops.PHASES or (outer.row is None and event["cat"] == "cpu_op"):
+            inner.phase = group if group in ops.PHASES else inner.phase
+            inner.row = (name, group, kind, inner.phase, inner.layer)
+            self.sums.add(inner.row, span)
             if outer.row is not None:
                 self.sums.host[outer.row] -= span[1] - span[0]
-            inner.folds = ranged not in _WAITS
-        if operates or ranged in _WAITS:
-            self.sums.busy.append(span)
         if "External id" in args:
             self._owners[args["External id"]] = inner.row
         return inner
@@ -218,10 +198,9 @@ def table_of_tensorflow(events: list[Event], each: int = 1) -> dict[str, Any]:
         found = ops.sort(kind, layer)
         if parts and _OPTIMIZERS.fullmatch(parts[0]) and found[0] != ops.COMMUNICATION:
             found = ops.UPDATE
-        phase = found[0] if found[0] in (ops.INPUT, ops.COMMUNICATION, ops.OPTIMIZER) else ops.OTHER
+        phase = found[0] if found[0] in ops.PHASES else ops.OTHER
         if phase == ops.OTHER and len(parts) > 1:
             phase = ops.BACKWARD if "gradient_tape" in path.split("/") else ops.FORWARD
         of_layer = layer if phase in (ops.FORWARD, ops.BACKWARD) else ""
-        sums.host[kind, *found, phase, of_layer] += span[1] - span[0]
-        sums.busy.append(span)
+        sums.add((kind, *found, phase, of_layer), span)
     return sums.table(each)

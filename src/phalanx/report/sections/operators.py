@@ -57,7 +57,9 @@ def operator_views(found: Sequence[Profiled]) -> list[View]:
         of = f", batch {batch}" if batch else ""
         runs = {group.label.replace(of, ""): t for group, t in found if group.batch == batch}
         workers = list(runs.values())
-        rows = [*_rows([_overview(tables) for tables in workers]), *_memory(workers)]
+        rows = list(_rows([_overview(tables) for tables in workers]))
+        peaks = [max(table.memory_bytes for table in tables) for tables in workers]
+        rows.append(TableRow("memory peak", tuple(TableCell(words.size(peak)) for peak in peaks)))
         views.append((f"step in ms{of}", list(runs), rows))
         for title, field in (("operators", "label"), ("layers", "layer")):
             rows = list(_rows([mean_by(tables, field) for tables in workers], MOST[field]))
@@ -93,10 +95,3 @@ def _cell(seconds: float | None, base: float | None) -> TableCell:
         return TableCell(words.UNKNOWN)
     taken = f"{1000 * seconds:.3g}" if seconds < 0.9995 else f"{1000 * seconds:,.0f}"
     return TableCell(f"{taken}  ×{seconds / base:.2f}" if base else taken)
-
-
-def _memory(runs: Sequence[list[OperatorTable]]) -> Iterator[TableRow]:
-    for name, field in (("memory peak", "memory_bytes"), ("GPU memory", "device_memory_bytes")):
-        peaks = [max(getattr(table, field) for table in tables) for tables in runs]
-        if any(peaks):
-            yield TableRow(name, tuple(TableCell(words.size(peak)) for peak in peaks))
