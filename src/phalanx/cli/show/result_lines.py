@@ -14,9 +14,9 @@ from phalanx.core.words import count, loss, rough_share, seconds, share
 from phalanx.observe.summary.summary_fields import Summary
 from phalanx.report.html import write_report
 from phalanx.report.load import load_study
-from phalanx.report.sections.operators import operator_views, profiled
+from phalanx.report.sections.operators import operator_grids, profiled
 from phalanx.report.study_verdict import verdict_on
-from phalanx.report.tables import print_rows, print_table
+from phalanx.report.tables import TableCell, TableRow, print_rows, print_table
 
 
 def tell_study(paths: RunPaths, out: Output) -> Path:
@@ -48,8 +48,10 @@ def tell_profiles(paths: RunPaths, out: Output) -> None:
             f"no run of {paths.id} has a profile",
             "Run with --profile, for more steps than those that come first.",
         )
-    for title, columns, rows in operator_views(found):
-        print_rows(columns, rows, out.human, title)
+    for grid in operator_grids(found):
+        cells = [tuple(TableCell(str(cell)) for cell in row) for row in grid.rows]
+        lines = [TableRow(row[0].text, row[1:]) for row in cells]
+        print_rows(list(grid.head[1:]), lines, out.human, grid.head[0])
         out.say()
 
 

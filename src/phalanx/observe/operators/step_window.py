@@ -23,20 +23,17 @@ FIRST = 10
 class TorchRecorder:
     """Records what torch computes; ``torch`` is the module, which the script has imported."""
 
-    def __init__(self, torch: Any, name_parts: Callable[[], None] = lambda: None) -> None:
-        """``name_parts``: has more parts of a step make ranges."""
-        self._torch, self._name_parts = torch, name_parts
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
         self.range = torch.profiler.record_function
         self._hooks: list[Any] = []
 
     def start(self) -> None:
         kind = self._torch.profiler.ProfilerActivity
-        on_gpu = self._torch.cuda.is_initialized()
-        kinds = [kind.CPU, kind.CUDA] if on_gpu else [kind.CPU]
+        kinds = [kind.CPU, kind.CUDA] if self._torch.cuda.is_initialized() else [kind.CPU]
         self._profile = self._torch.profiler.profile(activities=kinds)
         self._profile.start()
         self._name_layers()
-        self._name_parts()
 
     def stop(self, trace: Path, each: int) -> dict[str, Any]:
         for hook in self._hooks:

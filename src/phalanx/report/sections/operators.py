@@ -10,7 +10,6 @@ from phalanx.observe.operators.operator_names import BACKWARD, FORWARD, GROUPS
 from phalanx.observe.operators.profiles import OperatorTable, mean_by, read_profiles
 from phalanx.report.load import RunGroup, StudyData
 from phalanx.report.sections import Grid, Plot, Section
-from phalanx.report.tables import TableCell, TableRow
 
 MOST = {"label": 16, "layer": 10}
 _NOTE = (
@@ -19,8 +18,6 @@ _NOTE = (
 )
 Profiled = tuple[RunGroup, list[OperatorTable]]
 """A run with its repeats, and the tables of its workers."""
-View = tuple[str, list[str], list[TableRow]]
-"""A table of runs with one global batch: its title, its columns, its rows."""
 
 
 def profiled(study: StudyData) -> list[Profiled]:
@@ -43,29 +40,24 @@ def operators(study: StudyData) -> Section | None:
     caption = "What a step consists of. A bar longer than its step has parts that run at once."
     figure = stacked_bars(bars, GROUP_COLOURS, "milliseconds of a step, mean of workers")
     plot = Plot("operators", caption, figure, wide=True)
-    grids = [
-        Grid((title, *columns), tuple((row.name, *row.cells) for row in rows))
-        for title, columns, rows in operator_views(found)
-    ]
-    return Section("Operators", 420, lead=_NOTE, plots=(plot,), grids=tuple(grids))
+    return Section("Operators", 420, lead=_NOTE, plots=(plot,), grids=operator_grids(found))
 
 
-def operator_views(found: Sequence[Profiled]) -> list[View]:
+def operator_grids(found: Sequence[Profiled]) -> tuple[Grid, ...]:
     """Return the tables: for each batch the step, then the operators, then the layers."""
-    views = []
+    grids = []
     for batch in dict.fromkeys(group.batch for group, _ in found):
-        of = f", batch {batch}" if batch else ""
-        runs = {group.label.replace(of, ""): t for group, t in found if group.batch == batch}
-        workers = list(runs.values())
-        rows = list(_rows([_overview(tables) for tables in workers]))
-        peaks = [max(table.memory_bytes for table in tables) for tables in workers]
-        rows.append(TableRow("memory peak", tuple(TableCell(words.size(peak)) for peak in peaks)))
-        views.append((f"step in ms{of}", list(runs), rows))
+        of = f" in ms, batch {batch}" if batch else " in ms"
+        columns = [group.label for group, _ in found if group.batch == batch]
+        runs = [tables for group, tables in found if group.batch == batch]
+        peaks = [words.size(max(table.memory_bytes for table in tables)) for tables in runs]
+        rows = [*_rows([_overview(tables) for tables in runs]), ("memory peak", *peaks)]
+        grids.append(Grid(("step" + of, *columns), tuple(rows)))
         for title, field in (("operators", "label"), ("layers", "layer")):
-            rows = list(_rows([mean_by(tables, field) for tables in workers], MOST[field]))
+            rows = list(_rows([mean_by(tables, field) for tables in runs], MOST[field]))
             if rows:
-                views.append((f"{title} in ms{of}", list(runs), rows))
-    return views
+                grids.append(Grid((title + of, *columns), tuple(rows)))
+    return tuple(grids)
 
 
 def _overview(tables: Sequence[OperatorTable]) -> dict[str, float]:
@@ -79,7 +71,9 @@ def _overview(tables: Sequence[OperatorTable]) -> dict[str, float]:
     return {name: seconds for name, seconds in found.items() if seconds}
 
 
-def _rows(runs: Sequence[Mapping[str, float]], most: int | None = None) -> Iterator[TableRow]:
+def _rows(
+    runs: Sequence[Mapping[str, float]], most: int | None = None
+) -> Iterator[tuple[str, ...]]:
     """Make a row of each name that a run has; with ``most``, of the ones that take longest."""
     names = list(dict.fromkeys(name for run in runs for name in run))
     if most is not None:
@@ -87,11 +81,11 @@ def _rows(runs: Sequence[Mapping[str, float]], most: int | None = None) -> Itera
     for name in names[:most]:
         base = runs[0].get(name)
         cells = [_cell(run.get(name), None if run is runs[0] else base) for run in runs]
-        yield TableRow(words.short(name, 24), tuple(cells))
+        yield (words.short(name, 24), *cells)
 
 
-def _cell(seconds: float | None, base: float | None) -> TableCell:
+def _cell(seconds: float | None, base: float | None) -> str:
     if seconds is None:
-        return TableCell(words.UNKNOWN)
+        return words.UNKNOWN
     taken = f"{1000 * seconds:.3g}" if seconds < 0.9995 else f"{1000 * seconds:,.0f}"
-    return TableCell(f"{taken}  ×{seconds / base:.2f}" if base else taken)
+    return f"{taken}  ×{seconds / base:.2f}" if base else taken

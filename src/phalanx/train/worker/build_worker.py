@@ -107,7 +107,12 @@ def build_worker(
     )  # fmt: skip
     if environment.workers > 1 and not whole:
         seeds.own(rank)
-    _profile(parts, profiling)
+    if profiling is not None:
+        profiling.watch(parts)
+    elif chosen.profile_steps and trained.training == 0:
+        from phalanx.train.worker.operator_profile import profile_steps
+
+        profile_steps(parts)
     return parts, TrainingLoop(parts)
 
 
@@ -168,15 +173,6 @@ def _profiling(environment: Environment, writer: EventWriter) -> Profiling | Non
     from phalanx.train.profile.profiling import Profiling
 
     return Profiling(environment, seconds, writer)
-
-
-def _profile(parts: WorkerParts, profiling: Profiling | None) -> None:
-    if profiling is not None:
-        profiling.watch(parts)
-    elif parts.environment.settings.profile_steps and parts.trained.training == 0:
-        from phalanx.train.worker.operator_profile import profile_steps
-
-        profile_steps(parts)
 
 
 def _engine(
