@@ -3,20 +3,19 @@ a study published of two (TensorFlow 2.2 and Horovod on Spark, the same model an
 
     phalanx compare examples/mnist_convnet.py --systems phalanx,torch-ddp,tf-mwms --workers 2 \\
         --batch 96,192,384 --epochs 1 --profile
-    phalanx report --profile --json 2> /dev/null | python -m benchmarks.operator_tables
+    python -m benchmarks.operator_tables STUDY
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from statistics import fmean
-from typing import Any
 
-import msgspec
-
+from phalanx.cli.request.find_run import for_report
 from phalanx.observe.operators.profiles import OperatorTable, mean_by
+from phalanx.report.load import load_study
+from phalanx.report.sections.operators import profiled
 
 SYSTEMS = ("phalanx allreduce", "torch-ddp", "tf-mwms")
 BATCHES = (96, 192, 384)
@@ -81,17 +80,14 @@ def table(batch: int, runs: dict[str, list[OperatorTable]]) -> Iterator[str]:
         ratios = [f"{ratio:.2f}" if ratio else "–" for ratio in known]
         taken = [f"{float(f'{1000 * s:.3g}'):g}" if (s := found[n]) else "–" for n in SYSTEMS]
         yield "| " + " | ".join([kind, published, *ratios, *taken]) + " |"
-    costs = [fmean(t.cost or 0.0 for t in runs[name]) for name in SYSTEMS]
-    yield "| step profiled ÷ not | – | – | – | " + " | ".join(f"{c:.2f}" for c in costs) + " |\n"
+    yield ""
 
 
 def main() -> None:
     found: dict[int, dict[str, list[OperatorTable]]] = {}
-    profiles: list[dict[str, Any]] = json.loads(sys.stdin.read())["profiles"]
-    for one in profiles:
-        name = one["run"].partition(",")[0]
-        tables = msgspec.convert(one["workers"], list[OperatorTable])
-        found.setdefault(one["batch"], {})[name] = tables
+    for group, tables in profiled(load_study(for_report(sys.argv[1]))):
+        name = group.label.partition(",")[0]
+        found.setdefault(group.batch or 0, {})[name] = tables
     for batch, runs in sorted(found.items()):
         print(*table(batch, runs), sep="\n")
 

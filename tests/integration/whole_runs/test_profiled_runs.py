@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from commands import TORCH, last_json, succeeds
+from commands import TORCH, succeeds
 
 from phalanx.observe.operators.profiles import OperatorTable
 
@@ -102,8 +102,7 @@ def test_three_systems_in_one_table(tmp_path: Path) -> None:
         "compare", str(script), "--systems", "phalanx,torch-ddp,tf-mwms", "--workers", "2",
         "--epochs", "1", "--profile", cwd=tmp_path, limit=1700,
     )  # fmt: skip
-    found = last_json(succeeds("report", "--profile", "--json", cwd=tmp_path).stdout)["profiles"]
-    assert len(found) == 3
-    for one in found:
-        groups = {row["group"] for worker in one["workers"] for row in worker["operators"]}
-        assert {"matmul", "loss", "optimizer", "communication"} <= groups
+    lines = succeeds("report", "--profile", cwd=tmp_path).stdout.splitlines()
+    for group in ("matmul", "loss", "optimizer", "communication"):
+        (row, *_) = [line for line in lines if line.startswith(f"{group} ")]
+        assert row.count("×") == 2, row

@@ -31,7 +31,7 @@ def write_profile(paths: RunPaths, rank: int, times: float, **changes: Any) -> N
         "operators": rows, **changes,
     }  # fmt: skip
     paths.profiles.mkdir(exist_ok=True)
-    paths.operators_of(rank).write_text(json.dumps(table))
+    (paths.profiles / f"rank-{rank}.json").write_text(json.dumps(table))
 
 
 @pytest.fixture

@@ -112,10 +112,11 @@ def _tensorflow(name: str, text: str | None, script: Path) -> Framework:
     )  # fmt: skip
 
 
-def _check_profiled(ctx: typer.Context, system: str) -> None:
-    if ctx.params.get("profile") and system in (JAX, "jax-dp", "keras-jax", "keras-tf", "tf-ps"):
+def _check_profiled(ctx: typer.Context, *systems: str) -> None:
+    found = {JAX, "jax-dp", "keras-jax", "keras-tf", "tf-ps"}.intersection(systems)
+    if found and ctx.params.get("profile"):
         raise InputError(
-            f"--profile cannot look into {system}",
+            f"--profile cannot look into {', '.join(sorted(found))}",
             "It can into torch, tensorflow with MultiWorkerMirroredStrategy, and keras-torch.",
         )
 
@@ -150,8 +151,7 @@ def read_systems(
                     f"--systems {systems} names no {SERVER}",
                     f"For example: {PARAMETER_SERVER}:worker=2:ps=2",
                 )
-    for name in names:
-        _check_profiled(ctx, name)
+    _check_profiled(ctx, *names)
     if set(names) - {*OUR_SYSTEMS}:
         for option in ("slow", "rate", "precision", "compile"):
             _refuse(ctx, option, "other systems do not support it")

@@ -90,9 +90,6 @@ class RunPaths:
     def events_of(self, rank: int) -> Path:
         return self.events / f"rank-{rank}.jsonl"
 
-    def operators_of(self, rank: int) -> Path:
-        return self.profiles / f"rank-{rank}.json"
-
     def log_of(self, rank: int) -> Path:
         return self.logs / f"rank-{rank}.log"
 

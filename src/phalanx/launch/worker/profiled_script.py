@@ -23,12 +23,10 @@ from phalanx.observe.operators.step_window import StepWindow, TensorFlowRecorder
 def watch_torch(make: Any, torch: Any) -> None:
     window = make(TorchRecorder(torch))
     atexit.register(window.end)
-    first: list[Any] = []
+    found: dict[str, Any] = {}
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not first:
-            first.append(optimizer)
-        if optimizer is first[0]:
+        if optimizer is found.setdefault("first", optimizer):
             window.stepped()
 
     sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(stepped)
@@ -58,11 +56,8 @@ def watch_fit(make: Any, keras: Any) -> None:
 def main() -> None:
     steps, rank = map(int, sys.argv[1:3])
     del sys.argv[1:3]
-    paths = RunPaths(Path(os.environ["PHALANX_RUN"]))
-
-    def make(recorder: Any) -> StepWindow:
-        return StepWindow(recorder, paths.operators_of(rank), steps)
-
+    table = RunPaths(Path(os.environ["PHALANX_RUN"])).profiles / f"rank-{rank}.json"
+    make = functools.partial(StepWindow, table=table, steps=steps)
     HOOKS.add("torch", functools.partial(watch_torch, make))
     for keras in ("keras", "tf_keras"):
         HOOKS.add(keras, functools.partial(watch_fit, make))

@@ -7,7 +7,6 @@ import json
 import resource
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ class TorchRecorder:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.range = torch.profiler.record_function
-        self._hooks: list[Any] = []
+        self._call = torch.nn.Module.__call__
 
     def start(self) -> None:
         kind = self._torch.profiler.ProfilerActivity
@@ -36,8 +35,7 @@ class TorchRecorder:
         self._name_layers()
 
     def stop(self, trace: Path, each: int) -> dict[str, Any]:
-        for hook in self._hooks:
-            hook.remove()
+        self._torch.nn.Module.__call__ = self._call
         self._profile.stop()
         self._profile.export_chrome_trace(str(trace))
         del self._profile
@@ -49,27 +47,19 @@ class TorchRecorder:
     def _name_layers(self) -> None:
         """Make a range of each call of a module inside a model, named as the model names it."""
         dynamo = sys.modules.get("torch._dynamo.utils")
-        if dynamo is not None and dynamo.counters["frames"]:  # hooks would have it compile again
+        if dynamo is not None and dynamo.counters["frames"]:  # this would have it compile again
             return
         names: dict[int, str] = {}
-        calls = threading.local()
 
-        def enter(module: Any, _: Any) -> None:
-            stack = calls.__dict__.setdefault("stack", [])
-            if not stack and id(module) not in names:
+        def call(module: Any, *args: Any, **named: Any) -> Any:
+            if id(module) not in names:  # the model, because it is called before its layers
                 for name, inner in module.named_modules():
                     found = f"{name.removeprefix('module.')} {type(inner).__name__}"
                     names[id(inner)] = found.strip()
-            stack.append(self.range(LAYER + names.get(id(module), "")).__enter__())
+            with self.range(LAYER + names[id(module)]):
+                return self._call(module, *args, **named)
 
-        def leave(module: Any, _: Any, __: Any) -> None:
-            calls.stack.pop().__exit__(None, None, None)
-
-        hooks = self._torch.nn.modules.module
-        self._hooks = [
-            hooks.register_module_forward_pre_hook(enter),
-            hooks.register_module_forward_hook(leave, always_call=True),
-        ]
+        self._torch.nn.Module.__call__ = call
 
 
 class TensorFlowRecorder:

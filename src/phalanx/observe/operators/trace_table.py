@@ -9,7 +9,7 @@ import bisect
 import importlib
 import re
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from phalanx.observe.operators import operator_names as ops
 OURS, LAYER = "phalanx::", "layer::"
 """The beginnings of ranges' names: of parts of Phalanx, of layers of the model."""
 STEP = OURS + "step"
+_KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 _EVALUATE = "autograd::engine::evaluate_function: "
 Span = tuple[float, float]
 Event = dict[str, Any]
@@ -37,8 +38,8 @@ class _Sums:
             raise ValueError("training ended before a step was over")
         most = 3 * statistics.median(end - start for start, end in found)
         self.steps = [(start, end) for start, end in found if end - start <= most]
-        self.host: Counter[Key] = Counter()
-        self.device: Counter[Key] = Counter()
+        self.host: dict[Key, float] = defaultdict(float)
+        self.device: dict[Key, float] = defaultdict(float)
         self._busy: list[Span] = []
 
     def add(self, row: Key, span: Span) -> None:
@@ -83,10 +84,8 @@ def _span(event: Event) -> Span:
 
 def table_of_torch(trace: dict[str, Any]) -> dict[str, Any]:
     """Return the table of a trace as torch exports it."""
-    reader = _TorchReader([e for e in trace["traceEvents"] if e.get("ph") == "X" and "dur" in e])
-    reader.read_threads()
-    reader.read_kernels()
-    return reader.sums.table()
+    events = [e for e in trace["traceEvents"] if e.get("ph") == "X" and "dur" in e]
+    return _TorchReader(events).sums.table()
 
 
 @dataclass
@@ -101,17 +100,18 @@ class _Frame:
 
 class _TorchReader:
     def __init__(self, events: list[Event]) -> None:
-        self._events = events
-        self._host = [e for e in events if e.get("cat") in ("cpu_op", "user_annotation")]
-        self.sums = _Sums(_span(e) for e in self._host if e["name"] == STEP)
+        host = [e for e in events if e.get("cat") in ("cpu_op", "user_annotation")]
+        self.sums = _Sums(_span(e) for e in host if e["name"] == STEP)
         self._layers: dict[Any, str] = {}
         """The layer of an operator, by the number that its backward operator has too."""
         self._owners: dict[Any, Key | None] = {}
         """The rows of events, by the number that their kernels have too."""
+        self._read_host(host)
+        self._read_kernels(e for e in events if e.get("cat") in _KERNELS)
 
-    def read_threads(self) -> None:
+    def _read_host(self, host: list[Event]) -> None:
         threads: dict[Any, list[Event]] = defaultdict(list)
-        for event in self._host:
+        for event in host:
             threads[event["tid"]].append(event)
         # The script's thread is the first, because it knows the layers.
         for events in sorted(threads.values(), key=lambda es: all(e["name"] != STEP for e in es)):
@@ -147,11 +147,9 @@ class _TorchReader:
             self._owners[args["External id"]] = inner.row
         return inner
 
-    def read_kernels(self) -> None:
+    def _read_kernels(self, kernels: Iterable[Event]) -> None:
         """Give the seconds on a GPU to the operators that started them."""
-        for event in self._events:
-            if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset"):
-                continue
+        for event in kernels:
             name, span = event["name"][:100], _span(event)
             row = self._owners.get(event.get("args", {}).get("External id"))
             if row is None and self.sums.counts(span):  # a graph of kernels has no operator

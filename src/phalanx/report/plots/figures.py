@@ -108,18 +108,17 @@ def _zoom(axes: Axes, values: Sequence[float]) -> None:
 
 def time_split(study: StudyData) -> Figure:
     """Stacked bars: seconds per worker by what they were spent on."""
-    times = {group.label: group.shown.summary.time for group in study.groups}
-    known = {label: time for label, time in times.items() if time.compute is not None}
+    shown = {group.label: group.shown.summary.time for group in study.groups}
+    times = [(label, time) for label, time in shown.items() if time.compute is not None]
     bars = {
-        label: {p: getattr(time, p) or 0.0 for p in TIME_PARTS} for label, time in known.items()
+        label: {part: getattr(time, part) or 0.0 for part in TIME_PARTS} for label, time in times
     }
     hidden = {
         label: ((time.input or 0.0) + (time.compute or 0.0) - time.hidden, time.hidden)
-        for label, time in known.items()
+        for label, time in times
         if time.hidden
     }
-    x_label = "seconds per worker, summed over all steps"
-    return stacked_bars(bars, TIME_COLOURS, x_label, hidden)
+    return stacked_bars(bars, TIME_COLOURS, "seconds per worker, summed over all steps", hidden)
 
 
 def stacked_bars(
@@ -133,9 +132,7 @@ def stacked_bars(
     parts = [part for part in colour if any(part in bar for bar in bars.values())]
     shown = [*parts, *(["hidden"] if hidden else [])]
     with house_style():
-        columns = legend_columns(shown, WIDE)
-        height = 0.9 + legend_height(shown, WIDE) + 0.5 * len(bars)
-        figure, axes = new_figure(WIDE, height)
+        figure, axes = new_figure(WIDE, 0.9 + legend_height(shown, WIDE) + 0.5 * len(bars))
         left = [0.0] * len(bars)
         for part in parts:
             widths = [bar.get(part, 0.0) for bar in bars.values()]
@@ -148,7 +145,7 @@ def stacked_bars(
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(x_label)
         axes.set_ylabel("strategy")
-        legend_above(axes, columns)
+        legend_above(axes, legend_columns(shown, WIDE))
     return figure
 
 

@@ -30,7 +30,7 @@ def profile_steps(parts: WorkerParts) -> None:
     checked = chosen.adopt and environment.workers > 1 and chosen.check > 0
     window = StepWindow(
         TorchRecorder(torch),
-        paths.operators_of(environment.rank),
+        paths.profiles / f"rank-{environment.rank}.json",
         steps=chosen.profile_steps,
         first=FIRST + (2 * chosen.check + 2 if checked else 0),
     )
