@@ -22,8 +22,9 @@ FIRST = 10
 class TorchRecorder:
     """Records what torch computes; ``torch`` is the module, which the script has imported."""
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
+    def __init__(self, torch: Any, name_parts: Callable[[], None] = lambda: None) -> None:
+        """``name_parts``: has more parts of a step make ranges."""
+        self._torch, self._name_parts = torch, name_parts
         self.range = torch.profiler.record_function
         self._call = torch.nn.Module.__call__
 
@@ -33,6 +34,7 @@ class TorchRecorder:
         self._profile = self._torch.profiler.profile(activities=kinds)
         self._profile.start()
         self._name_layers()
+        self._name_parts()
 
     def stop(self, trace: Path, each: int) -> dict[str, Any]:
         self._torch.nn.Module.__call__ = self._call

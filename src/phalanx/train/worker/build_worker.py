@@ -107,13 +107,17 @@ def build_worker(
     )  # fmt: skip
     if environment.workers > 1 and not whole:
         seeds.own(rank)
+    _profile(parts, profiling)
+    return parts, TrainingLoop(parts)
+
+
+def _profile(parts: WorkerParts, profiling: Profiling | None) -> None:
     if profiling is not None:
         profiling.watch(parts)
-    elif chosen.profile_steps and trained.training == 0:
+    elif parts.environment.settings.profile_steps and parts.trained.training == 0:
         from phalanx.train.worker.operator_profile import profile_steps
 
         profile_steps(parts)
-    return parts, TrainingLoop(parts)
 
 
 def _compile(script: Script, asked: CompileMode, figures: Figures) -> None:

@@ -5,6 +5,7 @@ Nothing here is loaded, and a step is as it always is, unless ``--profile`` was 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,12 +30,11 @@ def profile_steps(parts: WorkerParts) -> None:
     # A process that checks the first steps of an adopted script takes a core too.
     checked = chosen.adopt and environment.workers > 1 and chosen.check > 0
     window = StepWindow(
-        TorchRecorder(torch),
+        TorchRecorder(torch, partial(_name_parts, parts)),
         paths.profiles / f"rank-{environment.rank}.json",
         steps=chosen.profile_steps,
         first=FIRST + (2 * chosen.check + 2 if checked else 0),
     )
-    _name_parts(parts)
     parts.steps.watchers.append(window.stepped)
     call_at_end(window.end)
 
