@@ -63,7 +63,7 @@ class _Sums:
             "steps": count,
             "step_seconds": length / count,
             "python_seconds": max(0.0, length - _covered(self._busy)) / count,
-            "device": "cuda" if self.device else "cpu",
+            "device": "cuda" if any(self.device.values()) else "cpu",
             "operators": [dict(zip(names, row, strict=True)) for row in rows],
         }
 

@@ -5,6 +5,7 @@ Nothing here is loaded, and a step is as it always is, unless ``--profile`` was 
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -53,15 +54,16 @@ def _name_parts(parts: WorkerParts) -> None:
     for owner, name, label in places:
         setattr(owner, name, record_function(OURS + label)(getattr(owner, name)))
 
-    waiting = record_function(OURS + "input")
+    waiting = ExitStack()
     plain_asked, plain_received = stopwatch.asked, stopwatch.received
 
     def asked() -> float:
-        waiting.__enter__()
+        waiting.close()
+        waiting.enter_context(record_function(OURS + "input"))
         return plain_asked()
 
     def received(asked: float, samples: int) -> None:
-        waiting.__exit__(None, None, None)
+        waiting.close()
         plain_received(asked, samples)
 
     vars(stopwatch).update(asked=asked, received=received)

@@ -61,6 +61,7 @@ def read(table: dict[str, Any]) -> tuple[OperatorTable, dict[str, Any]]:
 def test_each_operator_has_its_phase_its_layer_and_its_seconds() -> None:
     table, rows = read(table_of_torch(trace(long=80)))
     assert (table.steps, table.step_seconds) == (3, pytest.approx(0.01))
+    assert table.device == "cpu"
     forward, backward = rows["aten::conv2d"], rows["ConvolutionBackward0"]
     assert (forward.phase, forward.layer) == ("forward", "0 Conv2d")
     assert (backward.phase, backward.layer) == ("backward", "0 Conv2d")
