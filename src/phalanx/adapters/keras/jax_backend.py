@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils import dlpack
 
 from phalanx.adapters.keras.keras_model import KerasModel, VariableRow, copy_of
+from phalanx.adapters.keras.optimizers import read_state, write_state
+from phalanx.sync.strategy import Timing
 
 
 class JaxKerasModel(KerasModel):
@@ -117,3 +119,68 @@ class JaxKerasModel(KerasModel):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(copy(value, copy=True))  # the compiled function reuses ``value``
         super().show()
+
+
+class LoneJaxKerasModel(JaxKerasModel):
+    """The model of a lone worker: the compiled function also updates the variables, as Keras' own
+    does. The mirror follows when it is read."""
+
+    alone = True
+
+    def _prepare(self) -> None:
+        self._sound, self._is_ahead = True, False
+        super()._prepare()
+        jax, model = self._jax, self.model
+
+        def update(
+            trained: Any, others: Any, state: Any, metrics: Any, rates: Any, batch: Any
+        ) -> Any:
+            whole = [*state[:1], *rates, *state[1:]]
+            with self.intercepted():
+                logs, after = model.train_step((trained, others, whole, metrics), batch)
+            largest = jax.numpy.stack([abs(g).max() for g in self._used_gradients()])
+            sound = jax.numpy.isfinite(largest * largest).all()
+            count, *slots = (*after[2][:1], *after[2][1 + len(rates) :])
+            chosen = partial(jax.numpy.where, sound)
+            state = [count, *map(chosen, slots, state[1:])]
+            return logs, sound, list(map(chosen, after[0], trained)), after[1], state, after[3]
+
+        compiles = not model.run_eagerly and model.jit_compile
+        self._update = jax.jit(update, donate_argnums=(0, 1, 2, 3)) if compiles else update
+
+    def gradients(self, batch: Any) -> dict[str, Any]:
+        rate = self.optimizer._learning_rate  # a callback may have set it
+        logs, self._sound, self._trained, self._others, self._state, self._metrics = self._update(
+            self._trained, self._others, self._state, self._metrics,
+            [] if callable(rate) else [rate.value], batch,
+        )  # fmt: skip
+        self._is_ahead = True
+        return dict(logs)
+
+    def exchange(self, scale: float, clip: float | None = None) -> Timing:
+        """Say whether the update was made: it was not if a gradient was not finite."""
+        return Timing(refused=None if self._sound else (0,))
+
+    def load(self) -> None:
+        if self._is_ahead:
+            return  # the mirror has nothing newer
+        if self.rule is not None:
+            write_state(self.rule, self)
+        copy, rate = partial(self._jax.numpy.array, copy=True), self.optimizer._learning_rate
+        self._trained = [copy(p.detach().cpu().numpy()) for p in self.parameters]
+        self._slots = [v for v in self.optimizer.variables if v is not rate]
+        self._state = [copy(variable.value) for variable in self._slots]
+
+    def read_buffers(self) -> None:
+        super().read_buffers()
+        if not self._is_ahead:
+            return
+        self._is_ahead = False
+        for parameter, value in zip(self.parameters, self._trained, strict=True):
+            parameter.detach().copy_(torch.from_numpy(np.array(value)))
+        for variable, value in zip(self._slots, self._state, strict=True):
+            variable.assign(self._jax.numpy.array(value, copy=True))
+        read_state(self, self.rule)
+
+    def count_steps(self, steps: int) -> None:
+        KerasModel.count_steps(self, steps)
