@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -121,40 +122,39 @@ class JaxKerasModel(KerasModel):
         super().show()
 
 
-class LoneJaxKerasModel(JaxKerasModel):
-    """The model of a lone worker: the compiled function also updates the variables, as Keras' own
-    does. The mirror follows when it is read."""
+class LoneJaxKerasModel(KerasModel):
+    """A Keras model on JAX that one worker trains: one compiled function computes and updates, as
+    Keras' own does. Variables and mirror follow when they are read."""
 
     alone = True
 
     def _prepare(self) -> None:
-        self._sound, self._is_ahead = True, False
-        super()._prepare()
-        jax, model = self._jax, self.model
+        import jax
 
-        def update(
-            trained: Any, others: Any, state: Any, metrics: Any, rates: Any, batch: Any
-        ) -> Any:
-            whole = [*state[:1], *rates, *state[1:]]
+        self._array, self._live, model = jax.numpy.array, None, self.model
+        self._groups = (
+            self.variables, model.non_trainable_variables, self.optimizer.variables,
+            model.metrics_variables,
+        )  # fmt: skip
+
+        def step(state: Any, batch: Any) -> Any:
             with self.intercepted():
-                logs, after = model.train_step((trained, others, whole, metrics), batch)
-            largest = jax.numpy.stack([abs(g).max() for g in self._used_gradients()])
-            sound = jax.numpy.isfinite(largest * largest).all()
-            count, *slots = (*after[2][:1], *after[2][1 + len(rates) :])
-            chosen = partial(jax.numpy.where, sound)
-            state = [count, *map(chosen, slots, state[1:])]
-            return logs, sound, list(map(chosen, after[0], trained)), after[1], state, after[3]
+                logs, (trained, others, (count, *slots), metrics) = model.train_step(state, batch)
+            wide = [g * np.float32(1) for g in self._used_gradients()]  # 16 bits become 32
+            sound = jax.numpy.stack([jax.numpy.isfinite(g * g).all() for g in wide]).all()
+            new, old = ([*trained], slots), (state[0], state[2][1:])
+            trained, slots = jax.tree.map(partial(jax.numpy.where, sound), new, old)
+            return logs, sound, (trained, others, [count, *slots], metrics)
 
         compiles = not model.run_eagerly and model.jit_compile
-        self._update = jax.jit(update, donate_argnums=(0, 1, 2, 3)) if compiles else update
+        self._step = jax.jit(step, donate_argnums=0) if compiles else step
 
     def gradients(self, batch: Any) -> dict[str, Any]:
-        rate = self.optimizer._learning_rate  # a callback may have set it
-        logs, self._sound, self._trained, self._others, self._state, self._metrics = self._update(
-            self._trained, self._others, self._state, self._metrics,
-            [] if callable(rate) else [rate.value], batch,
-        )  # fmt: skip
-        self._is_ahead = True
+        if self._live is None:
+            self._live = [[self._array(v.value, copy=True) for v in g] for g in self._groups]
+        if not callable(rate := self.optimizer._learning_rate):  # a callback may have set it
+            self._live[2][1] = np.asarray(rate.value)
+        logs, self._sound, self._live = self._step(self._live, batch)
         return dict(logs)
 
     def exchange(self, scale: float, clip: float | None = None) -> Timing:
@@ -162,25 +162,21 @@ class LoneJaxKerasModel(JaxKerasModel):
         return Timing(refused=None if self._sound else (0,))
 
     def load(self) -> None:
-        if self._is_ahead:
+        if self._live is not None:
             return  # the mirror has nothing newer
-        if self.rule is not None:
-            write_state(self.rule, self)
-        copy, rate = partial(self._jax.numpy.array, copy=True), self.optimizer._learning_rate
-        self._trained = [copy(p.detach().cpu().numpy()) for p in self.parameters]
-        self._slots = [v for v in self.optimizer.variables if v is not rate]
-        self._state = [copy(variable.value) for variable in self._slots]
+        for variable, parameter in zip(self.variables, self.parameters, strict=True):
+            variable.assign(parameter.detach().numpy())
+        write_state(self.rule, self)
 
     def read_buffers(self) -> None:
-        super().read_buffers()
-        if not self._is_ahead:
+        if self._live is None:
             return
-        self._is_ahead = False
-        for parameter, value in zip(self.parameters, self._trained, strict=True):
-            parameter.detach().copy_(torch.from_numpy(np.array(value)))
-        for variable, value in zip(self._slots, self._state, strict=True):
-            variable.assign(self._jax.numpy.array(value, copy=True))
+        values, self._live = chain.from_iterable(self._live), None
+        for variable, value in zip(chain.from_iterable(self._groups), values, strict=True):
+            if variable is not self.optimizer._learning_rate:
+                variable.assign(value)
+        for variable, mirror in chain(
+            zip(self.variables, self.parameters, strict=True), self.buffers
+        ):
+            mirror.detach().copy_(copy_of(variable))
         read_state(self, self.rule)
-
-    def count_steps(self, steps: int) -> None:
-        KerasModel.count_steps(self, steps)

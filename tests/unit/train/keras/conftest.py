@@ -10,9 +10,15 @@ from typing import Any
 import pytest
 from keras_here import in_doubles, keras_on
 
+OF_TORCH = ("_loader", "_frozen_then", "scripts_own", "two_optimizers")
+"""Parts of the names of tests of what only Keras on torch does."""
+
 
 @pytest.fixture
-def keras() -> Iterator[Any]:
-    found = keras_on(os.environ.get("KERAS_BACKEND", "torch"))
+def keras(request: pytest.FixtureRequest) -> Iterator[Any]:
+    backend = os.environ.get("KERAS_BACKEND", "torch")
+    if backend != "torch" and any(part in request.node.name for part in OF_TORCH):
+        pytest.skip("it is about Keras on torch")
+    found = keras_on(backend)
     with in_doubles(found):
         yield found
