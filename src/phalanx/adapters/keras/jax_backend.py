@@ -127,11 +127,13 @@ class LoneJaxKerasModel(KerasModel):
     Keras' own does. Variables and mirror follow when they are read."""
 
     alone = True
+    _live: Any = None
+    """What steps have come to; ``None`` while the variables and the mirror hold it."""
 
     def _prepare(self) -> None:
         import jax
 
-        self._array, self._live, model = jax.numpy.array, None, self.model
+        self._array, model = jax.numpy.array, self.model
         self._groups = (
             self.variables, model.non_trainable_variables, self.optimizer.variables,
             model.metrics_variables,
