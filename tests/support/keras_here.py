@@ -1,4 +1,4 @@
-"""Keras in the process of the tests: on torch, on the CPU; the environment stays as it is."""
+"""Keras in the process of the tests, on the CPU; the environment stays as it is."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 
-def keras_on_torch() -> Any:
+def keras_on(backend: str) -> Any:
     """The module; the test is skipped where it is not installed, or has another backend."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KERAS_BACKEND", "torch")
+        patch.setenv("KERAS_BACKEND", backend)
         patch.setenv("KERAS_TORCH_DEVICE", "cpu")
         keras = pytest.importorskip("keras")
-    if keras.backend.backend() != "torch":
+    if keras.backend.backend() != backend:
         pytest.skip(f"Keras was imported with {keras.backend.backend()}")
     return keras
 

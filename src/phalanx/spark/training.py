@@ -42,7 +42,9 @@ def train(request: WorkerRequest) -> tuple[WorkerFigures, bytes]:
             except Exception as error:
                 building.check_misfit(error, source, x, y)
                 raise
-            seen, total, samples = seen + counted, total + loss * counted, samples + counted
+            seen += counted
+            samples += counted
+            total += loss * counted
         if any(task.held_out for task in request.tasks):
             _validate(trainee, request)
     seconds = time.monotonic() - began

@@ -110,6 +110,22 @@ class Pull(keras.callbacks.Callback):
 
 shown = model.fit(x, y, batch_size=16, epochs=1, callbacks=[Pull()], verbose=2)
 """
+STOPPED = """
+import os
+import signal
+
+rate = keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.9)
+model.compile(keras.optimizers.Nadam(rate), "mse", metrics=["mae"])
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if int(self.model.optimizer.iterations) == 10 and "PHALANX_RANK" in os.environ:
+            if not os.path.exists("asked"):
+                open("asked", "w").close()
+                os.kill(os.getpid(), signal.SIGTERM)
+
+shown = model.fit(x, y, batch_size=16, epochs=3, callbacks=[Stop()], verbose=2)
+"""
 LOADS = """
 import json
 import keras
@@ -314,6 +330,32 @@ def test_callbacks_of_keras(tmp_path: Path, backend: str) -> None:
     saved = json.loads((folder / "loaded.json").read_text())
     for one, other in zip(saved, found["weights"], strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_worker_goes_on_where_it_was_stopped_and_skips_bad_steps(
+    tmp_path: Path, backend: str
+) -> None:
+    """It is stopped inside an epoch, with a rate that falls in every step."""
+    script = _script(STOPPED)
+    wanted = _plain(tmp_path / "plain", script, backend)
+    folder, variables = tmp_path / "alone", _variables(backend)
+    folder.mkdir()
+    (folder / "train.py").write_text(script)
+    words = ("run", "train.py", "--workers", "1", "--name", "first")
+    assert phalanx(*words, cwd=folder, limit=LIMIT, **variables).returncode != 0
+    assert not (folder / "ended.json").exists()
+    succeeds("resume", "first", cwd=folder, limit=LIMIT, **variables)
+    found = _read(folder)
+    for one, other in zip(found["weights"], wanted["weights"], strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=NEAR)
+    assert found["steps"] == wanted["steps"]
+    bad = _run(tmp_path / "bad", script.replace("Stop()", "").replace(
+        "shown =", "x[7] = np.nan\nshown ="), backend, 1, "allreduce")  # fmt: skip
+    assert all(np.isfinite(weights).all() for weights in bad["weights"])
+    assert bad["steps"] == wanted["steps"] and bad["weights"] != wanted["weights"]
 
 
 @pytest.mark.slow

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from torch.utils import dlpack
 
 from phalanx.adapters.keras.keras_model import KerasModel, VariableRow, copy_of
+from phalanx.adapters.keras.optimizers import read_state, write_state
+from phalanx.sync.strategy import Timing
 
 
 class JaxKerasModel(KerasModel):
@@ -117,3 +120,65 @@ class JaxKerasModel(KerasModel):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(copy(value, copy=True))  # the compiled function reuses ``value``
         super().show()
+
+
+class LoneJaxKerasModel(KerasModel):
+    """A Keras model on JAX that one worker trains: one compiled function computes and updates, as
+    Keras' own does. Variables and mirror follow when they are read."""
+
+    alone = True
+    _live: Any = None
+    """What steps have come to; ``None`` while the variables and the mirror hold it."""
+
+    def _prepare(self) -> None:
+        import jax
+
+        self._array, model = jax.numpy.array, self.model
+        self._groups = (
+            self.variables, model.non_trainable_variables, self.optimizer.variables,
+            model.metrics_variables,
+        )  # fmt: skip
+
+        def step(state: Any, batch: Any) -> Any:
+            with self.intercepted():
+                logs, (trained, others, (count, *slots), metrics) = model.train_step(state, batch)
+            wide = [g * np.float32(1) for g in self._used_gradients()]  # 16 bits become 32
+            sound = jax.numpy.stack([jax.numpy.isfinite(g * g).all() for g in wide]).all()
+            new, old = ([*trained], slots), (state[0], state[2][1:])
+            trained, slots = jax.tree.map(partial(jax.numpy.where, sound), new, old)
+            return logs, sound, (trained, others, [count, *slots], metrics)
+
+        compiles = not model.run_eagerly and model.jit_compile
+        self._step = jax.jit(step, donate_argnums=0) if compiles else step
+
+    def gradients(self, batch: Any) -> dict[str, Any]:
+        if self._live is None:
+            self._live = [[self._array(v.value, copy=True) for v in g] for g in self._groups]
+        if not callable(rate := self.optimizer._learning_rate):  # a callback may have set it
+            self._live[2][1] = np.asarray(rate.value)
+        logs, self._sound, self._live = self._step(self._live, batch)
+        return dict(logs)
+
+    def exchange(self, scale: float, clip: float | None = None) -> Timing:
+        """Say whether the update was made: it was not if a gradient was not finite."""
+        return Timing(refused=None if self._sound else (0,))
+
+    def load(self) -> None:
+        if self._live is not None:
+            return  # the mirror has nothing newer
+        for variable, parameter in zip(self.variables, self.parameters, strict=True):
+            variable.assign(parameter.detach().numpy())
+        write_state(self.rule, self)
+
+    def read_buffers(self) -> None:
+        if self._live is None:
+            return
+        values, self._live = chain.from_iterable(self._live), None
+        for variable, value in zip(chain.from_iterable(self._groups), values, strict=True):
+            if variable is not self.optimizer._learning_rate:
+                variable.assign(value)
+        for variable, mirror in chain(
+            zip(self.variables, self.parameters, strict=True), self.buffers
+        ):
+            mirror.detach().copy_(copy_of(variable))
+        read_state(self, self.rule)

@@ -30,6 +30,10 @@ class KerasModel:
     """Whether the engine sees the losses' backward passes, and so reads the losses itself."""
     shares_memory = False
     """Whether the mirror is the model's own variables."""
+    alone = False
+    """Whether ``gradients`` makes the update too, in Keras' own way, for a lone worker."""
+    rule: Any = None
+    """The torch optimizer of the mirror, once there is one."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.optimizer = model, model.optimizer
@@ -165,15 +169,16 @@ class KerasModel:
 
     @contextmanager
     def intercepted(self) -> Iterator[None]:
-        """Within this context, gradients given to the model's optimizer are kept, not applied."""
+        """Within this context, gradients given to the model's optimizer are kept, and applied
+        only if this worker is ``alone``."""
         from keras.src.optimizers.base_optimizer import BaseOptimizer
 
         object.__setattr__(self.optimizer, "apply", self._intercept)
-        others, BaseOptimizer.apply = BaseOptimizer.apply, _refuse_other
+        self._apply, BaseOptimizer.apply = BaseOptimizer.apply, _refuse_other
         try:
             yield
         finally:
-            BaseOptimizer.apply = others
+            BaseOptimizer.apply = self._apply
             object.__delattr__(self.optimizer, "apply")
 
     def _intercept(
@@ -197,6 +202,8 @@ class KerasModel:
                 "Phalanx exchanges one gradient per batch: add the losses, and apply once.",
             )
         self._applied = found
+        if self.alone:
+            self._apply(self.optimizer, grads, trainable_variables)
 
     def _intercepted_gradients(self) -> list[Any]:
         found, self._applied = self._applied, []

@@ -101,7 +101,8 @@ def _figures(
         raise InputError(told, "Export them one after the other.")
     if out.json and text_file == "-":
         raise InputError("--prometheus - cannot be combined with --json", "Name a file.")
-    summary, folder, run = summary_of(paths), board and board / paths.id, read_run(paths)
+    summary, run = summary_of(paths), read_run(paths)
+    folder = board and board / paths.id
     if not run.joined or not summary.history:
         raise InputError(f"'{paths.id}' has no epoch yet", "Wait for one, or name another run.")
     try:

@@ -31,7 +31,8 @@ class Exchange:
         clock: Clock,
         emulation: SpeedEmulation | None = None,
     ) -> None:
-        self._alone = [Single(o, clock) for o in optimizers]
+        self.alone: list[Any] = [Single(o, clock) for o in optimizers]
+        """Who updates, for each optimizer."""
         self._clock, self._emulation = clock, emulation
         self._on_gpu: SingleOnGpu | None = None
 
@@ -59,7 +60,7 @@ class Exchange:
         """Take a step of optimizer ``index``; ``agreed``: each ``.grad`` is the sum of all workers
         already; ``clipped``: each worker has its slices of the clipped sum; ``judge``: the caller
         must know at once whether the step was refused."""
-        alone = self._alone[index] if judge or self._on_gpu is None else self._on_gpu
+        alone = self.alone[index] if judge or self._on_gpu is None else self._on_gpu
         return alone.exchange(scale, clip)
 
     def note(self) -> Timing:

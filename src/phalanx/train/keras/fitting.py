@@ -51,14 +51,15 @@ class SharedFit:
             )
         setup.check_options(environment, model)
         setup.check_clipping(model.optimizer, environment)
-        backend = setup.backend_of()
+        alone = environment.arena is None and environment.settings.profile is None
+        backend = setup.backend_of(alone=alone)
         chosen = environment.settings.epochs
         self._epochs = asked.initial_epoch + chosen if chosen else asked.epochs
         self._seeds = setup.KerasSeeds(model)
         self._source = setup.source_of(model, asked, environment, backend, self._seeds)
         note = check_loss(model, self._source.samples) if environment.workers > 1 else None
         self._mirror = backend(model)
-        self._rule = rule_of(self._mirror)
+        self._rule = self._mirror.rule = rule_of(self._mirror)
         read_state(self._mirror, self._rule)
         device = (
             self._mirror.parameters[0].device if self._mirror.parameters else environment.device
@@ -94,6 +95,8 @@ class SharedFit:
         )  # fmt: skip
         loop.adopt(max(self._epochs - self._asked.initial_epoch, 0))
         parts.steps.keeps_gradients = False
+        if self._mirror.alone:
+            parts.trained.engine.exchange.alone = [self._mirror]
         self._mirror.begin_epoch()  # read the state again: seeds were set apart meanwhile
         self._mirror.show_frozen()
         self._mirror.load()
@@ -142,15 +145,18 @@ class SharedFit:
         order = source.begin(self._meeting)
         batches = self._loop.through_adopted(self._reader, order, source.batch)
         for number, batch in enumerate(batches):
+            step = self._done + (self._loop.reached - 1) // source.batch  # of all workers
             if not number and self._parts.resumed is not None:
+                self._mirror.count_steps(step)
                 self._show_restored()
             self._seeds.enter_pass()
-            step = self._done + (self._loop.reached - 1) // source.batch  # of all workers
             with self._watching(step):
                 callbacks.on_train_batch_begin(number)
             logs = self._step(*source.unpack(batch, self._parts.stopwatch.batch_samples), step)
             with self._watching(step + 1):
                 callbacks.on_train_batch_end(number, logs)
+            if self._loop.in_last_batch:
+                self._mirror.read_buffers()
             if self._model.stop_training:
                 self._stops = True
                 if self._meeting.workers > 1:

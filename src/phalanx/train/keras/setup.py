@@ -113,7 +113,7 @@ def source_of(
     return StreamSource(model, asked, mirror, seeds.in_common, measured=measured)
 
 
-def backend_of() -> type[KerasModel]:
+def backend_of(*, alone: bool = False) -> type[KerasModel]:
     import keras
 
     name = keras.backend.backend()
@@ -121,7 +121,7 @@ def backend_of() -> type[KerasModel]:
         raise InputError(f"Keras' backend {name} cannot train", "Use torch, tensorflow or jax.")
     module = importlib.import_module(f"phalanx.adapters.keras.{name}_backend")
     found: type[KerasModel] = getattr(module, f"{_BACKENDS[name]}KerasModel")
-    return found
+    return getattr(module, f"Lone{found.__name__}", found) if alone else found
 
 
 _BACKENDS = {"torch": "Torch", "tensorflow": "TensorFlow", "jax": "Jax"}

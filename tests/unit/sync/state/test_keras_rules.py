@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from keras_here import in_doubles, keras_on_torch
+from keras_here import in_doubles, keras_on
 from torch import Tensor, nn
 
 from phalanx.adapters.keras.optimizers import KINDS, rate_of, read_state, rule_of, write_state
@@ -58,7 +58,7 @@ COMMON: dict[str, Options] = {
 @pytest.fixture(autouse=True)
 def keras() -> Iterator[Any]:
     """Every variable and rate is a float64, so that only the rules can differ."""
-    found = keras_on_torch()
+    found = keras_on("torch")
     with in_doubles(found):
         yield found
 

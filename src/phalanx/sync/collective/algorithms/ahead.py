@@ -148,7 +148,8 @@ class AheadSum(EarlySum):
         """Pieces that are not ready yet."""
         self._going: dict[int, list[memoryview]] = {peer: [] for peer in self._others}
         self._coming = {peer: list(views) for peer, views in self._incoming.items()}
-        self._hides, self._beside, self._looked = False, 0.0, 0.0
+        self._hides = False
+        self._beside = self._looked = 0.0
 
     @property
     def can_begin_early(self) -> bool:
