@@ -22,7 +22,7 @@ class Invocation:
     def read(argv: Sequence[str]) -> Invocation:
         at = list(argv).index("--") if "--" in argv else len(argv)
         ours = list(argv[:at])
-        for i, (word, after) in enumerate(zip(ours, [*ours[1:], ""], strict=True)):
+        for i, (word, after) in enumerate(zip(ours, [*ours[1:], ""], strict=False)):
             if word == "--profile" and ours[0] != "report" and not after.isdigit():
                 ours[i] = f"--profile={PROFILE_STEPS}"  # the parser wants a value
         return Invocation(tuple(ours), tuple(argv[at + 1 :]))

@@ -81,7 +81,7 @@ def _rows(
     for name in names[:most]:
         base = runs[0].get(name)
         cells = [_cell(run.get(name), None if run is runs[0] else base) for run in runs]
-        yield (words.short(name, 24), *cells)
+        yield (words.short(name, 20), *cells)
 
 
 def _cell(seconds: float | None, base: float | None) -> str:
