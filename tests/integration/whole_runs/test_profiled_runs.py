@@ -100,7 +100,7 @@ def test_three_systems_in_one_table(tmp_path: Path) -> None:
     script = ROOT / "examples" / "mnist_mlp.py"
     succeeds(
         "compare", str(script), "--systems", "phalanx,torch-ddp,tf-mwms", "--workers", "2",
-        "--epochs", "1", "--profile", cwd=tmp_path, limit=1700,
+        "--epochs", "1", "--batch", "64", "--profile", cwd=tmp_path, limit=1700,
     )  # fmt: skip
     lines = succeeds("report", "--profile", cwd=tmp_path).stdout.splitlines()
     for group in ("matmul", "loss", "optimizer", "communication"):
