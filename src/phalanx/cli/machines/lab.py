@@ -52,12 +52,14 @@ def up(
     ] = None,
     rate: Annotated[
         str | None,
-        typer.Option(metavar="RATE", help="Rate of each link, such as 1gbit, or m3=100mbit,1gbit."),
+        typer.Option(
+            "--rate", metavar="RATE", help="Rate of each link, such as 1gbit, or m3=100mbit,1gbit."
+        ),
     ] = None,
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of each machine, such as 4GiB.")
     ] = None,
-    name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The lab's name.")] = "lab",
     share: Annotated[
         list[Path] | None,
         typer.Option(metavar="FOLDER", help="A folder below /tmp to share with the machines."),

@@ -167,7 +167,8 @@ Slow = Annotated[
     str | None, typer.Option(metavar="F,F,…", help="Emulate slower workers, such as 1,1,0.25.")
 ]
 Rate = Annotated[
-    str | None, typer.Option(metavar="RATE", help="Emulate a slower link, such as 100mbit.")
+    str | None,
+    typer.Option("--rate", metavar="RATE", help="Emulate a slower link, such as 100mbit."),
 ]
 CheckpointEvery = Annotated[
     str,
@@ -177,7 +178,8 @@ CheckpointEvery = Annotated[
     ),
 ]
 Name = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Name in the run's id. Default: the script's.")
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Name in the run's id. Default: the script's."),
 ]
 FrameworkName = Annotated[
     str | None,

@@ -42,10 +42,10 @@ class ResumeOptions:
     pool: Annotated[Path | None, typer.Option("--pool", metavar="FILE", help=Same)] = None
     machines: Annotated[Text, typer.Option(metavar="SELECTION", help=Same)] = None
     slow: Annotated[Text, typer.Option(metavar="F,F,…", help=Same)] = None
-    rate: Annotated[Text, typer.Option(metavar="RATE", help=Same)] = None
+    rate: Annotated[Text, typer.Option("--rate", metavar="RATE", help=Same)] = None
     checkpoint_every: Annotated[Text, typer.Option(metavar="N", help=Same)] = None
     name: Annotated[
-        Text, typer.Option(metavar="NAME", help="Name in its id. Default: the run's.")
+        Text, typer.Option("--name", metavar="NAME", help="Name in its id. Default: the run's.")
     ] = None
     trust: Annotated[
         bool,

@@ -14,7 +14,7 @@ NOT_HERE = (
     "launcher", "repeat", "view", "check", "loss", "slow", "rate", "detach", "dry_run", "profile",
 )  # fmt: skip
 Speeds = typer.Option(metavar="F,F,…", help="Speeds of the workers, such as 1,1,0.25.")
-Rate = typer.Option(metavar="RATE", help="Rate of each link, such as 1gbit.")
+Rate = typer.Option("--rate", metavar="RATE", help="Rate of each link, such as 1gbit.")
 Latency = typer.Option(metavar="TIME", help="Latency of a message, such as 0.1ms.")
 Fail = typer.Option(metavar="RANK@STEP", help="This worker is lost at its step STEP.")
 StepSeconds = typer.Option(

@@ -21,8 +21,8 @@ PHASES = (INPUT, OPTIMIZER, COMMUNICATION)
 """The groups that are phases of a step too; all else is forward, backward or other."""
 UPDATE = (OPTIMIZER, "update")
 _GROUPS = (
-    (r"^phalanx::optimizer|^optimizer\.step|multi_tensor_apply|^resource\w*apply"
-     r"|^assign\w*variableop", *UPDATE),
+    (r"^phalanx::optimizer|^optimizer\.step|multi_tensor_apply|^(amp_)?(fused|foreach)_\w+_$"
+     r"|^resource\w*apply|^assign\w*variableop", *UPDATE),
     (r"^optimizer\.", OPTIMIZER, "zero_grad"),
     (r"^phalanx::input|iterator|dataset|dataloader", INPUT, "input"),
     (r"^(phalanx|c10d)::|^gloo:|nccl|all_?reduce|all_?gather|collective|^_?(host)?(send|recv)",

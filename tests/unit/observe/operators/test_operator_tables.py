@@ -144,6 +144,7 @@ def test_operators_of_tensorflow() -> None:
         ("aten::cross_entropy_loss", "SparseSoftmaxCrossEntropyWithLogits", "loss"),
         ("aten::batch_norm", "FusedBatchNormGradV3", "normalisation"),
         ("Optimizer.step#Adadelta.step", "ResourceApplyAdadelta", "optimizer"),
+        ("aten::_fused_adamw_", "ResourceApplyAdam", "optimizer"),
     ],
 )
 def test_operators_of_both_systems_are_matched(torchs: str, tensorflows: str, group: str) -> None:
