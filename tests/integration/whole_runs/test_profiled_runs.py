@@ -89,6 +89,17 @@ def test_our_workers(tmp_path: Path, script: str, words: tuple[str, ...]) -> Non
         assert {"input", "forward", "backward", "communication"} <= set(table.seconds_by("phase"))
 
 
+def test_a_profile_leaves_calls_shared_out(tmp_path: Path) -> None:
+    """While steps are recorded and after that, each worker computes its half of a batch."""
+    counted = """
+rows = []
+model.register_forward_pre_hook(lambda model, args: rows.append(len(args[0])))
+""" + PLAIN + """
+assert rows[-30:] == [10] * 30, rows
+"""
+    profiled(tmp_path, counted, "--view", "whole", "--check", "off")
+
+
 def test_a_ddp_script_as_it_is(tmp_path: Path) -> None:
     for table in profiled(tmp_path, DDP, "--framework", "torch"):
         assert any(row.operator == "gloo:all_reduce" for row in table.operators)

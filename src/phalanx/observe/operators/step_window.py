@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -26,13 +27,14 @@ class TorchRecorder:
         """``name_parts``: has more parts of a step make ranges."""
         self._torch, self._name_parts = torch, name_parts
         self.range = torch.profiler.record_function
-        self._call = torch.nn.Module.__call__
 
     def start(self) -> None:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch reports its start and end
         kind = self._torch.profiler.ProfilerActivity
         kinds = [kind.CPU, kind.CUDA] if self._torch.cuda.is_initialized() else [kind.CPU]
         self._profile = self._torch.profiler.profile(activities=kinds)
         self._profile.start()
+        self._call = torch.nn.Module.__call__  # as it is now: calls may be shared out among workers
         self._name_layers()
         self._name_parts()
 
@@ -52,6 +54,7 @@ class TorchRecorder:
         if dynamo is not None and dynamo.counters["frames"]:  # this would have it compile again
             return
         names: dict[int, str] = {}
+        plain = self._call
 
         def call(module: Any, *args: Any, **named: Any) -> Any:
             if id(module) not in names:  # the model, because it is called before its layers
@@ -59,7 +62,7 @@ class TorchRecorder:
                     found = f"{name.removeprefix('module.')} {type(inner).__name__}"
                     names[id(inner)] = found.strip()
             with self.range(LAYER + names[id(module)]):
-                return self._call(module, *args, **named)
+                return plain(module, *args, **named)
 
         self._torch.nn.Module.__call__ = call
 

@@ -85,13 +85,14 @@ class Stopwatch:
     _last: float = 0.0
 
     def asked(self) -> float:
-        """Note that the worker asks for its next batch; return the time."""
-        now = self.clock.now()
-        if self._began is None:
-            self._began = now
-        return now
+        """Return the time at which the worker asks for its next batch, if there is one."""
+        return self.clock.now()
 
     def received(self, asked: float, samples: int) -> None:
+        """Count the batch that was asked for; a step begins with the first that it gets, so that
+        what comes between two passes, such as an evaluation, is part of no step."""
+        if self._began is None:
+            self._began = asked
         self._input += self.clock.now() - asked
         self._samples += samples
         self.batches += 1
