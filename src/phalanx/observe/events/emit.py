@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -168,17 +169,15 @@ class StackWatch:
         then, used_before = self._before
         self._before = now, used
         self.busy = None if self._clock is None else (used - used_before) / max(now - then, 1e-6)
-        frame = sys._current_frames().get(self._thread)
-        found: list[str] = []
-        while frame is not None and len(found) < MOST_FRAMES:
-            code = frame.f_code
-            file = code.co_filename
+        found = []
+        inner = sys._current_frames().get(self._thread)
+        for frame, line in traceback.walk_stack(inner) if inner else ():
+            file = frame.f_code.co_filename
             file = f"phalanx/{file.removeprefix(_PACKAGE)}" if file.startswith(_PACKAGE) else file
-            found.append(f"{file}:{frame.f_lineno} {code.co_name}"[-MOST_LETTERS:])
-            frame = frame.f_back
-        self.stack = found
+            found.append(f"{file}:{line} {frame.f_code.co_name}"[-MOST_LETTERS:])
+        self.stack = found[:MOST_FRAMES]
         if self._memory is not None:
-            text = json.dumps({"time": now, "stack": found}).encode()
+            text = json.dumps({"time": now, "stack": self.stack}).encode()
             with contextlib.suppress(OSError):  # of a closed memory, or where there is none left
                 os.pwrite(self._memory, text, 0)
                 os.ftruncate(self._memory, len(text))
