@@ -25,8 +25,8 @@ INTERVAL = 0.25
 SIGN_OF_LIFE = 5.0
 """Seconds without an event after which a worker writes that it is alive."""
 EVERY = int(SIGN_OF_LIFE / INTERVAL)
-LOOK = 1.0
-"""Seconds between two looks at where the training is."""
+LOOK = 4
+"""Looks at where the training is are so many intervals apart."""
 MOST_UNWRITTEN = 1 << 24
 """The most bytes that are kept while the disk is full; all are dropped when there are more."""
 MOST_ROWS = 10_000
@@ -59,17 +59,14 @@ class EventWriter:
         self._file: BinaryIO | None = path.open("ab", buffering=0) if path else None
         self._thread = threading.Thread(target=self._loop, name="phalanx-events", daemon=True)
         self._watch = StackWatch() if path else None
-        self._also: list[Callable[[], Event | None]] = []
+        self.also: Callable[[], Event | None] = lambda: None
+        """Asked every few seconds for an event to write."""
         if self._file:
             self._thread.start()
 
     def emit(self, event: Event) -> None:
         if self._file:
             self._events.append(event)
-
-    def also(self, make: Callable[[], Event | None]) -> None:
-        """Write what ``make`` returns, every few seconds, if anything."""
-        self._also.append(make)
 
     def close(self) -> None:
         """Write all pending events and close the file. May be called twice."""
@@ -84,16 +81,15 @@ class EventWriter:
 
     def _loop(self) -> None:
         assert self._watch is not None
-        quiet, last = 0, 0.0
+        quiet = 0
         told: list[str] = []
         for count in itertools.count(1):
             if self._stop.wait(INTERVAL):
                 return
             quiet = 0 if self.flush() else quiet + 1
-            if not count % EVERY:
-                self._events.extend(event for make in self._also if (event := make()))
-            if time.monotonic() - last >= LOOK:
-                last = time.monotonic()
+            if not count % EVERY and (event := self.also()):
+                self.emit(event)
+            if not count % LOOK:
                 with self._flushing:
                     if self._file:
                         self._watch.look()

@@ -8,21 +8,22 @@ other programs crowd the machine.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate
 from statistics import fmean, median
 
 import msgspec
 
 from phalanx.core import words
 from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.events.step_intervals import WARM_UP, between
-from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule
+from phalanx.observe.events.step_intervals import Lap
+from phalanx.observe.events.strategy_phases import WaitRule
 from phalanx.observe.speedup.from_events import Basis
-from phalanx.observe.speedup.slow_links import leave_out, slow_link
+from phalanx.observe.speedup.slow_links import slow_link
 from phalanx.observe.speedup.speedup import gain_if
-from phalanx.observe.speedup.straggler import Straggler, meetings
+from phalanx.observe.speedup.straggler import Straggler
 
 MEMORY, INPUT, OTHERS = "memory", "slow input", "another process"
 THROTTLED, SLOW = "throttled", "slow processor"
@@ -104,81 +105,55 @@ def explain(
     cause, evidence = found
     less = scene.more_input if cause == INPUT else scene.pace - scene.pace_of_others
     saturated = scene.mean("cpu_percent")[0] / 100.0 if scene.by_machine and cause != INPUT else 0.0
-    gain = gain_if(
-        basis.windows,
-        basis.way,
-        scene.late,
-        scene.pace - less,
-        above=scene.pace - less / 2,
-        saturated=saturated,
-    )
-    remedies = [_MENDS[cause].format(machine=scene.machine)]
+    gain = gain_if(basis.windows, basis.way, scene.late, scene.pace - less, saturated=saturated)
+    remedy = _MENDS[cause].format(machine=scene.machine)
     if equal and basis.way.balances:
-        remedies.append("drop shares=equal, so that it gets smaller batches")
-    machines = _machines(basis).values()
-    if len(set(machines)) > 1 and cause != INPUT:
-        remedies.append(leave_out(scene.machine, machines))
-    if basis.way.waiting is WaitRule.LOCKSTEP and not basis.way.balanced and not equal:
-        remedies.append("let no worker wait (--strategy async)")
-    return msgspec.structs.replace(
-        late, cause=cause, evidence=evidence, gain=gain, remedy=" or ".join(remedies)
-    )
+        remedy += " or drop shares=equal, so that it gets smaller batches"
+    elif basis.way.waiting is WaitRule.LOCKSTEP and not basis.way.balanced and not equal:
+        remedy += " or let no worker wait (--strategy async)"
+    return msgspec.structs.replace(late, cause=cause, evidence=evidence, gain=gain, remedy=remedy)
 
 
 def _scene(
     rank: int, basis: Basis, samples: Mapping[str, Sequence[MachineSample]]
 ) -> _Scene | None:
-    machines, (began, ended) = _machines(basis), late_between(basis.phase, rank)
-    found: dict[int, float] = {}
-    inputs: dict[int, float] = {}
-    for steps in basis.phase.steps:
-        pairs = [(a, b) for a, b in pairwise(steps) if began <= b.began <= ended and b.samples]
-        if pairs:
-            inputs[steps[0].rank] = median(b.input / b.samples for _, b in pairs)
-            work = [(between(a, b) + b.input + b.compute) / b.samples for a, b in pairs]
-            found[steps[0].rank] = median(work)
+    machines, windows = basis.machines, basis.windows
     machine = machines[rank]
     elsewhere = {name for name in machines.values() if name != machine}
-    others = [other for other in found if machines[other] != machine or not elsewhere]
-    others = [other for other in others if other != rank]
-    if rank not in found or not others:
+    others = [o for o in windows if o != rank and (machines[o] != machine or not elsewhere)]
+    if not others:
         return None
-    usual = median(found[other] for other in others)
-    late = [other for other in found if elsewhere and machines[other] == machine] or [rank]
-    by_machine = bool(elsewhere) and all(found[other] > ALIKE * usual for other in late)
-    reads = [inputs[other] for other in others if other in inputs]
-    readings = [
-        [sample for sample in samples.get(name, []) if began <= sample.time <= ended]
-        for name in (machine, *sorted(elsewhere))
-    ]
+    usual = median(lap.busy / lap.samples for other in others for lap in windows[other].laps)
+    began, ended = late_between(windows[rank].laps, usual)
+    paces, inputs = {}, {}
+    for other, window in windows.items():
+        laps = [lap for lap in window.laps if began <= lap.ended <= ended] or window.laps
+        paces[other] = median(lap.busy / lap.samples for lap in laps)
+        inputs[other] = median(lap.input / lap.samples for lap in laps)
+    usual = median(paces[other] for other in others)
+    late = [other for other in windows if elsewhere and machines[other] == machine] or [rank]
+    by_machine = bool(elsewhere) and all(paces[other] > ALIKE * usual for other in late)
     return _Scene(
         machine=machine,
         late=late if by_machine else [rank],
         by_machine=by_machine,
-        pace=found[rank],
+        pace=paces[rank],
         pace_of_others=usual,
-        more_input=inputs.get(rank, 0.0) - (median(reads) if reads else 0.0),
-        readings=readings,
+        more_input=inputs[rank] - median(inputs[other] for other in others),
+        readings=[
+            [sample for sample in samples.get(name, []) if began <= sample.time <= ended]
+            for name in (machine, *sorted(elsewhere))
+        ],
     )
 
 
-def late_between(phase: PhaseSteps, rank: int) -> tuple[float, float]:
-    """Between which moments ``rank`` made the others wait, without the first and last few of them;
-    the whole phase if no worker waits."""
-    costs = []
-    for row in meetings(phase):
-        before, last = sorted(row, key=lambda step: step.ready)[-2:]
-        if last.rank == rank:
-            costs.append((last.began, last.ended, last.ready - before.ready))
-    steps = [step for own in phase.steps for step in own if step.rank == rank]
-    began, ended = steps[min(WARM_UP, len(steps) - 1)].began, steps[-1].ended
-    whole, passed = sum(cost for _, _, cost in costs), 0.0
-    inside = []
-    for start, end, cost in costs:
-        passed += cost
-        if _TAILS * whole <= passed <= (1.0 - _TAILS) * whole:
-            inside.append((start, end))
-    return (max(began, inside[0][0]), inside[-1][1]) if inside else (began, ended)
+def late_between(laps: Sequence[Lap], usual: float) -> tuple[float, float]:
+    """Between which moments a worker took longer than ``usual`` for a sample, but for the first and
+    last few seconds of that."""
+    lost = list(accumulate(max(0.0, lap.busy - usual * lap.samples) for lap in laps))
+    first = bisect_left(lost, _TAILS * lost[-1])
+    last = bisect_left(lost, (1.0 - _TAILS) * lost[-1])
+    return laps[first].ended, laps[last].ended
 
 
 def _cause(scene: _Scene) -> tuple[str, list[str]] | None:
@@ -227,7 +202,3 @@ def _used_by_others(sample: MachineSample) -> float | None:
     machines."""
     workers = sample.workers_cpu_percent / sample.cores if sample.cores else None
     return None if workers is None else max(0.0, sample.cpu_percent - workers)
-
-
-def _machines(basis: Basis) -> dict[int, str]:
-    return {log.rank: log.joined.machine if log.joined else "" for log in basis.logs}

@@ -8,7 +8,7 @@ have one link, which can be compared with nothing but its other direction.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from statistics import fmean, median
 
@@ -24,7 +24,6 @@ SLOW = 0.5
 LEAST_BYTES = 8 << 20
 """Fewer bytes do not show how fast a link is."""
 LEAST_COST = 0.05
-MOST_NAMED = 8
 MEND = "mend its link, or send less (a codec: --strategy …+int8, or localsgd)"
 
 Rates = Mapping[tuple[str, str], float]
@@ -56,7 +55,6 @@ def slow_link(logs: Sequence[RankLog], phase: PhaseSteps) -> Straggler | None:
     if saved <= LEAST_COST * whole:
         return None
     machines = {log.rank: log.joined.machine for log in logs if log.joined}
-    out = f" or {leave_out(place[0], machines.values())}" if len(place) == 1 else ""
     return Straggler(
         rank=next(rank for rank, machine in machines.items() if machine == place[0]),
         share=0.0,
@@ -70,15 +68,9 @@ def slow_link(logs: Sequence[RankLog], phase: PhaseSteps) -> Straggler | None:
             f"between the other machines {words.size(usual)}",
             f"all workers spent {words.seconds(sum(slow))} on communication then",
         ],
-        remedy=f"{MEND}{out}",
+        remedy=MEND,
         gain=whole / (whole - saved) - 1.0,
     )
-
-
-def leave_out(machine: str, machines: Iterable[str]) -> str:
-    """The words that advise to do without ``machine``, with the option that does."""
-    rest = [name for name in dict.fromkeys(machines) if name != machine]
-    return "leave it out" + (f" (--machines {','.join(rest)})" if len(rest) <= MOST_NAMED else "")
 
 
 def _communication(row: Sequence[WorkerStep]) -> float:
