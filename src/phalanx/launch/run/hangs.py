@@ -56,7 +56,7 @@ class _Progress:
     pid: int
     since: float
     """When its last step ended, or its last epoch, by our clock."""
-    heard: float
+    spoke: float
     """When its last event came."""
     done: int = 0
     epoch: int = 0
@@ -93,7 +93,7 @@ class Hangs:
     def take(self, event: ev.Event) -> None:
         now, found = self._clock(), self._ranks.get(event.rank)
         if found:
-            found.heard = now
+            found.spoke = now
         if isinstance(event, ev.Joined):
             self._stepped = now
             self._awaited.discard(event.rank)
@@ -122,12 +122,12 @@ class Hangs:
         self._stepped += seconds
         for known in self._ranks.values():
             known.since += seconds
-            known.heard += seconds
+            known.spoke += seconds
 
     def excuse(self, ranks: Collection[int]) -> None:
         """Begin the pauses of ``ranks`` anew: their machine is away, which is reported."""
         for rank in self._ranks.keys() & set(ranks):
-            self._ranks[rank].since = self._ranks[rank].heard = self._clock()
+            self._ranks[rank].since = self._ranks[rank].spoke = self._clock()
             self._named.pop(rank, None)
 
     def stands_still(self) -> bool:
@@ -182,10 +182,10 @@ class Hangs:
         least = LEAST if known.within else LEAST_BETWEEN
         limit = max(least, AS_SHOWN * self._longest[known.within])
         now = self._clock()
-        return max(now - known.since - limit, now - known.heard - SILENT)
+        return max(now - known.since - limit, now - known.spoke - SILENT)
 
     def _is_silent(self, known: _Progress) -> bool:
-        return self._clock() - known.heard >= SILENT
+        return self._clock() - known.spoke >= SILENT
 
     def _sentence(self, late: dict[int, _Progress], own: dict[int, _Progress], now: float) -> str:
         told = []

@@ -33,24 +33,23 @@ Place = tuple[str, ...]
 
 def slow_link(logs: Sequence[RankLog], phase: PhaseSteps) -> Straggler | None:
     """Find the place whose links are slow, as the straggler; ``None`` if that costs little."""
-    used = {
-        (log.joined.machine, peer): use
-        for log in logs
-        for peer, use in (log.links[-1].peers.items() if log.links and log.joined else ())
-        if log.joined and use[0] >= LEAST_BYTES and use[1] > 0.0
-    }
-    rates = {way: count / seconds for way, (count, seconds) in used.items()}
-    found = slow_place(rates)
-    rows = list(meetings(phase))[WARM_UP:]
-    if found is None or not rows:
+    rows = sorted(list(meetings(phase))[WARM_UP:], key=_communication)
+    apart = [max(0.0, _communication(row)) for row in rows]
+    if not rows:
         return None
-    place, rate, usual = found
-    whole = sum(fmean(step.seconds for step in row) for row in rows)
-    apart = sorted(max(0.0, _communication(row)) for row in rows)
     # The link may be slow for a part of the run: its steps have most of the communication.
     of_most = apart[bisect_left(list(accumulate(apart)), sum(apart) / 2)]
     slow = [seconds for seconds in apart if seconds > SLOW * of_most]
-    if_mended = max(count for count, _ in used.values()) / max(rates.values()) / len(rows)
+    times = sorted(row[0].ended for row in rows[len(rows) - len(slow) :])
+    edge = len(times) // 20
+    used = links_used(logs, times[edge], times[-1 - edge]) if times else {}
+    rates = {way: count / seconds for way, (count, seconds) in used.items()}
+    found = slow_place(rates)
+    if found is None:
+        return None
+    place, rate, usual = found
+    whole = sum(fmean(step.seconds for step in row) for row in rows)
+    if_mended = max(count for count, _ in used.values()) / max(rates.values()) / len(slow)
     saved = sum(slow) - len(slow) * if_mended
     if saved <= LEAST_COST * whole:
         return None
@@ -71,6 +70,21 @@ def slow_link(logs: Sequence[RankLog], phase: PhaseSteps) -> Straggler | None:
         remedy=MEND,
         gain=whole / (whole - saved) - 1.0,
     )
+
+
+def links_used(
+    logs: Sequence[RankLog], began: float, ended: float
+) -> dict[tuple[str, str], tuple[int, float]]:
+    """The bytes from one machine to another between two moments, and the seconds in which some were
+    under way; without links that carried too little to show how fast they are."""
+    found = {}
+    for log in logs:
+        then = [use.peers for use in log.links if began <= use.time <= ended]
+        for peer, (count, seconds) in then[-1].items() if log.joined and then else ():
+            known, before = then[0].get(peer, (0, 0.0))
+            if log.joined and count - known >= LEAST_BYTES and seconds > before:
+                found[log.joined.machine, peer] = count - known, seconds - before
+    return found
 
 
 def _communication(row: Sequence[WorkerStep]) -> float:
