@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterable
@@ -46,38 +45,24 @@ class FrozenWorkers:
 
 def _shown(pid: int) -> dict[str, Any] | None:
     """What a process shows of its training; ``None`` if it shows nothing, or writes just now."""
-    newest = None
     try:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             if os.readlink(str(entry)).startswith(f"/memfd:{NAME}"):  # noqa: PTH115
-                shown = json.loads(entry.read_bytes())
-                newest = shown if not newest or shown["time"] > newest["time"] else newest
+                return dict(json.loads(entry.read_bytes()))
     except (OSError, ValueError):
-        return newest
-    return newest
+        return None
+    return None
 
 
 def _spied(pid: int) -> list[str]:
     """The stack that py-spy reads from outside, where it is installed: it is of this moment."""
-    spy = shutil.which("py-spy")
-    if spy is None:
-        return []
-    words = [spy, "dump", "--nonblocking", "--pid", str(pid)]
+    words = ["py-spy", "dump", "--json", "--nonblocking", "--pid", str(pid)]
     try:
-        ended = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SPY_SECONDS, check=False
+        told = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SPY_SECONDS, check=True
         )
-    except (OSError, subprocess.TimeoutExpired):
+        threads = {thread["thread_name"]: thread["frames"] for thread in json.loads(told.stdout)}
+        frames = threads["MainThread"][:_MOST_FRAMES]
+        return [f"{f['filename']}:{f['line']} {f['name']}"[-_MOST_LETTERS:] for f in frames]
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
         return []
-    return spied_frames(ended.stdout.decode("utf-8", "replace"))
-
-
-def spied_frames(text: str) -> list[str]:
-    """The frames of the main thread in the words of ``py-spy dump``, as workers show theirs."""
-    frames: list[str] = []
-    for line in text.partition('"MainThread"')[2].splitlines()[1:]:
-        name, opening, place = line.strip().rpartition(" (")
-        if not line.startswith(" ") or not opening:
-            break
-        frames.append(f"{place[:-1]} {name}"[-_MOST_LETTERS:])
-    return frames[:_MOST_FRAMES]

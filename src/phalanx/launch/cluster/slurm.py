@@ -23,8 +23,8 @@ from phalanx.core.terminal import Say
 from phalanx.launch.cluster import seats
 from phalanx.launch.cluster.slurm_queue import JobState, SlurmJob, check_commands, submit
 from phalanx.launch.launcher import Job, Launch, describe_launch, never
-from phalanx.launch.run.heartbeat import Patience
 from phalanx.launch.run.interrupts import await_end
+from phalanx.launch.run.patience import Patience
 from phalanx.launch.worker.script_runner import PEER_LOST_CODE, STOPPED_CODE
 from phalanx.plan.plan import Plan
 

@@ -23,7 +23,7 @@ from phalanx.launch.machines.addresses import own_address
 from phalanx.launch.machines.machine_session import MachineSession
 from phalanx.launch.machines.reconnect import Absences, Unreached
 from phalanx.launch.machines.shipment import Equipment, pack_up
-from phalanx.launch.run.heartbeat import STANDSTILL
+from phalanx.launch.run.hangs import STANDSTILL
 from phalanx.launch.shipping.home.incoming import shown
 from phalanx.launch.shipping.home.results import collect_results
 from phalanx.launch.shipping.project import find_root

@@ -17,7 +17,6 @@ from phalanx.launch.launcher import LAUNCHERS, STOP_SECONDS, Job, Launch, Launch
 from phalanx.launch.run import failure
 from phalanx.launch.run.event_tail import Relay
 from phalanx.launch.run.foreign_runs import counted, figures_of, stuck_first, why_failed
-from phalanx.launch.run.heartbeat import Patience
 from phalanx.launch.run.interrupts import Interrupts
 from phalanx.launch.run.observer import Observer
 from phalanx.launch.run.open_run_folder import (
@@ -26,6 +25,7 @@ from phalanx.launch.run.open_run_folder import (
     folder_gone,
     keep_source,
 )
+from phalanx.launch.run.patience import Patience
 from phalanx.launch.worker.script_runner import STOPPED_CODE
 from phalanx.observe.summary import run_lock as claim
 from phalanx.observe.summary.run_status import RUNNING

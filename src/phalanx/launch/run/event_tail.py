@@ -8,7 +8,6 @@ from collections.abc import Collection
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.terminal import line_as_shown
 from phalanx.launch.run.hangs import Hangs
-from phalanx.launch.run.heartbeat import Silence
 from phalanx.launch.run.observer import Observer
 from phalanx.observe.events.collect import EventTail, LineTail
 from phalanx.observe.events.event_types import Event, Finished, Joined, WorkerLost
@@ -35,24 +34,21 @@ class Relay:
         self._events = EventTail(paths, ranks)
         self._output = LineTail(paths.log_of(self._first))
         self._observer = observer
-        self._silence = Silence(awaited=awaited)
-        self._hangs = Hangs(paths)
+        self._hangs = Hangs(paths, awaited=awaited)
         self._polled = time.monotonic()
 
     def poll(self, away: Collection[int] = ()) -> None:
         """Pass on what is new; ranks ``away`` with their machine are not reported as silent."""
         before, self._polled = self._polled, time.monotonic()
         if self._polled - before > OWN_GAP:
-            self._silence.slept(self._polled - before)
             self._hangs.slept(self._polled - before)
-        self._silence.excuse(away)
         self._hangs.excuse(away)
         self._pass_on(self._output.poll(), self._events.poll())
-        for text in (*self._hangs.news(), *self._silence.news(self._hangs.named)):
+        for text in self._hangs.news():
             self._observer.note(text)
 
     def stands_still(self) -> bool:
-        return self._silence.stands_still()
+        return self._hangs.stands_still()
 
     def drain(self) -> None:
         """Pass on the rest, once the workers have ended."""
@@ -64,7 +60,6 @@ class Relay:
                 for shown in line_as_shown(line.decode("utf-8", errors="replace")):
                     self._observer.output(self._first, shown)
         for event in events:
-            self._silence.take(event)
             self._hangs.take(event)
             if isinstance(event, Joined):
                 self.joined.add(event.rank)

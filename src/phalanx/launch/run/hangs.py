@@ -1,9 +1,10 @@
 """Says which worker has not finished its step for long, what it does, and who waits for it.
 
 In lockstep one worker that hangs makes all others wait, so a missing step alone accuses no worker.
-Workers show where their training is (``Alive``); one that waits for others is there within the
-code that synchronises. A worker that cannot show anything, because it is stopped, is found on its
-machine (``FrozenWorker``). That a step takes long is a fact; why is for the user to judge.
+Workers show where their training is (``Alive``), every few seconds without another event; one that
+waits for others is there within the code that synchronises. A worker that cannot show anything,
+because it is stopped, is found on its machine (``FrozenWorker``), or by its silence. Why a step
+takes long is for the user to judge: workers that hang are never ended.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 from phalanx.core.files import read_tail
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.words import listed
+from phalanx.launch.link.progress_notes import EACH_WORD, FIRST_WORD
 from phalanx.observe.events import event_types as ev
 
 LEAST = 10.0
@@ -27,6 +29,8 @@ LEAST_BETWEEN = 60.0
 """between epochs, before the first step, and while Phalanx evaluates or writes a checkpoint;"""
 AS_SHOWN = 5.0
 """but never before so many times the longest such pause of the run."""
+SILENT = 12.0
+"""Seconds without any event, after which this is said at any time; workers have one every 5 s."""
 GRACE = 3.0
 """Seconds to wait for what workers and machines show of themselves."""
 TOGETHER = 1.0
@@ -34,6 +38,9 @@ TOGETHER = 1.0
 BUSY = 0.05
 """Cores: a thread that is blocked uses none at all, and one that computes gets more than this, also
 of a crowded machine."""
+STANDSTILL = 60.0
+"""Seconds in which no worker makes a step that are a standstill, if a machine is lost that no
+worker reports; but never below twice the longest pause of the run."""
 _SAMPLE_BYTES = 1 << 14
 _LIBRARY = re.compile(r"^(phalanx/|torch/|threading\.py|<)|/(site|dist)-packages/|/lib/python3")
 _WAITING = re.compile(r"^phalanx/(sync/|train/control/rendezvous)")
@@ -49,6 +56,8 @@ class _Progress:
     pid: int
     since: float
     """When its last step ended, or its last epoch, by our clock."""
+    spoke: float
+    """When its last event came."""
     done: int = 0
     epoch: int = 0
     within: bool = False
@@ -60,27 +69,37 @@ class _Progress:
     does: str | None = None
     """What it does, in words; ``None`` if it waits for others."""
 
-    @property
-    def frames(self) -> list[str]:
-        return self.frozen.stack if self.frozen else self.stack
-
 
 class Hangs:
     """Takes in the events of a run, and reports steps that take far longer than any before."""
 
-    def __init__(self, paths: RunPaths, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        paths: RunPaths,
+        clock: Callable[[], float] = time.monotonic,
+        awaited: Collection[int] = (),
+    ) -> None:
+        """``awaited``: the ranks that have to join."""
         self._paths, self._clock = paths, clock
         self._ranks: dict[int, _Progress] = {}
         self._longest = {True: 0.0, False: 0.0}
         """The longest pause of any worker within an epoch, and otherwise."""
-        self.named: dict[int, float] = {}
+        self._named: dict[int, float] = {}
         """The ranks that were named, with when they had made their last step."""
+        self._awaited = set(awaited)
+        self._began = self._stepped = clock()
+        self._due = self._began + FIRST_WORD
 
     def take(self, event: ev.Event) -> None:
         now, found = self._clock(), self._ranks.get(event.rank)
-        if isinstance(event, ev.Joined) and event.pid:  # other systems' workers show nothing
-            name = f"worker {event.rank} on {event.machine}"
-            self._ranks[event.rank] = _Progress(name, event.machine, event.pid, now)
+        if found:
+            found.spoke = now
+        if isinstance(event, ev.Joined):
+            self._stepped = now
+            self._awaited.discard(event.rank)
+            if event.pid:  # other systems' workers show nothing
+                name = f"worker {event.rank} on {event.machine}"
+                self._ranks[event.rank] = _Progress(name, event.machine, event.pid, now, now)
         elif isinstance(event, ev.WorkerLost | ev.Finished):
             lost = event.worker if isinstance(event, ev.WorkerLost) else event.rank
             self._ranks.pop(lost, None)
@@ -94,57 +113,79 @@ class Hangs:
             found.since = now
             if isinstance(event, ev.Steps):
                 found.done, found.epoch = event.first + len(event.began), event.epoch
-                found.within = True
+                found.within, self._stepped = True, now
             elif isinstance(event, ev.EpochDone) and event.epoch >= found.epoch:
                 found.within = False  # otherwise steps of the next epoch were written before it
 
     def slept(self, seconds: float) -> None:
         """Leave ``seconds`` out of all pauses, because this computer slept and read no events."""
+        self._stepped += seconds
         for known in self._ranks.values():
             known.since += seconds
+            known.spoke += seconds
 
     def excuse(self, ranks: Collection[int]) -> None:
         """Begin the pauses of ``ranks`` anew: their machine is away, which is reported."""
         for rank in self._ranks.keys() & set(ranks):
-            self._ranks[rank].since = self._clock()
+            self._ranks[rank].since = self._ranks[rank].spoke = self._clock()
+            self._named.pop(rank, None)
+
+    def stands_still(self) -> bool:
+        """Whether no worker has made a step for ``STANDSTILL``."""
+        pause = self._clock() - self._stepped
+        return pause > max(STANDSTILL, 2.0 * max(self._longest.values()))
 
     def news(self) -> Iterator[str]:
-        """Yield a line for each hang, once, and for its end."""
+        """Yield a line for each hang, once, and for its end; every minute, one on ranks yet to
+        join."""
         now, late = self._clock(), self._late()
-        for rank in [rank for rank in self.named if rank not in late]:
-            began = self.named.pop(rank)
+        if self._awaited and now >= self._due:
+            self._due = now + EACH_WORD
+            names = ", ".join(f"worker {rank}" for rank in sorted(self._awaited))
+            yield f"the run has waited {now - self._began:.0f} s for {names} to start training"
+        for rank in [rank for rank in self._named if rank not in late]:
+            began = self._named.pop(rank)
             if rank in self._ranks:
-                yield f"{self._ranks[rank].name} makes steps again, after {now - began:.0f} s"
-        if not late or self.named:
+                yield f"{self._ranks[rank].name} goes on, after {now - began:.0f} s"
+        if not late or self._named:
             return
         self._look_for_frozen(late)
         for known in late.values():
             hidden = known.seen <= known.since and known.frozen is None
-            if hidden and now - known.since < self._limit(known) + GRACE:
+            if hidden and self._over(known) < GRACE and not self._is_silent(known):
                 return  # it has not shown yet where it is
             known.does = what_it_does(known.stack, known.busy, known.frozen)
+            if self._is_silent(known) and known.frozen is None:
+                known.does = "it sends nothing: it may be stopped, short of memory, or stuck"
         own = {rank: known for rank, known in late.items() if known.does is not None}
         if not own and len(late) < len(self._ranks):
             return  # they wait for one that may take longer, because it is between epochs
         for known in own.values():
-            if now - known.since < LEAST_BETWEEN and any(map(_LONG_WORK.search, known.frames)):
+            longer = now - known.since < LEAST_BETWEEN and any(map(_LONG_WORK.search, known.stack))
+            if longer and known.frozen is None and not self._is_silent(known):
                 return
-        self.named = {rank: late[rank].since for rank in own or late}
+        self._named = {rank: late[rank].since for rank in own or late}
         self._write_down(late, now)
         yield self._sentence(late, own, now)
 
     def _late(self) -> dict[int, _Progress]:
-        now = self._clock()
-        over = {r: now - known.since - self._limit(known) for r, known in self._ranks.items()}
+        over = {rank: self._over(known) for rank, known in self._ranks.items()}
         least = -TOGETHER if max(over.values(), default=-1.0) >= 0.0 else 0.0
         late = {rank: self._ranks[rank] for rank, seconds in over.items() if seconds >= least}
-        if late and all(rank in late or not known.done for rank, known in self._ranks.items()):
+        others = [known for rank, known in self._ranks.items() if rank not in late]
+        if any(known.done for known in late.values()) and not any(known.done for known in others):
             return dict(self._ranks)  # the steps of some are lost with them: the others saw them
         return late
 
-    def _limit(self, known: _Progress) -> float:
+    def _over(self, known: _Progress) -> float:
+        """Seconds since the moment from which on this worker is late."""
         least = LEAST if known.within else LEAST_BETWEEN
-        return max(least, AS_SHOWN * self._longest[known.within])
+        limit = max(least, AS_SHOWN * self._longest[known.within])
+        now = self._clock()
+        return max(now - known.since - limit, now - known.spoke - SILENT)
+
+    def _is_silent(self, known: _Progress) -> bool:
+        return self._clock() - known.spoke >= SILENT
 
     def _sentence(self, late: dict[int, _Progress], own: dict[int, _Progress], now: float) -> str:
         told = []
@@ -174,13 +215,14 @@ class Hangs:
             for known in late.values():
                 if known.machine == machine:
                     known.frozen = frozen.get(known.pid)
+                    known.stack = known.frozen.stack if known.frozen else known.stack
 
     def _write_down(self, late: dict[int, _Progress], now: float) -> None:
         lines = [time.strftime("%Y-%m-%d %H:%M:%S")]
         for known in late.values():
             told = known.does or "it waits for others"
             lines.append(f"{known.name}, step {known.done + 1}, {now - known.since:.0f} s: {told}")
-            lines += [f"    {frame}" for frame in known.frames]
+            lines += [f"    {frame}" for frame in known.stack]
         try:
             with self._paths.stacks.open("a", encoding="utf-8") as file:
                 file.write("\n".join([*lines, "", ""]))
@@ -192,7 +234,6 @@ def what_it_does(
     stack: list[str], busy: float | None, frozen: ev.FrozenWorker | None
 ) -> str | None:
     """Say what a worker does; ``None`` if it waits for others."""
-    stack = frozen.stack if frozen else stack
     at = next((n for n, frame in enumerate(stack) if not _LIBRARY.search(frame)), len(stack))
     where, _, name = "".join(stack[at : at + 1] or stack[:1]).partition(" ")
     place = f"{Path(where).name} (in {name})"

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +25,8 @@ INTERVAL = 0.25
 SIGN_OF_LIFE = 5.0
 """Seconds without an event after which a worker writes that it is alive."""
 EVERY = int(SIGN_OF_LIFE / INTERVAL)
-LOOK = 1.0
-"""Seconds between two looks at where the training is."""
+LOOK = 4
+"""Looks at where the training is are so many intervals apart."""
 MOST_UNWRITTEN = 1 << 24
 """The most bytes that are kept while the disk is full; all are dropped when there are more."""
 MOST_ROWS = 10_000
@@ -58,17 +59,14 @@ class EventWriter:
         self._file: BinaryIO | None = path.open("ab", buffering=0) if path else None
         self._thread = threading.Thread(target=self._loop, name="phalanx-events", daemon=True)
         self._watch = StackWatch() if path else None
-        self._also: list[Callable[[], Event | None]] = []
+        self.also: Callable[[], Event | None] = lambda: None
+        """Asked every few seconds for an event to write."""
         if self._file:
             self._thread.start()
 
     def emit(self, event: Event) -> None:
         if self._file:
             self._events.append(event)
-
-    def also(self, make: Callable[[], Event | None]) -> None:
-        """Write what ``make`` returns, every few seconds, if anything."""
-        self._also.append(make)
 
     def close(self) -> None:
         """Write all pending events and close the file. May be called twice."""
@@ -83,16 +81,15 @@ class EventWriter:
 
     def _loop(self) -> None:
         assert self._watch is not None
-        quiet, last = 0, 0.0
+        quiet = 0
         told: list[str] = []
         for count in itertools.count(1):
             if self._stop.wait(INTERVAL):
                 return
             quiet = 0 if self.flush() else quiet + 1
-            if not count % EVERY:
-                self._events.extend(event for make in self._also if (event := make()))
-            if time.monotonic() - last >= LOOK:
-                last = time.monotonic()
+            if not count % EVERY and (event := self.also()):
+                self.emit(event)
+            if not count % LOOK:
                 with self._flushing:
                     if self._file:
                         self._watch.look()
@@ -168,17 +165,15 @@ class StackWatch:
         then, used_before = self._before
         self._before = now, used
         self.busy = None if self._clock is None else (used - used_before) / max(now - then, 1e-6)
-        frame = sys._current_frames().get(self._thread)
-        found: list[str] = []
-        while frame is not None and len(found) < MOST_FRAMES:
-            code = frame.f_code
-            file = code.co_filename
+        found = []
+        inner = sys._current_frames().get(self._thread)
+        for frame, line in traceback.walk_stack(inner) if inner else ():
+            file = frame.f_code.co_filename
             file = f"phalanx/{file.removeprefix(_PACKAGE)}" if file.startswith(_PACKAGE) else file
-            found.append(f"{file}:{frame.f_lineno} {code.co_name}"[-MOST_LETTERS:])
-            frame = frame.f_back
-        self.stack = found
+            found.append(f"{file}:{line} {frame.f_code.co_name}"[-MOST_LETTERS:])
+        self.stack = found[:MOST_FRAMES]
         if self._memory is not None:
-            text = json.dumps({"time": now, "stack": found}).encode()
+            text = json.dumps({"time": now, "stack": self.stack}).encode()
             with contextlib.suppress(OSError):  # of a closed memory, or where there is none left
                 os.pwrite(self._memory, text, 0)
                 os.ftruncate(self._memory, len(text))

@@ -36,6 +36,8 @@ class Lap(NamedTuple):
     """Seconds that the worker waited for the others."""
     update: float
     seconds: float
+    input: float = 0.0
+    ended: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,8 @@ def _is_sane(lap: Lap) -> bool:
 
 def _step(step: WorkerStep, before: WorkerStep | None) -> Lap:
     waited, script = step.wait + step.settle, between(before, step)
-    busy = script + step.input + step.compute
-    return Lap(step.epoch, step.samples, busy, waited, step.update, script + step.seconds)
+    busy, whole = script + step.input + step.compute, script + step.seconds
+    return Lap(step.epoch, step.samples, busy, waited, step.update, whole, step.input, step.ended)
 
 
 def between(before: WorkerStep | None, step: WorkerStep) -> float:
@@ -124,8 +126,9 @@ def between(before: WorkerStep | None, step: WorkerStep) -> float:
 def _apart(steps: Sequence[WorkerStep], met: WorkerStep) -> Lap:
     """Make the lap of a worker that trains independently: its updates are its own work too."""
     busy = sum(step.seconds for step in steps)
-    samples = sum(step.samples for step in steps)
-    return Lap(met.epoch, samples, busy, met.wait + met.settle, met.update, busy + met.seconds)
+    samples, read = sum(step.samples for step in steps), sum(step.input for step in steps)
+    waited, whole = met.wait + met.settle, busy + met.seconds
+    return Lap(met.epoch, samples, busy, waited, met.update, whole, read, met.ended)
 
 
 def _side_by_side(

@@ -8,39 +8,47 @@ other programs crowd the machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate
 from statistics import fmean, median
 
 import msgspec
 
 from phalanx.core import words
 from phalanx.observe.events.event_types import MachineSample
-from phalanx.observe.events.step_intervals import WARM_UP, between
-from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule
+from phalanx.observe.events.step_intervals import Lap
+from phalanx.observe.events.strategy_phases import WaitRule
 from phalanx.observe.speedup.from_events import Basis
 from phalanx.observe.speedup.slow_links import slow_link
 from phalanx.observe.speedup.speedup import gain_if
-from phalanx.observe.speedup.straggler import Straggler, meetings
+from phalanx.observe.speedup.straggler import Straggler
 
 MEMORY, INPUT, OTHERS = "memory", "slow input", "another process"
 THROTTLED, SLOW = "throttled", "slow processor"
 
+_MENDS = {
+    MEMORY: "give {machine} less to keep: a smaller --batch, fewer num_workers, or more memory",
+    INPUT: "read ahead (num_workers=2 or more in the DataLoader), or from a faster disk",
+    OTHERS: "end the other programs on {machine}",
+    THROTTLED: "raise the quota of its control group (cpu.max)",
+    SLOW: "give it more cores",
+}
+
 FEWER = 0.8
-MANY_FAULTS, SWAPPED = 20.0, 1e6
-"""Page faults, and bytes swapped, a second: never seen for long with enough memory."""
+PAGING = 20.0
+"""Pages a second from or to a disk: never seen for long with enough memory."""
+_PAGE = 4096
 CLEARLY = 10.0
 """Points of a percentage by which a machine differs clearly from the others."""
-STOLEN = 5.0
-FULL = 75.0
-"""Percent of a machine's cores in use, above which another program takes time from the worker."""
-CROWDED = 95.0
+FULL, CROWDED = 75.0, 95.0
+"""Percent of a machine's cores in use, above which another program takes time from the worker; and
+from one of several workers there, but not from all alike."""
 ALIKE = 1.1
 AS_FAST = 1.25
 """A worker computes as fast as the others if it takes at most so many times as long."""
 _TAILS = 0.15
-MOST_NAMED = 8
 LEAST_GAIN = 0.05
 """Smaller gains are not worth a sentence."""
 
@@ -71,13 +79,6 @@ class _Scene:
             found.append(fmean(known) if known else 0.0)
         return found[0], max(found[1:], default=0.0)
 
-    @property
-    def fewer_cores(self) -> list[str]:
-        """The machine's cores in words, if it has clearly fewer than each of the others."""
-        own, *others = [next((s.cores or 0.0 for s in found), 0.0) for found in self.readings]
-        fewer = 0.0 < own < FEWER * min(others, default=0.0)
-        return [f"it has {own:.2g} cores, the others {min(others):.2g} or more"] if fewer else []
-
 
 def explain(
     late: Straggler | None,
@@ -97,147 +98,107 @@ def explain(
     scene = _scene(late.rank, basis, samples)
     if scene is None:
         return late
-    found = next(_causes(scene), None)
-    machines = list(dict.fromkeys(_machines(basis).values()))
     late = msgspec.structs.replace(late, machine=scene.machine)
+    found = _cause(scene)
     if found is None:
         return late
     cause, evidence = found
     less = scene.more_input if cause == INPUT else scene.pace - scene.pace_of_others
     saturated = scene.mean("cpu_percent")[0] / 100.0 if scene.by_machine and cause != INPUT else 0.0
-    gain = gain_if(
-        basis.windows,
-        basis.way,
-        scene.late,
-        scene.pace - less,
-        above=scene.pace - less / 2,
-        saturated=saturated,
-    )
-    remedies = [_MENDS[cause].format(machine=scene.machine)]
+    gain = gain_if(basis.windows, basis.way, scene.late, scene.pace - less, saturated=saturated)
+    remedy = _MENDS[cause].format(machine=scene.machine)
     if equal and basis.way.balances:
-        remedies.append("drop shares=equal, so that it gets smaller batches")
-    if len(machines) > 1 and cause != INPUT:
-        rest = [name for name in machines if name != scene.machine]
-        named = f" (--machines {','.join(rest)})" if len(rest) <= MOST_NAMED else ""
-        remedies.append(f"leave it out{named}")
-    if basis.way.waiting is WaitRule.LOCKSTEP and not basis.way.balanced and not equal:
-        remedies.append("let no worker wait (--strategy async)")
-    return msgspec.structs.replace(
-        late, cause=cause, evidence=evidence, gain=gain, remedy=" or ".join(remedies)
-    )
-
-
-_MENDS = {
-    MEMORY: "give {machine} less to keep: a smaller --batch, fewer num_workers, or more memory",
-    INPUT: "read ahead (num_workers=2 or more in the DataLoader), or from a faster disk",
-    OTHERS: "end the other programs on {machine}",
-    THROTTLED: "raise the quota of its control group (cpu.max)",
-    SLOW: "give it more cores",
-}
+        remedy += " or drop shares=equal, so that it gets smaller batches"
+    elif basis.way.waiting is WaitRule.LOCKSTEP and not basis.way.balanced and not equal:
+        remedy += " or let no worker wait (--strategy async)"
+    return msgspec.structs.replace(late, cause=cause, evidence=evidence, gain=gain, remedy=remedy)
 
 
 def _scene(
     rank: int, basis: Basis, samples: Mapping[str, Sequence[MachineSample]]
 ) -> _Scene | None:
-    machines, (began, ended) = _machines(basis), late_between(basis.phase, rank)
-    found: dict[int, float] = {}
-    inputs: dict[int, float] = {}
-    for steps in basis.phase.steps:
-        pairs = [(a, b) for a, b in pairwise(steps) if began <= b.began <= ended and b.samples]
-        if pairs:
-            inputs[steps[0].rank] = median(b.input / b.samples for _, b in pairs)
-            work = [(between(a, b) + b.input + b.compute) / b.samples for a, b in pairs]
-            found[steps[0].rank] = median(work)
+    machines, windows = basis.machines, basis.windows
     machine = machines[rank]
     elsewhere = {name for name in machines.values() if name != machine}
-    others = [other for other in found if machines[other] != machine or not elsewhere]
-    others = [other for other in others if other != rank]
-    if rank not in found or not others:
+    others = [o for o in windows if o != rank and (machines[o] != machine or not elsewhere)]
+    if not others:
         return None
-    usual = median(found[other] for other in others)
-    late = [other for other in found if elsewhere and machines[other] == machine] or [rank]
-    by_machine = bool(elsewhere) and all(found[other] > ALIKE * usual for other in late)
-    reads = [inputs[other] for other in others if other in inputs]
-    readings = [
-        [sample for sample in samples.get(name, []) if began <= sample.time <= ended]
-        for name in (machine, *sorted(elsewhere))
-    ]
+    usual = median(lap.busy / lap.samples for other in others for lap in windows[other].laps)
+    began, ended = late_between(windows[rank].laps, usual)
+    paces, inputs = {}, {}
+    for other, window in windows.items():
+        laps = [lap for lap in window.laps if began <= lap.ended <= ended] or window.laps
+        paces[other] = median(lap.busy / lap.samples for lap in laps)
+        inputs[other] = median(lap.input / lap.samples for lap in laps)
+    usual = median(paces[other] for other in others)
+    late = [other for other in windows if elsewhere and machines[other] == machine] or [rank]
+    by_machine = bool(elsewhere) and all(paces[other] > ALIKE * usual for other in late)
     return _Scene(
         machine=machine,
         late=late if by_machine else [rank],
         by_machine=by_machine,
-        pace=found[rank],
+        pace=paces[rank],
         pace_of_others=usual,
-        more_input=inputs.get(rank, 0.0) - (median(reads) if reads else 0.0),
-        readings=readings,
+        more_input=inputs[rank] - median(inputs[other] for other in others),
+        readings=[
+            [sample for sample in samples.get(name, []) if began <= sample.time <= ended]
+            for name in (machine, *sorted(elsewhere))
+        ],
     )
 
 
-def late_between(phase: PhaseSteps, rank: int) -> tuple[float, float]:
-    """Between which moments ``rank`` made the others wait, without the first and last few of them;
-    the whole phase if no worker waits."""
-    costs = []
-    for row in meetings(phase) if phase.waiting is WaitRule.LOCKSTEP else ():
-        last, *before = sorted(row, key=lambda step: step.ready, reverse=True)
-        if last.rank == rank:
-            costs.append((last.began, last.ended, last.ready - before[0].ready))
-    steps = [step for own in phase.steps for step in own if step.rank == rank]
-    began, ended = steps[min(WARM_UP, len(steps) - 1)].began, steps[-1].ended
-    whole, passed = sum(cost for _, _, cost in costs), 0.0
-    inside = []
-    for start, end, cost in costs:
-        passed += cost
-        if _TAILS * whole <= passed <= (1.0 - _TAILS) * whole:
-            inside.append((start, end))
-    return (max(began, inside[0][0]), inside[-1][1]) if inside else (began, ended)
+def late_between(laps: Sequence[Lap], usual: float) -> tuple[float, float]:
+    """Between which moments a worker took longer than ``usual`` for a sample, but for the first and
+    last few seconds of that."""
+    lost = list(accumulate(max(0.0, lap.busy - usual * lap.samples) for lap in laps))
+    first = bisect_left(lost, _TAILS * lost[-1])
+    last = bisect_left(lost, (1.0 - _TAILS) * lost[-1])
+    return laps[first].ended, laps[last].ended
 
 
-def _causes(scene: _Scene) -> Iterator[tuple[str, list[str]]]:
-    """Yield what explains the straggler, the surest cause first, with the figures that show it."""
+def _cause(scene: _Scene) -> tuple[str, list[str]] | None:
+    """What explains the straggler, the surest cause first, with the figures that show it."""
     more = scene.pace - scene.pace_of_others
     if more <= 0.0:
-        return
-    computing = scene.pace - scene.more_input
+        return None
     longer = (
         f"{words.seconds(scene.pace)} of work per sample, "
         f"the others {words.seconds(scene.pace_of_others)}"
     )
-    faults, elsewhere = scene.mean("major_faults_per_second")
-    if scene.by_machine and faults >= MANY_FAULTS and faults > 5 * elsewhere:
-        told = f"{words.count(faults)} page faults a second had to read its disk"
-        yield MEMORY, [longer, f"{told}, on the other machines {words.count(elsewhere)} at most"]
-    swapped, _ = scene.mean("swap_bytes_per_second")
-    if scene.by_machine and swapped >= SWAPPED:
-        yield MEMORY, [longer, f"{words.size(swapped)} a second went to or from its swap space"]
+    pages, elsewhere = scene.mean(_paging)
+    if scene.by_machine and pages >= PAGING and pages > 5 * elsewhere:
+        told = f"{words.count(pages)} pages of memory a second went to or from its disk"
+        return MEMORY, [longer, f"{told}, on the other machines {words.count(elsewhere)} at most"]
+    computing = scene.pace - scene.more_input
     if scene.more_input >= 0.5 * more and computing < AS_FAST * scene.pace_of_others:
         told = f"{words.seconds(scene.more_input)} of it to read a sample, beyond what others take"
-        yield INPUT, [longer, told]
+        return INPUT, [longer, told]
     others, elsewhere = scene.mean(_used_by_others)
-    crowded = len(scene.readings) == 1 and scene.mean("cpu_percent")[0] >= CROWDED
-    if crowded and others >= 2 * CLEARLY:  # they take the time of some workers, not of all alike
-        yield OTHERS, [longer, f"other programs used {others:.0f} % of the cores"]
+    (used, _), (waiting, usual) = scene.mean("cpu_percent"), scene.mean("pressure_cpu")
+    alone = len(scene.readings) == 1
+    full = used >= CROWDED if alone else used >= FULL or waiting >= usual + CLEARLY
+    least = 2 * CLEARLY if alone else elsewhere + CLEARLY
+    if full and others >= least and (alone or scene.by_machine):
+        return OTHERS, [longer, f"other programs used {others:.0f} % of its cores"]
     if not scene.by_machine:
-        return
-    waiting, waiting_elsewhere = scene.mean("pressure_cpu")
-    full = scene.mean("cpu_percent")[0] >= FULL or waiting >= waiting_elsewhere + CLEARLY
-    if full and others >= elsewhere + CLEARLY:
-        yield OTHERS, [longer, f"other programs used {others:.0f} % of its cores"]
-    stolen, elsewhere = scene.mean("cpu_steal")
-    if stolen >= elsewhere + STOLEN:
-        yield OTHERS, [longer, f"other virtual machines took {stolen:.0f} % of its cores"]
+        return None
     throttled, elsewhere = scene.mean("throttled_percent")
-    fewer = scene.fewer_cores
+    own, *rest = [next((s.cores or 0.0 for s in found), 0.0) for found in scene.readings]
+    fewer = []
+    if 0.0 < own < FEWER * min(rest):
+        fewer = [f"it has {own:.2g} cores, the others {min(rest):.2g} or more"]
     if throttled >= CLEARLY and (throttled >= elsewhere + CLEARLY or fewer):
         held = f"its quota was used up for {throttled:.0f} % of the time"
-        yield THROTTLED, [longer, held, *fewer]
-    yield SLOW, [longer, *fewer]
+        return THROTTLED, [longer, held, *fewer]
+    return SLOW, [longer, *fewer]
+
+
+def _paging(sample: MachineSample) -> float:
+    return (sample.major_faults_per_second or 0.0) + (sample.swap_bytes_per_second or 0.0) / _PAGE
 
 
 def _used_by_others(sample: MachineSample) -> float | None:
-    """Percent of all cores that other programs than the run's workers use."""
+    """Percent of all cores that other programs than the run's workers use, or other virtual
+    machines."""
     workers = sample.workers_cpu_percent / sample.cores if sample.cores else None
     return None if workers is None else max(0.0, sample.cpu_percent - workers)
-
-
-def _machines(basis: Basis) -> dict[int, str]:
-    return {log.rank: log.joined.machine if log.joined else "" for log in basis.logs}

@@ -36,8 +36,7 @@ def judge(
         return None
     found = worth(
         basis.windows,
-        {log.rank: log.joined.machine if log.joined else "" for log in basis.logs}
-        | {rank: event.machine for rank, event in gone.items()},
+        basis.machines | {rank: event.machine for rank, event in gone.items()},
         basis.way,
     )
     return _with_words(found, _until_then(ranks, gone), settled) if found else None
@@ -49,6 +48,7 @@ class Basis:
 
     logs: list[RankLog]
     """The remaining workers, since the last loss."""
+    machines: dict[int, str]
     phase: PhaseSteps
     """The longest phase of the strategy."""
     windows: dict[int, RankWindow]
@@ -78,7 +78,8 @@ def basis_of(
     balances = spec.phases[0].traits.balanced
     teams = dict(zip([log.rank for log in left], phase.teams or [0] * len(left), strict=True))
     way = Way(phase.waiting, teams, balances, balance and balances and not _avoids(strategy))
-    return Basis(left, phase, windows, way)
+    machines = {log.rank: log.joined.machine if log.joined else "" for log in left}
+    return Basis(left, machines, phase, windows, way)
 
 
 def _gone(ranks: Sequence[RankLog]) -> dict[int, WorkerLost]:

@@ -7,26 +7,24 @@ have one link, which can be compared with nothing but its other direction.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from statistics import fmean, median
 
 from phalanx.core import words
 from phalanx.observe.events.step_intervals import WARM_UP
-from phalanx.observe.events.strategy_phases import PhaseSteps, WaitRule
-from phalanx.observe.events.timeline import RankLog
+from phalanx.observe.events.strategy_phases import PhaseSteps
+from phalanx.observe.events.timeline import RankLog, WorkerStep
 from phalanx.observe.speedup.straggler import Straggler, meetings
 
 NETWORK = "slow network"
-PERIOD = 5.0
-"""Seconds for which rates are looked at: workers say so often what they have sent."""
 SLOW = 0.5
 """A link is slow below this part of the others' rate."""
-LEAST_BYTES = 1 << 20
+LEAST_BYTES = 8 << 20
 """Fewer bytes do not show how fast a link is."""
 LEAST_COST = 0.05
-MOST_NAMED = 8
-MEND = "send less (a codec: --strategy …+int8, or localsgd)"
+MEND = "mend its link, or send less (a codec: --strategy …+int8, or localsgd)"
 
 Rates = Mapping[tuple[str, str], float]
 Place = tuple[str, ...]
@@ -35,39 +33,31 @@ Place = tuple[str, ...]
 
 def slow_link(logs: Sequence[RankLog], phase: PhaseSteps) -> Straggler | None:
     """Find the place whose links are slow, as the straggler; ``None`` if that costs little."""
-    if phase.waiting is not WaitRule.LOCKSTEP:
+    rows = sorted(list(meetings(phase))[WARM_UP:], key=_communication)
+    apart = [max(0.0, _communication(row)) for row in rows]
+    if not rows:
         return None
-    known = link_use(logs)
-    rates = {at: {way: n / seconds for way, (n, seconds) in w.items()} for at, w in known.items()}
-    slow = {at: found for at, one in rates.items() if (found := slow_place(one))}
-    places = [place for place, _, _ in slow.values()]
-    place = max(places, key=places.count, default=())
-    best = max((rate for one in rates.values() for rate in one.values()), default=1.0)
-    whole, apart, joint = 0.0, 0.0, 0
-    periods: set[int] = set()
-    for row in list(meetings(phase))[WARM_UP:]:
-        seconds = fmean(step.seconds for step in row)
-        whole += seconds
-        at = _nearest(_period(row[0].ended), known)
-        if at in slow and slow[at][0] == place:
-            own = max(step.input + step.compute for step in row)
-            apart += max(0.0, seconds - own - fmean(step.send + step.update for step in row))
-            joint += 1
-            periods.add(at)
-    sent = sum(max(count for count, _ in known[at].values()) for at in periods)
-    saved = apart - sent / best
-    if not place or saved <= LEAST_COST * whole:
+    # The link may be slow for a part of the run: its steps have most of the communication.
+    of_most = apart[bisect_left(list(accumulate(apart)), sum(apart) / 2)]
+    slow = [seconds for seconds in apart if seconds > SLOW * of_most]
+    times = sorted(row[0].ended for row in rows[len(rows) - len(slow) :])
+    edge = len(times) // 20
+    used = links_used(logs, times[edge], times[-1 - edge]) if times else {}
+    rates = {way: count / seconds for way, (count, seconds) in used.items()}
+    found = slow_place(rates)
+    if found is None:
+        return None
+    place, rate, usual = found
+    whole = sum(fmean(step.seconds for step in row) for row in rows)
+    if_mended = max(count for count, _ in used.values()) / max(rates.values()) / len(slow)
+    saved = sum(slow) - len(slow) * if_mended
+    if saved <= LEAST_COST * whole:
         return None
     machines = {log.rank: log.joined.machine for log in logs if log.joined}
-    rest = [name for name in dict.fromkeys(machines.values()) if name not in place]
-    out = f" or leave {place[0]} out" if len(place) == 1 else ""
-    out += f" (--machines {','.join(rest)})" if out and len(rest) <= MOST_NAMED else ""
-    rate = median(own for name, own, _ in slow.values() if name == place)
-    usual = median(others for name, _, others in slow.values() if name == place)
     return Straggler(
         rank=next(rank for rank, machine in machines.items() if machine == place[0]),
         share=0.0,
-        steps=joint,
+        steps=len(slow),
         seconds=saved,
         cost=saved / whole,
         machine=place[0],
@@ -75,38 +65,32 @@ def slow_link(logs: Sequence[RankLog], phase: PhaseSteps) -> Straggler | None:
         evidence=[
             f"{' to '.join(place)}: {words.size(rate)} a second on a connection, "
             f"between the other machines {words.size(usual)}",
-            f"all workers spent {words.seconds(apart)} on communication then",
+            f"all workers spent {words.seconds(sum(slow))} on communication then",
         ],
-        remedy=f"mend its link, or {MEND}{out}",
+        remedy=MEND,
         gain=whole / (whole - saved) - 1.0,
     )
 
 
-def link_use(logs: Sequence[RankLog]) -> dict[int, dict[tuple[str, str], tuple[int, float]]]:
-    """The bytes from one machine to another, and the seconds in which some were under way, by
-    period; without links that carried too little to show how fast they are."""
-    found: dict[int, dict[tuple[str, str], tuple[int, float]]] = defaultdict(dict)
+def links_used(
+    logs: Sequence[RankLog], began: float, ended: float
+) -> dict[tuple[str, str], tuple[int, float]]:
+    """The bytes from one machine to another between two moments, and the seconds in which some were
+    under way; without links that carried too little to show how fast they are."""
+    found = {}
     for log in logs:
-        before: Mapping[str, tuple[int, float]] = {}
-        for now in log.links if log.joined else ():
-            for peer, (count, seconds) in now.peers.items():
-                known, spent = before.get(peer, (0, 0.0))
-                if count - known >= LEAST_BYTES and seconds > spent and log.joined:
-                    way = log.joined.machine, peer
-                    found[_period(now.time - PERIOD / 2)][way] = count - known, seconds - spent
-            before = now.peers
+        then = [use.peers for use in log.links if began <= use.time <= ended]
+        for peer, (count, seconds) in then[-1].items() if log.joined and then else ():
+            known, before = then[0].get(peer, (0, 0.0))
+            if log.joined and count - known >= LEAST_BYTES and seconds > before:
+                found[log.joined.machine, peer] = count - known, seconds - before
     return found
 
 
-def _period(moment: float) -> int:
-    return int(moment // PERIOD)
-
-
-def _nearest(period: int, known: Collection[int]) -> int:
-    """The period itself, or else the nearest one of which rates are known."""
-    return (
-        period if period in known else min(known, key=lambda at: abs(at - period), default=period)
-    )
+def _communication(row: Sequence[WorkerStep]) -> float:
+    """Seconds of a joint step after the last worker was ready."""
+    own = max(step.input + step.compute for step in row)
+    return fmean(step.seconds - step.send - step.update for step in row) - own
 
 
 def slow_place(rates: Rates) -> tuple[Place, float, float] | None:

@@ -8,6 +8,7 @@ as long as with all machines, or no time on a single machine.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
@@ -207,46 +208,36 @@ def _rate(
 
 
 def gain_if(
-    ranks: Windows,
-    way: Way,
-    late: Collection[int],
-    pace: float,
-    *,
-    above: float,
-    saturated: float = 0.0,
+    ranks: Windows, way: Way, late: Collection[int], pace: float, *, saturated: float = 0.0
 ) -> float:
-    """By which part the run would be faster if the workers ``late`` had taken ``pace`` seconds of
-    work per sample whenever they took more than ``above``.
+    """By which part the run would be faster if the workers ``late`` had taken at most ``pace``
+    seconds of work per sample.
 
     ``saturated``: the part of the time in which their processors had no time left. In that time
     they were slow at communicating too, by as much as at their own work.
     """
     mended: dict[int, RankWindow] = {}
-    for team in sorted({way.teams[rank] for rank in ranks}):
-        members = {rank: w for rank, w in ranks.items() if way.teams[rank] == team}
-        was = {rank: [lap.busy for lap in w.laps] for rank, w in members.items()}
-        busy = {
-            rank: [
-                min(lap.busy, pace * lap.samples) if rank in late else lap.busy for lap in w.laps
-            ]
-            for rank, w in members.items()
-        }
-        groups = [list(members)] if way.waiting is WaitRule.LOCKSTEP else [[r] for r in members]
-        for group in groups:
-            saved = []
-            for place in range(min(len(was[rank]) for rank in group)):
-                before = max(was[rank][place] for rank in group)
-                after = max(busy[rank][place] for rank in group)
-                whole = max(members[rank].laps[place].seconds for rank in group)
-                part = min(busy[rank][place] / (was[rank][place] or 1.0) for rank in group)
-                others = max(0.0, saturated * whole - before)  # not its own work, yet processor
-                saved.append(before - after + others * (1.0 - part))
-            for rank in group:
-                laps = zip(members[rank].laps, busy[rank], saved, strict=False)
-                shorter = [lap._replace(busy=b, seconds=lap.seconds - s) for lap, b, s in laps]
-                part = sum(busy[rank]) / (sum(was[rank]) or 1.0)
-                fixed, each = members[rank].fixed * part, members[rank].each * part
-                mended[rank] = RankWindow(tuple(shorter), fixed, each)
+    groups: dict[int, dict[int, RankWindow]] = defaultdict(dict)
+    for rank, window in ranks.items():
+        group = way.teams[rank] if way.waiting is WaitRule.LOCKSTEP else rank
+        groups[group][rank] = window
+    for members in groups.values():
+        busy: dict[int, list[float]] = {rank: [] for rank in members}
+        saved = []
+        for row in _rows(members):
+            for rank, lap in row.items():
+                least = min(lap.busy, pace * lap.samples) if rank in late else lap.busy
+                busy[rank].append(least)
+            before, after = max(lap.busy for lap in row.values()), max(b[-1] for b in busy.values())
+            part = min(busy[rank][-1] / (lap.busy or 1.0) for rank, lap in row.items())
+            whole = max(lap.seconds for lap in row.values())
+            others = max(0.0, saturated * whole - before)  # not its own work, yet processor
+            saved.append(before - after + others * (1.0 - part))
+        for rank, window in members.items():
+            laps = zip(window.laps, busy[rank], saved, strict=False)
+            shorter = [lap._replace(busy=b, seconds=lap.seconds - s) for lap, b, s in laps]
+            part = sum(busy[rank]) / (sum(lap.busy for lap in window.laps[: len(saved)]) or 1.0)
+            mended[rank] = RankWindow(tuple(shorter), window.fixed * part, window.each * part)
     anew = way.balanced or way.waiting is WaitRule.BOUNDED
     now = _rate(ranks, list(ranks), way, anew=anew)
     return _rate(mended, list(ranks), way, anew=anew) / now - 1.0 if now > 0.0 else 0.0

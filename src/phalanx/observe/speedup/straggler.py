@@ -9,9 +9,8 @@ Asynchronous workers never wait, so a slow one costs only the work that it does 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean, median
 
 import msgspec
@@ -76,40 +75,31 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 MOST_WAITS = 64
 
 
-@dataclass
-class _Tally:
-    meetings: int = 0
-    last: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    cost: dict[int, float] = field(default_factory=lambda: defaultdict(float))
-    """Seconds that others waited, by the rank they waited for."""
-
-    def add(self, row: Sequence[WorkerStep]) -> None:
-        late = max(row, key=lambda step: step.ready)
-        self.meetings += 1
-        self.last[late.rank] += 1
-        # Only seconds that the others waited: they may have sent their gradients meanwhile.
-        self.cost[late.rank] += sum(min(late.ready - s.ready, s.wait + s.settle) for s in row)
-
-
 def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) -> Straggler | None:
     """The clear straggler, or ``None``; from the moment ``balanced`` on shares were unequal."""
     warm = _warm(phases)
-    (paces, means), tally = _paces(phases, balanced, warm), _Tally()
+    paces, means = _paces(phases, balanced, warm)
     if len(paces) < 2 or warm == math.inf:
         return None
     slowest = max(paces, key=lambda rank: paces[rank])
+    times_last: Counter[int] = Counter()
+    lost = dict.fromkeys(paces, 0.0)
+    """Seconds that others waited, by the rank they waited for."""
     for phase in phases:
-        if phase.waiting is WaitRule.LOCKSTEP:
-            for row in meetings(phase):
-                if all(step.began >= warm for step in row):
-                    tally.add(row)
-        elif phase.waiting is WaitRule.BOUNDED:
-            tally.cost[slowest] += _waited(phase, slowest, warm)
+        for row in meetings(phase):
+            if all(step.began >= warm for step in row):
+                rank, seconds = waits(row)
+                times_last[rank] += 1
+                lost[rank] = lost.get(rank, 0.0) + sum(seconds.values())
+        if phase.waiting is WaitRule.BOUNDED:
+            steps = (step for own in phase.steps for step in own if step.began >= warm)
+            lost[slowest] += sum(step.wait for step in steps if step.rank != slowest)
+    met = times_last.total()
     rules = {phase.waiting for phase in phases if any(phase.steps)}
     strictest = (WaitRule.LOCKSTEP, WaitRule.BOUNDED, WaitRule.NOBODY)
     waiting = next((rule for rule in strictest if rule in rules), WaitRule.NOBODY).value
-    last = max(sorted(tally.last), key=lambda rank: tally.last[rank], default=slowest)
-    for rank in (last, slowest):
+    last = max(sorted(times_last), key=lambda rank: times_last[rank], default=slowest)
+    for rank in dict.fromkeys((last, slowest)):
         # The others' time, in steps and rounds.
         rows = (rows for phase in phases for rows in (*phase.steps, *phase.rounds))
         spent = sum(
@@ -118,17 +108,17 @@ def find_straggler(phases: Sequence[PhaseSteps], balanced: float | None = None) 
         others = _without(paces, rank)
         found = Straggler(
             rank=rank,
-            share=tally.last[rank] / tally.meetings if tally.meetings else 0.0,
-            steps=tally.meetings,
-            seconds=tally.cost[rank],
-            cost=tally.cost[rank] / spent if spent > 0.0 else 0.0,
+            share=times_last[rank] / met if met else 0.0,
+            steps=met,
+            seconds=lost[rank],
+            cost=lost[rank] / spent if spent > 0.0 else 0.0,
             slower=paces[rank] / median(others) if rank in paces and others else None,
             waiting=waiting,
         )
         # Equal workers are sometimes last by chance: of two workers, each is last half of the time.
         # One that is slow for a part of the run is last less often, but costs most of the time.
-        part = found.seconds / (sum(tally.cost.values()) or 1.0)
-        came_last = found.share >= max(0.5, LAST / len(paces)) or not tally.meetings
+        part = found.seconds / (sum(lost.values()) or 1.0)
+        came_last = found.share >= max(0.5, LAST / len(paces)) or not met
         often = found.share >= OFTEN / len(paces)  # a single pause makes no straggler
         came_last = came_last or (often and part >= max(MOST_OF_COST, OF_TWO / len(paces)))
         costly = came_last and found.cost >= SHARE_OF_COST
@@ -175,13 +165,13 @@ def _paces(
 
 
 def meetings(phase: PhaseSteps) -> Iterator[tuple[WorkerStep, ...]]:
-    """What the workers of a team did together, one row of each.
+    """What the workers of a team did together in lockstep, one row of each.
 
     Counted from the start of each epoch: after asynchronous phases the ranks' numbers differ, and
     a rank without samples of a short last batch has no row of it.
     """
     together = phase.rounds if any(phase.rounds) else phase.steps
-    for team in sorted(set(phase.teams)):
+    for team in sorted(set(phase.teams)) if phase.waiting is WaitRule.LOCKSTEP else ():
         members = [rows for rows, own in zip(together, phase.teams, strict=True) if own == team]
         if len(members) > 1:
             parts = [_by_epoch(rows) for rows in members]
@@ -189,23 +179,29 @@ def meetings(phase: PhaseSteps) -> Iterator[tuple[WorkerStep, ...]]:
                 yield from zip(*(part.get(epoch, []) for part in parts), strict=False)
 
 
-def find_waits(phases: Sequence[PhaseSteps], machines: Mapping[int, str]) -> list[Wait]:
-    """Who waited for whom, longest first; machines, or the workers of a single one.
+def waits(row: Sequence[WorkerStep]) -> tuple[int, dict[int, float]]:
+    """The rank that came last to a meeting, and the seconds that each waited for it.
 
-    In a meeting all wait for the last, from the moment when their own gradient is ready.
+    They wait from the moment when their own gradient is ready, but only while they do nothing else:
+    they may send it meanwhile.
     """
+    late = max(row, key=lambda step: step.ready)
+    return late.rank, {s.rank: min(late.ready - s.ready, s.wait + s.settle) for s in row}
+
+
+def find_waits(phases: Sequence[PhaseSteps], machines: Mapping[int, str]) -> list[Wait]:
+    """Who waited for whom, longest first; machines, or the workers of a single one."""
     several = len(set(machines.values())) > 1
     names = {rank: name if several else f"worker {rank}" for rank, name in machines.items()}
     found: dict[tuple[str, str], float] = defaultdict(float)
     for phase in phases:
-        for row in meetings(phase) if phase.waiting is WaitRule.LOCKSTEP else ():
-            late = max(row, key=lambda step: step.ready)
-            for step in row:
-                seconds = min(late.ready - step.ready, step.wait + step.settle)
-                found[names.get(step.rank, ""), names.get(late.rank, "")] += seconds
-    pairs = sorted(found.items(), key=lambda pair: -pair[1])
-    waits = [Wait(waiting=a, late=b, seconds=s) for (a, b), s in pairs if a != b and s > 0.0]
-    return waits[:MOST_WAITS]
+        for row in meetings(phase):
+            late, seconds = waits(row)
+            for rank, waited in seconds.items():
+                found[names.get(rank, ""), names.get(late, "")] += waited
+    longest = sorted(found.items(), key=lambda pair: -pair[1])
+    told = [Wait(waiting=a, late=b, seconds=s) for (a, b), s in longest if a != b and s > 0.0]
+    return told[:MOST_WAITS]
 
 
 def _by_epoch(rows: Sequence[WorkerStep]) -> dict[int, list[WorkerStep]]:
@@ -213,8 +209,3 @@ def _by_epoch(rows: Sequence[WorkerStep]) -> dict[int, list[WorkerStep]]:
     for row in rows:
         found[row.epoch].append(row)
     return dict(found)
-
-
-def _waited(phase: PhaseSteps, slowest: int, warm: float) -> float:
-    rows = (step for steps in phase.steps for step in steps if step.began >= warm)
-    return sum(step.wait for step in rows if step.rank != slowest)

@@ -22,7 +22,7 @@ class TrainingEvents(EngineListener):
         self.epoch = epochs_before
         self._used: dict[str, tuple[int, float]] = {}
         if far:
-            stopwatch.writer.also(self._links_used)
+            stopwatch.writer.also = self._links_used
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = self._before + epoch

@@ -33,7 +33,7 @@ def _explained(
     [
         (causes.THROTTLED, SLOW, HELD),
         (causes.OTHERS, SLOW, {"cpu_percent": 100.0, "workers_cpu_percent": 60.0}),
-        (causes.OTHERS, SLOW, {"cpu_steal": 30.0}),
+        (causes.OTHERS, SLOW, {"cpu_percent": 90.0, "cpu_steal": 30.0}),
         (causes.INPUT, {1: {"input": 0.1}}, {}),
         (causes.MEMORY, {1: {"input": 0.1}}, {"major_faults_per_second": 120.0}),
         (causes.MEMORY, SLOW, {"swap_bytes_per_second": 5e6}),

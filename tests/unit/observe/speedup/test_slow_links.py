@@ -49,7 +49,6 @@ def test_what_a_slow_link_costs() -> None:
     assert found is not None
     assert (found.machine, found.rank, found.cause) == ("m2", 1, NETWORK)
     assert found.gain == pytest.approx(5.0 / (5.0 - 1.4 + 0.1) - 1.0, rel=0.1)
-    assert "--machines m1,m3" in (found.remedy or "")
     for log in logs:
         log.links = links(log.rank, dict.fromkeys(("m1", "m2", "m3"), 0.1), count=1000, periods=6)
     assert slow_link(logs, phase) is None, "so few bytes do not show it"
