@@ -34,7 +34,7 @@ class TorchRecorder:
         kinds = [kind.CPU, kind.CUDA] if self._torch.cuda.is_initialized() else [kind.CPU]
         self._profile = self._torch.profiler.profile(activities=kinds)
         self._profile.start()
-        self._call = torch.nn.Module.__call__  # as it is now: calls may be shared out among workers
+        self._call = self._torch.nn.Module.__call__  # which may share calls out
         self._name_layers()
         self._name_parts()
 
