@@ -56,7 +56,7 @@ def made_run(
     return logs
 
 
-def figures(logs: list[RankLog], machine: str, **given: float) -> list[MachineSample]:
+def figures(logs: list[RankLog], machine: str, **given: float | str) -> list[MachineSample]:
     """Readings of one machine, a second apart while the run trains."""
     began, ended = logs[0].steps[0].began, logs[0].steps[-1].ended
     fields: dict[str, Any] = {

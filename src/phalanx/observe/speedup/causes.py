@@ -93,8 +93,11 @@ def explain(
     """
     if basis is None:
         return late
-    if late is None or late.rank not in basis.windows:
-        return late or slow_link(basis.logs, basis.phase)
+    link = slow_link(basis.logs, basis.phase)
+    if late is None or (link is not None and link.cost > late.cost):
+        return link
+    if late.rank not in basis.windows:
+        return late
     scene = _scene(late.rank, basis, samples)
     if scene is None:
         return late
@@ -105,7 +108,14 @@ def explain(
     cause, evidence = found
     less = scene.more_input if cause == INPUT else scene.pace - scene.pace_of_others
     saturated = scene.mean("cpu_percent")[0] / 100.0 if scene.by_machine and cause != INPUT else 0.0
-    gain = gain_if(basis.windows, basis.way, scene.late, scene.pace - less, saturated=saturated)
+    gain = gain_if(
+        basis.windows,
+        basis.way,
+        scene.late,
+        scene.pace - less,
+        saturated=saturated,
+        others_use=scene.mean(_used_of_quota)[1] / 100.0,
+    )
     remedy = _MENDS[cause].format(machine=scene.machine)
     if equal and basis.way.balances:
         remedy += " or drop shares=equal, so that it gets smaller batches"
@@ -195,6 +205,12 @@ def _cause(scene: _Scene) -> tuple[str, list[str]] | None:
 
 def _paging(sample: MachineSample) -> float:
     return (sample.major_faults_per_second or 0.0) + (sample.swap_bytes_per_second or 0.0) / _PAGE
+
+
+def _used_of_quota(sample: MachineSample) -> float | None:
+    """Percent of its quota that a machine uses; it may compute faster than that for a moment, if it
+    has waited before."""
+    return sample.cpu_percent if sample.cpu_source == "cgroup" else None
 
 
 def _used_by_others(sample: MachineSample) -> float | None:

@@ -208,13 +208,20 @@ def _rate(
 
 
 def gain_if(
-    ranks: Windows, way: Way, late: Collection[int], pace: float, *, saturated: float = 0.0
+    ranks: Windows,
+    way: Way,
+    late: Collection[int],
+    pace: float,
+    *,
+    saturated: float = 0.0,
+    others_use: float = 0.0,
 ) -> float:
     """By which part the run would be faster if the workers ``late`` had taken at most ``pace``
     seconds of work per sample.
 
     ``saturated``: the part of the time in which their processors had no time left. In that time
-    they were slow at communicating too, by as much as at their own work.
+    they were slow at communicating too, by as much as at their own work. ``others_use``: the part
+    of its quota that another machine has used, and needs as much of in a shorter time.
     """
     mended: dict[int, RankWindow] = {}
     groups: dict[int, dict[int, RankWindow]] = defaultdict(dict)
@@ -232,7 +239,8 @@ def gain_if(
             part = min(busy[rank][-1] / (lap.busy or 1.0) for rank, lap in row.items())
             whole = max(lap.seconds for lap in row.values())
             others = max(0.0, saturated * whole - before)  # not its own work, yet processor
-            saved.append(before - after + others * (1.0 - part))
+            could = before - after + others * (1.0 - part)
+            saved.append(min(could, (1.0 - others_use) * whole))
         for rank, window in members.items():
             laps = zip(window.laps, busy[rank], saved, strict=False)
             shorter = [lap._replace(busy=b, seconds=lap.seconds - s) for lap, b, s in laps]

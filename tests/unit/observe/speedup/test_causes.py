@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import pytest
-from made_stragglers import figures, made_run
+from made_stragglers import figures, links, made_run
 
 from phalanx.observe.events.strategy_phases import split_phases
 from phalanx.observe.events.timeline import RankLog
 from phalanx.observe.speedup import causes
 from phalanx.observe.speedup.causes import explain
 from phalanx.observe.speedup.from_events import basis_of
+from phalanx.observe.speedup.slow_links import NETWORK
 from phalanx.observe.speedup.straggler import Straggler, find_straggler, find_waits
 
 SLOW = {1: {"compute": 0.08, "input": 0.02}}
-HELD = {"throttled_percent": 70.0, "cpu_percent": 99.0, "workers_cpu_percent": 190.0}
+HELD: dict[str, float | str] = {
+    "throttled_percent": 70.0,
+    "cpu_percent": 99.0,
+    "workers_cpu_percent": 190.0,
+}
 EQUAL = "allreduce:shares=equal"
 MS = 1e-3
 
 
 def _explained(
-    logs: list[RankLog], *, strategy: str = EQUAL, equal: bool = True, **machines: dict[str, float]
+    logs: list[RankLog],
+    *,
+    strategy: str = EQUAL,
+    equal: bool = True,
+    **machines: dict[str, float | str],
 ) -> Straggler | None:
     names = dict.fromkeys(log.joined.machine for log in logs if log.joined)
     samples = {name: figures(logs, name, **machines.get(name, {})) for name in names}
@@ -42,7 +51,7 @@ def _explained(
     ],
 )
 def test_a_cause_is_what_differs_from_the_others(
-    cause: str, extra: dict[int, dict[str, float]], machine: dict[str, float]
+    cause: str, extra: dict[int, dict[str, float]], machine: dict[str, float | str]
 ) -> None:
     found = _explained(made_run(extra), m2=machine)
     assert found is not None
@@ -77,6 +86,30 @@ def test_a_saturated_processor_is_slow_at_communicating_too() -> None:
     assert idle is not None
     assert idle.gain == pytest.approx(170 / 70 - 1, rel=0.05)
     assert saturated.gain == pytest.approx(170 / (50 + 20 / 3) - 1, rel=0.05)
+
+
+def test_machines_under_a_quota_cannot_be_faster_than_it_allows() -> None:
+    """They have waited, and so computed faster for a moment than they can all the time."""
+    logs = made_run(SLOW, noise=0.0)
+    quota: dict[str, float | str] = {"cpu_source": "cgroup", "cpu_percent": 80.0}
+    found = _explained(logs, m1=quota, m2={**HELD, "cpu_percent": 100.0}, m3=quota)
+    assert found is not None
+    assert found.gain == pytest.approx(1 / 0.8 - 1, rel=0.05)
+
+
+def test_a_slow_link_that_costs_more_is_said_instead_of_a_chance_straggler() -> None:
+    logs = made_run({1: {"compute": 0.005}}, noise=0.0)
+    alone = _explained(logs)
+    assert alone is not None
+    assert alone.cause != NETWORK
+    for log in logs:
+        own = f"m{log.rank + 1}"
+        others = {f"m{n}" for n in (1, 2, 3)} - {own}
+        takes = {other: 1.4 if "m3" in (own, other) else 0.1 for other in others}
+        log.links = links(log.rank, takes, count=10_000_000, periods=6)
+    found = _explained(logs)
+    assert found is not None
+    assert (found.machine, found.cause) == ("m3", NETWORK)
 
 
 def test_with_shares_by_speed_the_gain_is_that_of_new_shares() -> None:
