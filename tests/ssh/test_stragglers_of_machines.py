@@ -28,6 +28,7 @@ from phalanx.observe.events.timeline import WorkerStep, read_ranks
 
 SECONDS = 22.0
 """With the cause, and again without it: readings of links come every five seconds."""
+HEALTHY_RUNS = 5
 QUOTA = 30.0
 MEMORY = 2 << 30
 LITTLE = 330 << 20
@@ -165,6 +166,25 @@ def test_machine_cause_and_cost(
     gains = (steps[-1].began - steps[3].began) / (len(steps) - 4) / usual - 1.0
     print(f"{cause}: stated {found['gain']:.2f}, gained {gains:.2f}")
     assert 1.0 + found["gain"] == pytest.approx(1.0 + gains, rel=TOLERANCE)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("scenario", ["equal shares", "shares by speed"])
+def test_of_alike_machines_none_is_named(scenario: str, lab: MakeLab, tmp_path: Path) -> None:
+    machines = lab(3, cpu=str(QUOTA), memory=MEMORY, share=[tmp_path])
+    bench = Bench(machines, tmp_path / "bench")
+    script = SCRIPT.replace('FOLDER")', f'{tmp_path}")').replace("epochs=1000", "epochs=16")
+    (bench.project / "train.py").write_text(script.replace("WIDTH", "256").replace("BATCH", "512"))
+    strategy = "allreduce:shares=equal" if scenario == "equal shares" else "allreduce"
+    try:
+        for _ in range(HEALTHY_RUNS):
+            words = ["--pool", str(bench.pool), "--machines", "all", "--strategy", strategy]
+            ended = bench.start("run", "train.py", *words).end(200.0)
+            assert ended.code == 0, ended.words
+            found = bench.summary().get("straggler")
+            assert found is None, json.dumps(found)
+    finally:
+        bench.close()
 
 
 def _steps(bench: Bench) -> list[WorkerStep]:
