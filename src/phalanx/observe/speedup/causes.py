@@ -208,9 +208,10 @@ def _paging(sample: MachineSample) -> float:
 
 
 def _used_of_quota(sample: MachineSample) -> float | None:
-    """Percent of its quota that a machine uses; it may compute faster than that for a moment, if it
-    has waited before."""
-    return sample.cpu_percent if sample.cpu_source == "cgroup" else None
+    """Percent of a machine's quota that the workers use; if they have waited, they may compute
+    faster than it allows for a moment."""
+    quota = sample.cores if sample.cpu_source == "cgroup" else None
+    return sample.workers_cpu_percent / quota if quota else None
 
 
 def _used_by_others(sample: MachineSample) -> float | None:

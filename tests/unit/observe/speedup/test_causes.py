@@ -91,7 +91,7 @@ def test_a_saturated_processor_is_slow_at_communicating_too() -> None:
 def test_machines_under_a_quota_cannot_be_faster_than_it_allows() -> None:
     """They have waited, and so computed faster for a moment than they can all the time."""
     logs = made_run(SLOW, noise=0.0)
-    quota: dict[str, float | str] = {"cpu_source": "cgroup", "cpu_percent": 80.0}
+    quota: dict[str, float | str] = {"cpu_source": "cgroup", "workers_cpu_percent": 160.0}
     found = _explained(logs, m1=quota, m2={**HELD, "cpu_percent": 100.0}, m3=quota)
     assert found is not None
     assert found.gain == pytest.approx(1 / 0.8 - 1, rel=0.05)
