@@ -19,7 +19,7 @@ import tempfile
 from benchmarks.harness import ROOT, phalanx_command, report, spread
 
 SCRIPT = "benchmarks/scripts/view_loop.py"
-LENGTHS = {"mlp": ("300", "6"), "cnn": ("20", "4"), "resnet": ("20", "4")}
+LENGTHS = {"mlp": ("300", "6"), "cnn": ("60", "4"), "resnet": ("30", "4")}
 VIEWS = ("parts", "whole", "auto")
 WAYS = ("alone", "ddp", *VIEWS)
 
