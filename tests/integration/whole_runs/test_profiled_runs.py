@@ -109,6 +109,16 @@ def test_a_ddp_script_as_it_is(tmp_path: Path) -> None:
         assert any(row.operator == "gloo:all_reduce" for row in table.operators)
 
 
+def test_a_script_without_steps_that_can_be_seen_says_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('trained by other means')")
+    ran = succeeds(
+        "run", "train.py", "--profile", "--workers", "1", "--framework", "torch",
+        cwd=tmp_path, PHALANX_RUNS=str(tmp_path / "runs"),
+    )  # fmt: skip
+    (log,) = (tmp_path / "runs").glob("*/logs/rank-0.log")
+    assert "nothing was profiled: the script calls neither" in log.read_text() + ran.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_three_systems_in_one_table(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from phalanx.core.script.import_hooks import HOOKS
 from phalanx.launch.worker.keras_figures import add_to_fit, run_script
 from phalanx.observe.operators.step_window import StepWindow, TensorFlowRecorder, TorchRecorder
 
+NOTHING = "nothing was profiled: the script calls neither Keras' fit nor an optimizer of torch"
+
 
 def watch_torch(make: Any, torch: Any) -> None:
     window = make(TorchRecorder(torch))
@@ -57,10 +59,16 @@ def main() -> None:
     steps, rank = map(int, sys.argv[1:3])
     del sys.argv[1:3]
     table = RunPaths(Path(os.environ["PHALANX_RUN"])).profiles / f"rank-{rank}.json"
-    make = functools.partial(StepWindow, table=table, steps=steps)
+    windows: list[StepWindow] = []
+
+    def make(recorder: Any) -> StepWindow:
+        windows.append(StepWindow(recorder, table, steps))
+        return windows[-1]
+
     HOOKS.add("torch", functools.partial(watch_torch, make))
     for keras in ("keras", "tf_keras"):
         HOOKS.add(keras, functools.partial(watch_fit, make))
+    atexit.register(lambda: windows or print(f"phalanx: {NOTHING}", file=sys.stderr, flush=True))
     run_script()
 
 
