@@ -23,7 +23,7 @@ from phalanx.observe.events.strategy_phases import WaitRule
 from phalanx.observe.speedup.from_events import Basis
 from phalanx.observe.speedup.slow_links import slow_link
 from phalanx.observe.speedup.speedup import gain_if
-from phalanx.observe.speedup.straggler import Straggler
+from phalanx.observe.speedup.straggler import SLOWER, Straggler
 
 MEMORY, INPUT, OTHERS = "memory", "slow input", "another process"
 THROTTLED, SLOW = "throttled", "slow processor"
@@ -50,7 +50,7 @@ AS_FAST = 1.25
 """A worker computes as fast as the others if it takes at most so many times as long."""
 _TAILS = 0.15
 LEAST_GAIN = 0.05
-"""Smaller gains are not worth a sentence."""
+"""Nobody is named for a smaller gain, unless the worker is clearly slow."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,8 @@ def explain(
         saturated=saturated,
         others_use=scene.mean(_used_of_quota)[1] / 100.0,
     )
+    if gain < LEAST_GAIN and (late.slower or 0.0) < SLOWER:
+        return None
     remedy = _MENDS[cause].format(machine=scene.machine)
     if equal and basis.way.balances:
         remedy += " or drop shares=equal, so that it gets smaller batches"

@@ -140,6 +140,14 @@ def test_noise_is_no_straggler(seed: int) -> None:
     assert _explained(made_run(noise=0.4, seed=seed), m2={"throttled_percent": 50.0}) is None
 
 
+def test_a_worker_whose_lateness_costs_next_to_nothing_is_not_named() -> None:
+    """Alike machines, of which the first has a little more to do, with shares by speed."""
+    logs = made_run({1: {"input": 0.004}}, noise=0.1)
+    late = find_straggler(split_phases(logs, "allreduce"))
+    assert late is not None
+    assert _explained(logs, strategy="allreduce", equal=False) is None
+
+
 def test_who_made_whom_wait() -> None:
     logs = made_run(SLOW, noise=0.0, count=100)
     waits = find_waits(split_phases(logs, EQUAL), {0: "m1", 1: "m2", 2: "m3"})
