@@ -118,7 +118,7 @@ class WatchServer:
                 with contextlib.suppress(RuntimeError):  # it has ended
                     self._loop.call_soon_threadsafe(self._end)
             thread.join(_ENDED)
-            self._thread.close(0.0)
+            self._thread.close(_ENDED)
 
     async def _serve(self, *, signals: bool) -> None:
         self._loop = asyncio.get_running_loop()

@@ -61,6 +61,7 @@ def readings(machines: Sequence[Machine], take: Take, note: Say) -> Iterator[Non
         ending = loop.submit(_others_ended())
         with contextlib.suppress(concurrent.futures.TimeoutError, PhalanxError):
             ending.result(2 * LEAVE_SECONDS)
+            loop.close()
 
 
 async def _read_all(machines: Sequence[Machine], take: Take, note: Say) -> None:
