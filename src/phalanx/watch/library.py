@@ -69,8 +69,13 @@ class Library:
             known = self._kept[run] = Kept(RunFeed(paths))
         self._kept.move_to_end(run)
         while len(self._kept) > MOST_FEEDS:
-            self._kept.popitem(last=False)
+            self._kept.popitem(last=False)[1].feed.close()
         return known
+
+    def close(self) -> None:
+        """Keep what was added up for the next server."""
+        while self._kept:
+            self._kept.popitem()[1].feed.close()
 
     def fresh(self, run: str) -> Kept:
         known = self.kept(run)

@@ -62,7 +62,8 @@ class WatchServer:
         self._thread = ReadingThread()
         self._pool = pool
         self._streams = Streams(self._thread)
-        app = make_app(Library(home, pool), self._thread, self._streams, complain)
+        self._library = Library(home, pool)
+        app = make_app(self._library, self._thread, self._streams, complain)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 Gate(app, self._access),
@@ -118,7 +119,6 @@ class WatchServer:
                 with contextlib.suppress(RuntimeError):  # it has ended
                     self._loop.call_soon_threadsafe(self._end)
             thread.join(_ENDED)
-            self._thread.close(_ENDED)
 
     async def _serve(self, *, signals: bool) -> None:
         self._loop = asyncio.get_running_loop()
@@ -127,6 +127,7 @@ class WatchServer:
                 self._loop.add_signal_handler(number, self._end)
         with self._socket:
             await self._uvicorn.serve([self._socket])
+        self._thread.close(self._library.close, LAST_SECONDS / 2)
 
     def _end(self) -> None:
         self._streams.end()

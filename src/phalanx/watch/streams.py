@@ -47,8 +47,10 @@ class ReadingThread:
 
     def __init__(self) -> None:
         self._thread = BackgroundThread("phalanx-watch")
+        self._used = False
 
     async def ask(self, function: Callable[..., T], *given: Any) -> T:
+        self._used = True
         found: T = await asyncio.wrap_future(self._thread.submit(function, *given))
         return found
 
@@ -56,7 +58,10 @@ class ReadingThread:
         """Have ``function`` called, by any thread that need not know what came of it."""
         self._thread.submit(function, *given)
 
-    def close(self, seconds: float) -> None:
+    def close(self, last: Callable[[], Any], seconds: float) -> None:
+        """End the thread, after ``last`` if it has done anything; wait for that a little."""
+        if self._used:
+            self._thread.submit(last)
         self._thread.close(seconds)
 
 
