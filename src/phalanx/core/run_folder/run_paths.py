@@ -81,6 +81,8 @@ class RunPaths:
     profiles = _Inside("profiles")
     """What each worker's steps consist of, operator by operator, where ``--profile`` was given."""
     study = _Inside("study.json")
+    notes = _Inside("notes.jsonl")
+    """What the controller said while the run went on, one note a line."""
     made_files = _Inside("logs/made-files.jsonl")
     """The files that an adopted script has made in the first worker, one name per line."""
 
