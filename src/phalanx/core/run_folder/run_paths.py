@@ -66,6 +66,8 @@ class RunPaths:
     events = _Inside("events")
     logs = _Inside("logs")
     machines = _Inside("machines")
+    rollups = _Inside("rollups")
+    """The steps in sums of 1, 10 and 60 seconds: made from the events, and made again if absent."""
     files = _Inside("files")
     """``run.folder`` of the script API: files that workers write here are fetched."""
     source = _Inside("source")
