@@ -30,7 +30,7 @@ _LABEL = b"phalanx watch session 1 "
 _ODD = re.compile(r"[\x00-\x1f\x7f\\]")
 
 HEADERS = {
-    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
     "object-src 'none'; frame-ancestors 'self' http://127.0.0.1:* http://localhost:*",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",

@@ -20,7 +20,8 @@ from starlette.routing import Route
 
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import slug
-from phalanx.watch.feed.run_feed import compare, csv_of
+from phalanx.watch.feed.comparison import compare, csv_of
+from phalanx.watch.feed.log_tail import MOST_LINES
 from phalanx.watch.feed.runs_list import UnknownRun
 from phalanx.watch.library import NEWEST, Library
 from phalanx.watch.streams import EventStream, ReadingThread, Streams
@@ -34,7 +35,8 @@ KINDS = {
 }
 """The files of the pages that are given out, by the end of their names."""
 AXES = ("time", "step", "epoch")
-MOST_POINTS, MOST_LINES, MOST_COMPARED, MOST_WORKERS = 5000, 5000, 12, 1 << 20
+MOST_POINTS, MOST_COMPARED = 5000, 12
+MOST_WORKERS = 1 << 20
 _RUN = re.compile(r"[^/\\\x00-\x1f\x7f:.][^/\\\x00-\x1f\x7f:]{0,254}")
 _WHOLE = re.compile(r"[0-9]{1,9}", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?", re.ASCII)

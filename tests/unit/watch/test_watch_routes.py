@@ -54,7 +54,7 @@ OUT_OF_HERE = (
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     top = tmp_path_factory.mktemp("all")
     home = top / "runs"
-    write_run(home, RUN, logged={MARKUP: 1.0}, script=f"{MARKUP}.py", machines=("here", "<b>m</b>"))
+    write_run(home, RUN, logged={MARKUP: 1.0}, script=f"{MARKUP}.py", machines=("here", "<b>m"))
     write_study(home, STUDY, [RUN])
     write_run(top, "secret")
     (top / "secret" / "logs" / "rank-0.log").write_text(SECRET)
@@ -147,10 +147,9 @@ def test_long_addresses_are_refused(site: Served) -> None:
     for path in (f"/api/runs?before={'a' * 2001}", f"/api/runs?{'a=1&' * 600}"):
         assert site.client(path).status == 400
     head = b"GET /api/runs?" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    with pytest.raises(ConnectionError):  # the server ends what it does not read on
-        answer = site.client.raw(head)
-        assert answer.split(b" ", 2)[1] == b"400"
-        raise ConnectionError
+    answer = site.client.raw(head)
+    assert not answer or answer.split(b" ", 2)[1] == b"400", "it does not read on"
+    assert site.client("/api/runs").status == 200
 
 
 def test_text_of_a_run_is_only_ever_json_text(site: Served) -> None:
