@@ -119,6 +119,7 @@ LONG = {
     "choices": "benchmarks.choices",
     "scale": "benchmarks.scale",
     "observers": "benchmarks.observers",
+    "watching": "benchmarks.watching",
     "store-wire": "benchmarks.store_wire",
     "timing": "benchmarks.timing",
     "virtual": "benchmarks.virtual",

@@ -79,6 +79,7 @@ async def _others_ended() -> None:
 async def _read(machine: Machine, take: Take, note: Say) -> None:
     """Read one machine until this is cancelled."""
     wait, known = SHORTEST_WAIT, ""
+    take(machine.name, None)  # until it has answered
     while True:
         try:
             await _listen(machine, take)

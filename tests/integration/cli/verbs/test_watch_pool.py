@@ -30,7 +30,7 @@ def test_machines_are_read_until_the_end(tmp_path: Path) -> None:
 
     def take(name: str, sample: MachineSample | None) -> None:
         found[name].append(sample)
-        if len(found["here"]) >= 2 and found["gone"]:
+        if len(found["here"]) >= 3 and len(found["gone"]) >= 2 and notes:
             enough.set()
 
     machines = [
@@ -44,6 +44,7 @@ def test_machines_are_read_until_the_end(tmp_path: Path) -> None:
     while agents() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert agents() == set()
+    assert found["here"][0] is None, "it is shown before it answers"
     samples = [each for each in found["here"] if each is not None]
     assert len(samples) >= 2
     assert samples[0].time < samples[1].time

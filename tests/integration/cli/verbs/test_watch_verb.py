@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cli_support import Shell
+from cli_support import TRAINING, Shell
+from commands import python
 from made_runs import write_run, write_study
 from watch_client import Client, Events
 
@@ -23,6 +24,10 @@ from phalanx.cli.watch.watch import is_desktop, opened_browser, tunnel
 
 RUN = "20250102-000000-made"
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/enter\?token=([\w-]{43})(#\S*)?")
+LOADED = """
+import sys
+print([name for name in sys.modules if name.startswith(("phalanx.watch", "uvicorn", "starlette"))])
+"""
 LONG = 60.0
 
 
@@ -168,6 +173,22 @@ def test_a_run_shows_itself_while_it_trains(shell: Shell) -> None:
         out, _ = process.communicate(timeout=LONG)
         assert f"phalanx watch --port {found[1]} {run}" in out
         assert "watch" not in (shell.runs / run / "launch.json").read_text()
+
+
+def test_a_run_that_nobody_watches_has_nothing_of_it(shell: Shell) -> None:
+    """Neither its controller nor its workers load the pages, and its folder has no file of them."""
+    script = shell.script(TRAINING + LOADED)
+    controller = f"""
+import sys, threading
+from phalanx.cli.main import invoke
+assert invoke(["run", {script!r}]) == 0
+{LOADED}
+print([thread.name for thread in threading.enumerate() if "watch" in thread.name])
+"""
+    answer = python("-c", controller, cwd=shell.folder, check=True)
+    printed = [line for line in answer.stdout.splitlines() if line.startswith("[")]
+    assert printed == ["[]"] * 3, "of worker 0 and the controller; its threads"
+    assert [path.name for path in shell.runs.rglob("*") if "rollups" in path.name] == []
 
 
 def test_a_session_over_ssh_is_given_the_tunnel(made: Shell) -> None:
