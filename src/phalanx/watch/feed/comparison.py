@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from phalanx.watch.feed.chart_types import Chart, Series
-from phalanx.watch.feed.run_feed import RunFeed
-from phalanx.watch.feed.runs_list import RunRow, row_of
+from phalanx.watch.feed.runs_list import RunRow
 
 CHARTS = ("loss", "evaluation", "evaluation_loss", "throughput", "rate", "gradient_norm")
 _PREFERRED = ("test accuracy", "validation accuracy", "train accuracy", "total", "all")
@@ -24,12 +23,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[RunRow]
 
 
-def compare(feeds: Sequence[RunFeed], by: str, points: int) -> Comparison:
-    """Compare runs by what each of them has; ``by``: time, step or epoch."""
-    names = _names([feed.title for feed in feeds])
-    found = [{chart.name: chart for chart in feed.charts(by, points)} for feed in feeds]
-    charts = [chart for name in CHARTS if (chart := _together(name, names, found)) is not None]
-    return Comparison(charts=charts, rows=[row_of(feed.paths) for feed in feeds])
+def make_comparison(
+    titles: Sequence[str], charts: Sequence[Sequence[Chart]], rows: list[RunRow]
+) -> Comparison:
+    """Put the charts of several runs together, by name."""
+    names, found = _names(titles), [{chart.name: chart for chart in own} for own in charts]
+    together = [one for name in CHARTS if (one := _together(name, names, found)) is not None]
+    return Comparison(charts=together, rows=rows)
 
 
 def _names(titles: Sequence[str]) -> list[str]:

@@ -44,6 +44,7 @@ class History:
         self._rollups = RunRollups(paths)
         self._charts: dict[tuple[object, ...], list[Chart]] = {}
         self._timelines: dict[tuple[object, ...], Timeline] = {}
+        self._wholes: dict[str, Knots] = {}
         """What was asked for, until something is added."""
 
     def read_more(self, seconds: float = 0.2) -> bool:
@@ -52,6 +53,7 @@ class History:
         if added or len(self._charts) + len(self._timelines) > MOST_KEPT:
             self._charts.clear()
             self._timelines.clear()
+            self._wholes.clear()
         return added
 
     @property
@@ -80,9 +82,11 @@ class History:
     def place(self, time: float, by: str) -> float:
         """Return the step or the epoch that the run had come to after ``time`` seconds."""
         began = self.began
-        if by == "time" or began is None:
+        if by == "time":
             return time
-        return float(self._knots(by).places(np.array([time + began]))[0])
+        if began is None:
+            return 0.0
+        return float(self._whole(by).places(np.array([time + began]))[0])
 
     def _bounds(self) -> tuple[float, float] | None:
         """When the first step began, and the last ended."""
@@ -90,8 +94,14 @@ class History:
         some = [(one.first, one.last) for one in told if one.first is not None]
         return (min(one[0] for one in some), max(one[1] for one in some)) if some else None
 
+    def _whole(self, by: str) -> Knots:
+        """Return the steps or epochs of the whole run, as minutes or at least 600 rows show them.
+        """
+        if by not in self._wholes:
+            self._wholes[by] = self._knots(by)
+        return self._wholes[by]
+
     def _knots(self, by: str, parts: Sequence[Rows] | None = None) -> Knots:
-        """Return the steps or epochs of ``parts``, or of the whole run as minutes show them."""
         ranks, bounds = list(self._rollups.ranks.values()), self._bounds() or (0.0, 0.0)
         fits = [one for one in WIDTHS if bounds[1] - bounds[0] <= MOST_KNOTS * one]
         whole = [rank.rows((*fits, WIDTHS[-1])[0], *bounds) for rank in ranks]
@@ -148,7 +158,7 @@ class History:
         """Return when the run came to a place of the axis."""
         if by == "time":
             return began + place
-        rough = self._knots(by).time(place)
+        rough = self._whole(by).time(place)
         ranks = self._rollups.ranks.values()
         around = [rank.rows(WIDTHS[0], rough - WIDTHS[-1], rough + WIDTHS[-1]) for rank in ranks]
         return self._knots(by, around).time(place)

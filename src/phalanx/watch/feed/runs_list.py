@@ -107,6 +107,12 @@ def name_of(run_id: str) -> str:
     return re.sub(r"^\d{8}-\d{6}-", "", run_id)
 
 
+def id_of(paths: RunPaths) -> str:
+    """Return the id by which ``find_run`` finds a run."""
+    study = RunPaths(paths.folder.parent)
+    return f"{study.id}{INSIDE}{paths.id}" if study.study.is_file() else paths.id
+
+
 def list_runs(home: Path, limit: int = 200, before: str | None = None) -> RunList:
     """Return the newest runs, or those older than ``before``."""
     folders = sorted(_folders(home), key=lambda folder: folder.name, reverse=True)
@@ -119,7 +125,7 @@ def list_runs(home: Path, limit: int = 200, before: str | None = None) -> RunLis
         if len(rows) >= limit:
             return RunList(runs=rows, studies=studies, more=True)
         study = run_id.partition(INSIDE)[0] if INSIDE in run_id else belongs.get(run_id)
-        rows.append(msgspec.structs.replace(row_of(paths), id=run_id, study=study))
+        rows.append(msgspec.structs.replace(row_of(paths), study=study))
     return RunList(runs=rows, studies=studies)
 
 
@@ -193,7 +199,7 @@ def row_of(paths: RunPaths) -> RunRow:
     try:
         return _ended_row(paths, stamp) or _live_row(paths)
     except InputError:  # a file is longer than Phalanx writes it
-        return RunRow(id=paths.id, name=name_of(paths.id), status=UNREADABLE)
+        return RunRow(id=id_of(paths), name=name_of(paths.id), status=UNREADABLE)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -263,7 +269,7 @@ def _begun_row(paths: RunPaths, status: str) -> RunRow:
     plan = read_record(paths.plan, PlanRecord) or PlanRecord()
     names = [machine.name for machine in plan.machines]
     return RunRow(
-        id=paths.id,
+        id=id_of(paths),
         name=name_of(paths.id),
         script=Path(launch.script).name if launch.script else None,
         system=launch.system,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
+from phalanx.core.files import LONGEST_LINE
 from phalanx.observe.events import event_types as ev
 from phalanx.observe.events.timeline import RankLog
 from phalanx.observe.summary.progress_state import ProgressState
@@ -62,18 +62,16 @@ class RankReader:
             log.add(steps)
         return log
 
-    def read(self, state: ProgressState, until: float) -> bool:
-        """Read what is new, until the moment ``until`` of the monotonic clock at most."""
-        found = False
-        while data := self._next():
-            found = True
-            *lines, self._partial = (self._partial + data).split(b"\n")
-            if len(self._partial) > 16 * _CHUNK:  # no line of ours
-                self._partial = b""
-            self._take(lines, state)
-            if time.monotonic() >= until:
-                break
-        return found
+    def read(self, state: ProgressState) -> bool:
+        """Read the next part of what is new; return whether there was anything."""
+        data = self._next()
+        if not data:
+            return False
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > LONGEST_LINE:
+            self._partial = b""
+        self._take(lines, state)
+        return True
 
     def _next(self) -> bytes:
         try:
