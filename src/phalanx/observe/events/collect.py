@@ -23,6 +23,10 @@ class LineTail:
         self._offset = 0
         self._partial = b""
 
+    def skip_to(self, offset: int) -> None:
+        """Go on at ``offset``: what is before it is read otherwise, or not at all."""
+        self._offset, self._partial = offset, b""
+
     def poll(self) -> list[bytes]:
         """Return the new lines, without their newlines."""
         try:

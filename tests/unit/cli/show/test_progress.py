@@ -14,7 +14,6 @@ from made_events import finished
 from rich.console import Console
 
 from phalanx.cli.show.progress import LiveProgress, PlainProgress, epoch_line
-from phalanx.cli.show.progress_state import ProgressState
 from phalanx.observe.events.event_types import (
     EpochDone,
     Event,
@@ -22,6 +21,7 @@ from phalanx.observe.events.event_types import (
     Planned,
     Steps,
 )
+from phalanx.observe.summary.progress_state import ProgressState
 
 joined = partial(made_events.joined, time=10.0)
 

@@ -1,0 +1,230 @@
+"""The lines of a worker's events, as rows of steps: only what roll-ups need is decoded.
+
+Columns are gathered from many lines before they become arrays: an array a line and column would
+take longer than the decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.observe.rollups.rows import PARTS, WIDTH, Column, Rows, no_rows
+
+LONGEST, LATEST = 1e6, 1e12
+"""The most seconds of a part of a step, and of the clock: a machine may report anything."""
+MOST = 1e12
+"""The most samples of a step, the greatest staleness, and the most epochs."""
+_LARGEST_LOSS = 1e100
+"""A loss beyond counts as not a number: sums stay finite."""
+WENT_BACK = 1.0
+"""Seconds by which a step begins before the end of another one if the clock is another one."""
+_NAMES = ("input", "compute", "send", "wait", "reduce", "update", "settle")
+
+
+class _Steps(msgspec.Struct, tag="steps", gc=False):
+    epoch: int
+    began: list[float]
+    samples: list[int]
+    input: list[float]
+    compute: list[float]
+    send: list[float]
+    wait: list[float]
+    reduce: list[float]
+    update: list[float]
+    settle: list[float]
+    staleness: list[int]
+    loss: list[float | None]
+    hidden: list[float] = []
+
+
+class _Joined(msgspec.Struct, tag="joined", gc=False):
+    time: float
+    machine: str
+
+
+class _Planned(msgspec.Struct, tag="planned", gc=False):
+    time: float
+    samples: int
+
+
+class _EpochDone(msgspec.Struct, tag="epoch", gc=False):
+    time: float
+    epoch: int
+
+
+_decoder = msgspec.json.Decoder(_Steps | _Joined | _Planned | _EpochDone)
+
+
+class Told(msgspec.Struct):
+    """What a worker's events have told so far, and how they go on."""
+
+    machine: str = ""
+    joined: float | None = None
+    """The time of its first join."""
+    planned: float | None = None
+    """When its training began."""
+    samples: int = 0
+    """Samples of an epoch, over all workers."""
+    epoch_done: int = -1
+    done_at: float = 0.0
+    first: float | None = None
+    """When its first step began, which was one of ``first_epoch``."""
+    first_epoch: float = 0.0
+    last: float = -LATEST
+    """When its last step ended."""
+    number: float = 0.0
+    began: float = -LATEST
+    until: float = -LATEST
+    """When the last line's last step ended."""
+    epoch: int = -1
+    row_epoch: float = -1.0
+    """The epoch of the last row that was made, which began at ``turned``."""
+    turned: float = 0.0
+    epochs_before: int = 0
+    """Epochs of earlier trainings of the same script."""
+    joins: bool = True
+    """The worker has joined, and no step has followed."""
+    shift: float = 0.0
+
+
+class _Gathered:
+    """The columns of several lines."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+        self.of_lines: list[tuple[float, float, float, float, float]] = []
+        """Of each line: whether it opens, its shift, its epoch, where it begins and ends."""
+        self.began: list[float] = []
+        self.samples: list[int] = []
+        self.parts: list[list[float]] = [[] for _ in _NAMES]
+        self.hidden: list[float] = []
+        self.staleness: list[int] = []
+        self.loss: list[float | None] = []
+
+    def add(
+        self, line: _Steps, count: int, about: tuple[float, float, float, float, float]
+    ) -> None:
+        self.counts.append(count)
+        self.of_lines.append(about)
+        self.began += line.began[:count]
+        self.samples += line.samples[:count]
+        for column, name in zip(self.parts, _NAMES, strict=True):
+            column += getattr(line, name)[:count]
+        self.hidden += line.hidden[:count] if len(line.hidden) >= count else [0.0] * count
+        self.staleness += line.staleness[:count]
+        self.loss += line.loss[:count]
+
+
+def rows_of(lines: Iterable[bytes], place: int, told: Told) -> Rows:
+    """Return the steps of ``lines``, the first of which begins at ``place``; go on from ``told``.
+
+    The lines have no newlines. Whatever is no event that is needed is left out.
+    """
+    found = _Gathered()
+    for text in lines:
+        until = place + len(text) + 1
+        try:
+            line = _decoder.decode(text)
+        except (msgspec.MsgspecError, RecursionError):
+            place = until
+            continue
+        if isinstance(line, _Steps):
+            _take_steps(line, place, until, told, found)
+        else:
+            _take_other(line, told)
+        place = until
+    return _as_rows(found, told) if found.began else no_rows()
+
+
+def _take_other(line: _Joined | _Planned | _EpochDone, told: Told) -> None:
+    if isinstance(line, _Joined):
+        told.joins, told.machine = True, line.machine
+        told.joined = line.time if told.joined is None else told.joined
+    elif isinstance(line, _Planned):
+        told.samples = max(0, min(line.samples, int(MOST)))
+        told.planned = line.time if told.planned is None else told.planned
+    else:
+        told.epoch_done = min(line.epoch, int(MOST)) + told.epochs_before
+        told.done_at = line.time + told.shift
+
+
+def _take_steps(line: _Steps, place: int, until: int, told: Told, found: _Gathered) -> None:
+    columns = [line.began, line.samples, line.staleness, line.loss]
+    count = min(map(len, [*columns, *(getattr(line, name) for name in _NAMES)]))
+    if not count:
+        return
+    first = line.began[0] + told.shift
+    if first < told.until - WENT_BACK:
+        told.shift += told.until - first
+    epoch = max(0, min(line.epoch, int(MOST)))
+    if told.joins and epoch + told.epochs_before < told.epoch:
+        told.epochs_before = told.epoch + 1 - epoch  # the script's next training
+    last = sum(getattr(line, name)[count - 1] for name in _NAMES)
+    told.until = max(told.until, line.began[count - 1] + told.shift + min(last, LONGEST))
+    told.epoch = epoch + told.epochs_before
+    about = (float(told.joins), told.shift, float(told.epoch), float(place), float(until))
+    found.add(line, count, about)
+    told.joins = False
+
+
+def _as_rows(found: _Gathered, told: Told) -> Rows:
+    counts = np.array(found.counts)
+    heads = np.append(0, np.cumsum(counts)[:-1])
+    lines = np.array(found.of_lines)
+    of_row = np.repeat(lines, counts, axis=0)
+    rows = np.zeros((len(found.began), WIDTH))
+    for number, column in enumerate(found.parts):
+        rows[:, Column.INPUT + number] = _numbers(column, LONGEST)
+    rows[:, Column.HIDDEN] = _numbers(found.hidden, LONGEST)
+    samples, parts = _numbers(found.samples, MOST), rows[:, PARTS]
+    rounds = (samples == 0) & (parts[:, 0] == 0) & (parts[:, 1] == 0)
+    rows[:, Column.ROUNDS], rows[:, Column.STEPS] = rounds, ~rounds
+    rows[:, Column.SAMPLES] = samples
+    began = np.clip(np.fromiter(found.began, float) + of_row[:, 1], -LATEST, LATEST)
+    began = np.maximum.accumulate(np.maximum(began, told.began))
+    rows[:, Column.BEGAN] = began
+    rows[:, Column.ENDED] = began + parts.sum(axis=1)
+    rows[:, Column.INDEX] = np.floor(began)
+    rows[heads, Column.OPENS] = lines[:, 0]
+    rows[:, Column.SHIFT] = of_row[:, 1]
+    rows[:, Column.PLACE], rows[:, Column.UNTIL] = of_row[:, 3], of_row[:, 4]
+    rows[:, Column.NUMBER] = told.number + np.cumsum(~rounds)
+    _add_losses(rows, found)
+    _add_epochs(rows, of_row[:, 2], told)
+    if told.first is None:
+        told.first, told.first_epoch = float(began[0]), float(of_row[0, 2])
+    told.last = max(told.last, float(rows[-1, Column.ENDED]))
+    told.number, told.began = float(rows[-1, Column.NUMBER]), float(began[-1])
+    return rows
+
+
+def _add_losses(rows: Rows, found: _Gathered) -> None:
+    loss = np.array(found.loss, dtype=float)  # null becomes NaN
+    known = (np.abs(loss) < _LARGEST_LOSS) & (rows[:, Column.SAMPLES] > 0)
+    rows[:, Column.WEIGHT] = np.where(known, rows[:, Column.SAMPLES], 0.0)
+    rows[:, Column.LOSS] = np.where(known, loss, 0.0) * rows[:, Column.WEIGHT]
+    rows[:, Column.LOW] = rows[:, Column.HIGH] = np.where(known, loss, np.nan)
+    staleness = np.where(rows[:, Column.STEPS] > 0, _numbers(found.staleness, MOST), 0.0)
+    rows[:, Column.STALENESS] = rows[:, Column.STALEST] = staleness
+
+
+def _add_epochs(rows: Rows, epochs: NDArray[np.float64], told: Told) -> None:
+    """Add each row's epoch and when that began, which may have been in an earlier line."""
+    turns = np.diff(epochs, prepend=told.row_epoch) != 0
+    at = np.maximum.accumulate(np.where(turns, np.arange(len(rows)), -1))
+    rows[:, Column.EPOCH] = epochs
+    rows[:, Column.TURNED] = np.where(at >= 0, rows[at, Column.BEGAN], told.turned)
+    told.turned, told.row_epoch = float(rows[-1, Column.TURNED]), float(epochs[-1])
+
+
+def _numbers(values: Sequence[float], most: float) -> NDArray[np.float64]:
+    try:
+        numbers = np.fromiter(values, float, len(values))
+    except OverflowError:  # a whole number of hundreds of digits
+        numbers = np.fromiter((min(value, most) for value in values), float, len(values))
+    clipped: NDArray[np.float64] = np.clip(numbers, 0.0, most)
+    return clipped
