@@ -77,7 +77,7 @@ class Access:
         return hmac.new(self._secret, _LABEL + text.encode(), hashlib.sha256).hexdigest()
 
 
-class Gate:
+class PageGate:
     """Passes on what may be answered; everything else is refused before it is looked at."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:

@@ -20,11 +20,11 @@ from starlette.routing import Route
 
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import slug
-from phalanx.watch.feed.comparison import compare, csv_of
-from phalanx.watch.feed.log_tail import MOST_LINES
+from phalanx.watch.feed.reading.log_tail import MOST_LINES
+from phalanx.watch.feed.run_feed import compare, csv_of
 from phalanx.watch.feed.runs_list import UnknownRun
 from phalanx.watch.library import NEWEST, Library
-from phalanx.watch.streams import EventStream, ReadingThread, Streams
+from phalanx.watch.streams import EventStream, OpenPages, ReadingThread
 
 KINDS = {
     "html": "text/html; charset=utf-8",
@@ -51,7 +51,7 @@ class BadRequest(Exception):  # noqa: N818  (what came)
 class Routes:
     """The answers of one server. All files are read in its reading thread."""
 
-    def __init__(self, library: Library, thread: ReadingThread, streams: Streams) -> None:
+    def __init__(self, library: Library, thread: ReadingThread, streams: OpenPages) -> None:
         self._library, self._thread, self._streams = library, thread, streams
         self._files = page_files()
 
@@ -185,7 +185,7 @@ class Routes:
 
 
 def make_app(
-    library: Library, thread: ReadingThread, streams: Streams, complain: Callable[[str], None]
+    library: Library, thread: ReadingThread, streams: OpenPages, complain: Callable[[str], None]
 ) -> Starlette:
     """Return the application; ``complain`` is given a line for each kind of error of our own."""
     known: set[str] = set()

@@ -16,11 +16,11 @@ import uvicorn
 
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.trust import user_secret
-from phalanx.watch.access import Access, Gate
+from phalanx.watch.access import Access, PageGate
 from phalanx.watch.app import make_app
 from phalanx.watch.feed.pool_view import PoolFeed
 from phalanx.watch.library import Library
-from phalanx.watch.streams import ReadingThread, Streams
+from phalanx.watch.streams import OpenPages, ReadingThread
 
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 256
@@ -61,12 +61,12 @@ class WatchServer:
         self._access = Access(secret, self._token_used)
         self._thread = ReadingThread()
         self._pool = pool
-        self._streams = Streams(self._thread)
+        self._streams = OpenPages(self._thread)
         self._library = Library(home, pool)
         app = make_app(self._library, self._thread, self._streams, complain)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                Gate(app, self._access),
+                PageGate(app, self._access),
                 http="h11",
                 loop="asyncio",
                 ws="none",

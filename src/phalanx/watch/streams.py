@@ -136,7 +136,7 @@ class Subject:
             page.end()
 
 
-class Streams:
+class OpenPages:
     """Everything that is watched at present."""
 
     def __init__(self, thread: ReadingThread) -> None:
