@@ -31,7 +31,7 @@ _ODD = re.compile(r"[\x00-\x1f\x7f\\]")
 
 HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
-    "object-src 'none'; frame-ancestors 'self' http://127.0.0.1:* http://localhost:*",
+    "object-src 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",

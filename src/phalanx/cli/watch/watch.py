@@ -38,6 +38,9 @@ def watch(
         Path | None,
         typer.Option(metavar="FILE", help="A blueprint whose machines are shown too, also idle."),
     ] = None,
+    terminal: Annotated[
+        bool, typer.Option("--terminal", help="Show the run in this terminal, in 80 columns.")
+    ] = False,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Only print the address; open no browser.")
     ] = False,
@@ -48,6 +51,8 @@ def watch(
     The pages are served to this machine alone, read only. The address that is printed lets one
     browser in, once, for 12 hours; then the next address is printed. Ctrl-C ends this, and no run.
     """
+    if terminal:
+        return _in_terminal(run, plain=not (port or pool or json))
     from phalanx.watch.feed.pool_view import PoolFeed
     from phalanx.watch.server import WatchServer
 
@@ -70,6 +75,18 @@ def watch(
         opened = not no_browser and is_desktop(os.environ) and not json
         with opened_browser(server.address) if opened else contextlib.nullcontext():
             server.run()
+    return 0
+
+
+def _in_terminal(name: str | None, *, plain: bool) -> int:
+    from phalanx.cli.request.find_run import single_run
+    from phalanx.watch.terminal import watch_in_terminal
+
+    if not plain:
+        raise InputError(
+            "--terminal cannot be used with --port, --pool or --json", "Leave one of the two out."
+        )
+    watch_in_terminal(single_run(name, "--terminal"))
     return 0
 
 

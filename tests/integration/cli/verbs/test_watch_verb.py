@@ -131,6 +131,14 @@ def test_a_used_port_is_one_line_with_a_remedy(made: Shell) -> None:
     assert made("watch", "no-such-run").errors[0] == "error: there is no run 'no-such-run'"
 
 
+def test_a_terminal_needs_no_port(made: Shell) -> None:
+    shown = made("watch", "--terminal")
+    assert shown.code == 0
+    assert "made" in shown.out
+    assert "127.0.0.1" not in shown.out
+    assert made("watch", "--terminal", "--port", "1").code == 2
+
+
 def test_without_runs_there_is_the_list(shell: Shell) -> None:
     with watching(shell.folder, "watch", "--json") as process:
         assert process.stdout is not None
