@@ -150,7 +150,6 @@ class RankRollup:
         near = self._near
         if near is None or not near.low <= low <= near.high:
             near = self._near = _Near(low, low, Told(), no_rows())
-            near.told.shift = float(around[0, Column.SHIFT])
             near.told.joins = bool(around[0, Column.OPENS])
         if near.high < high:
             near.read(self._events, high)
