@@ -126,7 +126,7 @@ class RankRollup:
             self._begin()
             self.pending = True
             return no_rows()
-        if len(rows) and rows[-1, Column.INDEX] < level.last[0, Column.INDEX]:
+        if not at or (len(rows) and rows[-1, Column.INDEX] < level.last[0, Column.INDEX]):
             return rows
         index, parts = [rows[:, Column.INDEX]], [rows]
         for finer in reversed(self._levels[:at]):
@@ -149,16 +149,14 @@ class RankRollup:
             return no_rows()
         near = self._near
         if near is None or not near.low <= low <= near.high:
-            near = self._near = _Near(low, low, Told(), no_rows())
-            near.told.shift = float(around[0, Column.SHIFT])
-            near.told.joins = bool(around[0, Column.OPENS])
-        if near.high < high:
-            near.read(self._events, high)
+            near = self._near = _Near(low, Told(joins=bool(around[0, Column.OPENS])))
+        near.read(self._events, high)
         near.forget(low)
-        rows: Rows = near.rows[near.rows[:, Column.BEGAN] >= around[0, Column.BEGAN]].copy()
-        if len(rows):
+        at = int(np.searchsorted(near.rows[:, Column.BEGAN], around[0, Column.BEGAN]))
+        rows = near.rows[at:]
+        if len(rows):  # the count may have begun anywhere
             before = around[0, Column.NUMBER] - around[0, Column.STEPS]
-            rows[:, Column.NUMBER] = before + np.cumsum(rows[:, Column.STEPS])
+            near.count_on(before - rows[0, Column.NUMBER] + rows[0, Column.STEPS])
         return rows
 
     # -- saving ------------------------------------------------------------------------------
@@ -220,17 +218,23 @@ class RankRollup:
 class _Near:
     """The single steps of some part of the events, kept for the next look."""
 
-    def __init__(self, low: int, high: int, told: Told, rows: Rows) -> None:
-        self.low, self.high = low, high
-        self.told, self.rows = told, rows
+    def __init__(self, low: int, told: Told) -> None:
+        self.low = self.high = low
+        self.told, self.rows = told, no_rows()
 
     def read(self, events: Path, high: int) -> None:
         """Read on to the place ``high``, where a line ends."""
         with contextlib.suppress(OSError), plain_file(events) as file:
-            data = os.pread(file, high - self.high, self.high)
-            rows = rows_of(data.removesuffix(b"\n").split(b"\n"), self.high, self.told)
-            self.rows = np.concatenate([self.rows, rows])
-            self.high = high
+            if high > self.high:
+                data = os.pread(file, high - self.high, self.high)
+                rows = rows_of(data.removesuffix(b"\n").split(b"\n"), self.high, self.told)
+                self.rows = np.concatenate([self.rows, rows])
+                self.high = high
+
+    def count_on(self, more: float) -> None:
+        if more:
+            self.rows[:, Column.NUMBER] += more
+            self.told.number += more
 
     def forget(self, low: int) -> None:
         """Keep only the steps of lines from ``low`` on, once there is much to forget."""

@@ -25,48 +25,46 @@ class Column(IntEnum):
     """Where in the file of events the line of its first step begins."""
     OPENS = 3
     """1 if the worker joined just before: it has no steps between the row before and this one."""
-    SHIFT = 4
-    """Seconds that were added to the times in the file, because its clock went back."""
-    STEPS = 5
-    ROUNDS = 6
-    SAMPLES = 7
-    INPUT = 8
-    COMPUTE = 9
-    SEND = 10
-    WAIT = 11
-    REDUCE = 12
-    UPDATE = 13
-    SETTLE = 14
-    HIDDEN = 15
+    STEPS = 4
+    ROUNDS = 5
+    SAMPLES = 6
+    INPUT = 7
+    COMPUTE = 8
+    SEND = 9
+    WAIT = 10
+    REDUCE = 11
+    UPDATE = 12
+    SETTLE = 13
+    HIDDEN = 14
     """Communication beside the computing, which took no time of its own."""
-    OTHER = 16
+    OTHER = 15
     """The script's own time between steps of this row."""
-    LOSS = 17
+    LOSS = 16
     """Losses times samples; divided by ``WEIGHT``, it is the mean loss."""
-    WEIGHT = 18
+    WEIGHT = 17
     """Samples of steps whose loss is known."""
-    STALENESS = 19
-    LOW = 20
+    STALENESS = 18
+    LOW = 19
     """The least loss of a step; NaN if none is known."""
-    HIGH = 21
-    STALEST = 22
-    ENDED = 23
-    NUMBER = 24
+    HIGH = 20
+    STALEST = 21
+    ENDED = 22
+    NUMBER = 23
     """The worker's steps since the run began, those of this row included."""
-    EPOCH = 25
+    EPOCH = 24
     """The epoch of the last step."""
-    TURNED = 26
+    TURNED = 25
     """When this worker began that epoch."""
-    UNTIL = 27
+    UNTIL = 26
     """Where in the file of events the line of its last step ends."""
-    CHECK = 28
+    CHECK = 27
 
 
 WIDTH = len(Column)
 ROW_BYTES = 8 * WIDTH
 PARTS = slice(Column.INPUT, Column.SETTLE + 1)
 """The durations of a step, in their order."""
-_FIRSTS = slice(Column.INDEX, Column.SHIFT + 1)
+_FIRSTS = slice(Column.INDEX, Column.OPENS + 1)
 _SUMS = slice(Column.STEPS, Column.STALENESS + 1)
 _MOST = slice(Column.HIGH, Column.STALEST + 1)
 _LASTS = slice(Column.ENDED, Column.UNTIL + 1)
@@ -116,7 +114,7 @@ def are_sound(rows: Rows) -> bool:
     """Whether these rows, which were read from a file, are as they were written."""
     if not np.array_equal(rows.view(np.uint64)[:, Column.CHECK], _checks(rows)):
         return False
-    keys = rows[:, [*range(Column.INDEX, Column.SHIFT + 1), *range(Column.ENDED, Column.CHECK)]]
+    keys = rows[:, [*range(Column.INDEX, Column.OPENS + 1), *range(Column.ENDED, Column.CHECK)]]
     return bool(np.all(np.isfinite(keys)) and np.all(np.diff(rows[:, Column.INDEX]) > 0))
 
 

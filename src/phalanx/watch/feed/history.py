@@ -95,8 +95,7 @@ class History:
         return (min(one[0] for one in some), max(one[1] for one in some)) if some else None
 
     def _whole(self, by: str) -> Knots:
-        """Return the steps or epochs of the whole run, as minutes or at least 600 rows show them.
-        """
+        """Return the steps or epochs of the whole run, as minutes or more than 600 rows show."""
         if by not in self._wholes:
             self._wholes[by] = self._knots(by)
         return self._wholes[by]

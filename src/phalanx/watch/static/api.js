@@ -1,104 +1,71 @@
 // Talks with the server, and knows whether it answers.
-
-const connection = { state: "idle", watchers: new Set() };
+const watchers = new Set();
+let state = "idle";
 
 export class Refused extends Error {}
 
-function show(state) {
-  if (connection.state === state) return;
-  connection.state = state;
-  for (const watcher of connection.watchers) watcher(state);
+function show(now) {
+  if (state !== now) watchers.forEach((watcher) => watcher(now));
+  state = now;
 }
 
 /** Calls `watcher` with "live", "lost" (no answer) or "locked" (no access) whenever that changes. */
-export function watchConnection(watcher) {
-  connection.watchers.add(watcher);
-}
+export const watchConnection = (watcher) => watchers.add(watcher);
 
 /** What the server answers to a path below /api, as values. */
 export async function get(path, signal = null) {
   let response;
   try {
-    response = await fetch(`/api/${path}`, { signal, headers: { Accept: "application/json" } });
+    response = await fetch(`/api/${path}`, { signal });
   } catch (error) {
     if (error.name !== "AbortError") show("lost");
     throw error;
   }
   if (response.status === 401) show("locked");
-  if (!response.ok) throw new Refused(await reason(response));
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Refused(String(answer.error ?? `The server answered ${response.status}.`));
   show("live");
-  return response.json();
-}
-
-async function reason(response) {
-  const text = await response.text();
-  try {
-    const found = JSON.parse(text);
-    return String(found.error ?? found.detail ?? text);
-  } catch {
-    return text || `The server answered ${response.status}.`;
-  }
+  return answer;
 }
 
 export function query(path, values) {
-  const words = Object.entries(values).filter(([, value]) => value !== null && value !== undefined);
-  return words.length ? `${path}?${new URLSearchParams(words)}` : path;
+  return `${path}?${new URLSearchParams(Object.entries(values).filter(([, value]) => value != null))}`;
 }
 
 export const runPath = (id, rest = "") => `run/${encodeURIComponent(id)}${rest}`;
 
-/** Listens to events of the server until the returned function is called, and connects again by itself. */
-export function listen(path, handlers) {
+/** Listens to events of the server until `signal` is aborted, and connects again by itself. */
+export function listen(path, signal, handlers) {
   let source = null;
-  let timer = 0;
   let wait = 500;
-  let closed = false;
   const open = () => {
     source = new EventSource(`/api/${path}`);
-    source.onopen = () => {
-      show("live");
-      handlers.opened?.();
-    };
-    for (const [name, handler] of Object.entries(handlers)) {
-      if (name === "opened") continue;
-      source.addEventListener(name, (event) => {
-        wait = 500;
-        handler(JSON.parse(event.data));
-      });
-    }
-    source.onerror = () => {
-      source.close();
-      again();
-    };
+    source.onopen = () => (wait = 500);
+    source.onerror = () => again(source.close());
+    for (const [name, handler] of Object.entries(handlers)) source.addEventListener(name, (event) => handler(JSON.parse(event.data)));
   };
-  const again = () => {
-    if (closed) return;
-    timer = setTimeout(async () => {
-      // An event source does not say why it failed; an ordinary request does.
-      wait = Math.min(8000, wait * 1.6);
-      try {
-        await get("runs?limit=1");
-        if (!closed) open();
-      } catch {
-        again();
-      }
-    }, wait);
+  const again = async () => {
+    await new Promise((done) => setTimeout(done, wait));
+    wait = Math.min(8000, wait * 1.6);
+    if (signal.aborted) return;
+    // An event source does not say why it failed; an ordinary request does.
+    const answers = await get("runs?limit=1", signal).then(() => true, () => false);
+    if (signal.aborted) return;
+    if (!answers) return again();
+    open();
+    return (handlers.charts ?? handlers.pool)?.();
   };
   open();
-  return () => {
-    closed = true;
-    clearTimeout(timer);
-    source.close();
-  };
+  signal.addEventListener("abort", () => source.close());
 }
 
-/** Runs `work` now and on each call, one at a time; what is asked for meanwhile, or unseen, comes after. */
+/** Has `work` done on each call, one at a time; what is asked for meanwhile, or unseen, comes after. */
 export function oneAtATime(work, signal) {
   let running = false;
   let wanted = false;
   const run = async () => {
     wanted = true;
-    if (running || document.hidden || signal.aborted) return;
+    if (running) return;
     running = true;
     try {
       while (wanted && !document.hidden && !signal.aborted) {
@@ -106,7 +73,7 @@ export function oneAtATime(work, signal) {
         await work();
       }
     } catch (error) {
-      if (error.name !== "AbortError" && connection.state === "live") console.warn(error.message);
+      if (error.name !== "AbortError" && state === "live") console.warn(error.message);
     } finally {
       running = false;
     }

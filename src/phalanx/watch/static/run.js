@@ -1,66 +1,50 @@
-// The pages of one run share a head: what it is, how far it is, and the way to its other pages.
+// The pages of one run share a head: what it is, and how far it is. The page "Run" shows how it trains.
 import { get, listen, oneAtATime, query, runPath } from "./api.js";
-import { fill, h, say, scrolling, section, setText, table } from "./dom.js";
-import { bytes, day, duration, number, percent, quantity } from "./format.js";
+import { button, fill, h, say, section, setText, small, table, tile } from "./dom.js";
+import { day, duration, number, percent, quantity } from "./format.js";
 import { Group, markList } from "./group.js";
 
-const LOG_LINES = 200;
-export const STATES = { running: "●", finished: "✓", failed: "✕", stopped: "■", lost: "✕", interrupted: "■" };
-export const badge = (status) => h("span.badge", { "data-status": status }, h("span", { "aria-hidden": "true" }, STATES[status] ?? "○"), ` ${status}`);
+const SIGNS = { running: "●", done: "✓", failed: "✕", lost: "✕" };
+const LINES = 200;
+export const badge = (status) => h("span.badge", { "data-status": status }, h("span", { "aria-hidden": "true" }, SIGNS[status] ?? "■"), ` ${status}`);
 
 /** Opens a page of a run: `build(frame)` returns what it does with each state, and when something was added. */
 export async function openRun(main, id, signal, build) {
-  const head = h("header.run");
-  const body = h("div");
-  main.replaceChildren(head, body);
   const view = await get(runPath(id), signal);
-  document.title = `${view.title} · Phalanx`;
-  const frame = { id, view, body, signal, running: view.status === "running" };
-  const page = build(frame);
+  const body = h("div");
+  const facts = h("div");
   const progress = progressLine();
-  head.append(h("h1", { tabindex: -1 }, view.title), h("div"), progress.node);
+  document.title = `${view.title} · Phalanx`;
+  main.replaceChildren(h("header.run", {}, h("h1", { tabindex: -1 }, view.title), facts, progress.node), body);
+  const page = build({ id, body, signal, view });
   const take = (state) => {
-    frame.running = state.status === "running";
-    frame.view = state;
-    showHead(head.children[1], state);
+    const { status, workers, machines, began, strategy } = state;
+    fill(facts, [status, workers.length, machines.length, began, strategy], () => h("p.facts", {}, badge(status), strategy && h("span", {}, strategy),
+      h("span", {}, `${count(workers, "worker")} on ${count(machines, "machine")}`), h("span", {}, `began ${day(began)}`), h("code", {}, id)));
     progress.take(state);
-    page.state?.(state);
+    page.state(state);
   };
   take(view);
-  const close = listen(runPath(id, "/stream"), {
-    state: take,
-    charts: () => page.changed?.(),
-    opened: () => page.changed?.(),
-  });
-  signal.addEventListener("abort", close);
+  page.changed();
+  listen(runPath(id, "/stream"), signal, { state: take, charts: page.changed });
 }
 
-function showHead(node, view) {
-  fill(node, [view.status, view.workers.length, view.machines.length, view.began, view.strategy, view.id], () => h("p.facts", {},
-    badge(view.status), h("span", {}, view.strategy), h("span", {}, count(view.workers.length, "worker"), " on ", count(view.machines.length, "machine")),
-    h("span", {}, "began ", day(view.began)), h("code", {}, view.id)));
-}
-
-const count = (n, noun) => `${number(n)} ${noun}${n === 1 ? "" : "s"}`;
+const count = (list, noun) => `${number(list.length)} ${noun}${list.length === 1 ? "" : "s"}`;
 
 function progressLine() {
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Progress of the run" });
   const words = h("p.so-far");
   let said = -1;
-  const take = ({ progress, status, seconds, building }) => {
-    const { done, total, share, left_seconds: left, epoch, epochs } = progress ?? {};
-    bar.hidden = share === null || share === undefined;
+  const take = ({ progress: { done, total, share, left_seconds: left, epoch, epochs }, status, seconds, building }) => {
+    const running = status === "running";
+    bar.hidden = share == null;
     bar.value = share ?? 0;
-    const parts = [
-      bar.hidden ? null : percent(share),
-      done !== null && done !== undefined && `${number(done)}${total ? ` of ${number(total)}` : ""} samples`,
-      epoch !== null && epoch !== undefined && (epochs ? `epoch ${number(Math.floor(epoch))} of ${number(epochs)}` : `epoch ${number(Math.floor(epoch))}`),
-      `${duration(seconds)} so far`,
-      status === "running" && left !== null && left !== undefined && `${duration(left)} left`,
-      building !== null && building !== undefined && `reading the history: ${percent(building, 0)}`,
-    ];
-    if (status !== "running") parts[3] = `took ${duration(seconds)}`;
-    setText(words, parts.filter(Boolean).join(" · "));
+    setText(words, [
+      share != null && percent(share), epoch && `epoch ${epoch}${epochs ? ` of ${epochs}` : ""}`,
+      done != null && `${number(done)}${total ? ` of ${number(total)}` : ""} samples`,
+      running ? `${duration(seconds)} so far` : `took ${duration(seconds)}`, running && left != null && `${duration(left)} left`,
+      building != null && `reading the history: ${percent(building, 0)}`,
+    ].filter(Boolean).join(" · "));
     const tenth = Math.floor((share ?? 0) * 10);
     if (tenth > said && said >= 0) say(`${tenth * 10} percent of the run is done.`);
     said = tenth;
@@ -68,108 +52,90 @@ function progressLine() {
   return { node: h("div.progress", {}, bar, words), take };
 }
 
-export function buildRun(frame) {
-  const { id, signal } = frame;
+export function buildRun({ id, body, signal, view: first }) {
   const tiles = h("dl.tiles", { "aria-label": "Figures now" });
-  const group = new Group({ path: runPath(id, "/charts"), signal, csv: (chart) => query(`/api/${runPath(id, "/csv/")}${encodeURIComponent(chart.name)}`, { by: group.by }) });
-  const marks = h("div");
-  const workers = h("div");
-  const verdict = h("div");
-  const settings = h("div");
-  const log = logTail(frame);
-  frame.body.append(verdict, tiles, group.toolbar(),
-    h("div.columns", {}, group.node, h("aside.side", { "aria-label": "What happened, and workers" },
-      section("What happened", marks), section("Workers", workers))),
-    section("Log", log.node), section("Command and settings", settings));
-  let last = null;
-  const showTiles = () => fill(tiles, figures(frame.view, last), (found) => found.map(([name, value, remark]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, remark && h("small", {}, remark)))));
+  const group = new Group({ path: runPath(id, "/charts"), signal });
+  const [marks, workers, verdict, settings] = ["div", "div", "div", "div"].map((name) => h(name));
+  const log = logTail(id, signal);
+  body.append(verdict, tiles, group.toolbar(), h("div.columns", {}, group.node, h("aside.side", { "aria-label": "Events and workers" },
+    section("What happened", marks), section("Workers", workers))), section("Log", log.node), section("Command and settings", settings));
+  let view = first;
+  let charts = [];
+  const showTiles = (found = figures(view, charts)) => fill(tiles, found, () => found.map((figure) => tile(...figure)));
   group.loaded = (answer) => {
-    last = answer.charts;
+    charts = answer.charts;
     showTiles();
   };
-  const changed = () => {
-    group.refresh();
-    log.refresh();
-  };
-  changed();
   return {
-    changed,
-    state: (view) => {
+    changed: () => [group, log].forEach((part) => part.refresh()),
+    state: (state) => {
+      view = state;
       showTiles();
       fill(verdict, [view.worth, view.notes], () => verdictOf(view));
-      fill(marks, view.marks, () => markList(group, view.marks, "Nothing but training: no switch, fault, change of shares or alert."));
+      fill(marks, view.marks, () => markList(group, view.marks));
       group.takeMarks(view.marks);
-      fill(workers, view.workers, () => scrolling("Workers", table("Workers of the run", [
-        { title: "Worker", cell: (w) => [w.rank, h("small", {}, w.machine)] },
-        { title: "State", text: true, cell: (w) => [w.state, h("small", {}, w.device)] },
-        { title: "Samples/s", cell: (w) => [number(w.samples_per_second), w.share == null ? null : h("small", {}, percent(w.share, 0))] },
-        { title: "Waits", cell: (w) => [percent(w.waiting, 0), w.staleness == null ? null : h("small", {}, `stale ${number(w.staleness)}`)] }], view.workers)));
-      fill(settings, [view.command, view.settings, view.result, view.script, view.system], () => settingsOf(view));
+      fill(workers, view.workers, () => workerTable(view.workers));
+      fill(settings, [view.command, view.settings, view.result], () => settingsOf(view));
       log.take(view.workers);
     },
   };
 }
 
 /** The newest figures: [name, value, remark]. */
-function figures(view, charts) {
-  const found = [];
-  const final = (name, i = 0) => charts?.find((chart) => chart.name === name)?.series[i]?.values.findLast((v) => v !== null);
-  const evaluation = charts?.find((chart) => chart.name === "evaluation");
-  const add = (name, value, unit, remark = "") => value !== undefined && value !== null && found.push([name, quantity(value, unit), remark]);
-  add("Loss", final("loss"), "", "training");
-  evaluation?.series.slice(0, 2).forEach((series, i) => {
-    const best = series.values.reduce((a, b) => (b === null || (a !== null && a >= b) ? a : b), null);
-    const rises = /acc|f1|auc|score|precision|recall/i.test(series.name);
-    add(series.name, final("evaluation", i), evaluation.unit, rises ? `best ${quantity(best, evaluation.unit)}` : "evaluation");
-  });
-  add("Throughput", final("throughput"), "", "samples/s");
-  add("Learning rate", final("rate"), "");
-  add("Gradient norm", final("gradient_norm"), "");
-  found.push([view.status === "running" ? "Running for" : "Duration", duration(view.seconds), ""]);
-  if (view.status === "running") add("Left", view.progress?.left_seconds, "s");
-  return found;
+function figures({ status, seconds, progress }, charts) {
+  const find = (name) => charts.find((chart) => chart.name === name);
+  const last = (values) => values?.findLast((v) => v !== null);
+  const newest = (title, name, unit = "", remark = "") => [title, quantity(last(find(name)?.series[0].values), unit), remark];
+  const { series = [], unit } = find("evaluation") ?? {};
+  const evaluations = series.slice(0, 2).map(({ name, values }) => [name, quantity(last(values), unit), `best ${quantity(values.reduce((a, b) => Math.max(a, b ?? a)), unit)}`]);
+  const running = status === "running";
+  return [newest("Training loss", "loss"), ...evaluations, newest("Throughput", "throughput", "", "samples/s"), newest("Learning rate", "rate"),
+    newest("Gradient norm", "gradient_norm"), [running ? "Running for" : "Duration", duration(seconds)],
+    ...(running ? [["Left", duration(progress.left_seconds)]] : [])].filter(([, value]) => value !== "–");
+}
+
+function workerTable(workers) {
+  return table("Workers", [
+    { title: "Worker", cell: (w) => [w.rank, small(w.machine)] }, { title: "State", text: true, cell: (w) => [w.state, small(w.device)] },
+    { title: "Samples/s", cell: (w) => [number(w.samples_per_second), small(w.share == null ? "" : `${percent(w.share, 0)} of all`)] },
+    { title: "Waits", cell: (w) => [percent(w.waiting, 0), small(w.staleness ? `stale ${number(w.staleness)}` : "")] }], workers);
 }
 
 function verdictOf({ worth, notes }) {
-  const lines = worth ?? [];
-  if (!lines.length && !notes?.length) return [];
-  return section("Was it worth it?", lines.length ? lines.map((line) => h("p.verdict", {}, line)) : h("p.empty", {}, "The verdict comes when the run has ended."),
-    notes?.length ? h("ul.notes", {}, notes.map((line) => h("li", {}, line))) : null);
+  if (!worth.length && !notes.length) return [];
+  const lines = worth.length ? worth.map((line) => h("p.verdict", {}, line)) : h("p.empty", {}, "The verdict comes later.");
+  return section("Was it worth it?", lines, notes.length > 0 && h("ul.notes", {}, notes.map((line) => h("li", {}, line))));
 }
 
-function settingsOf(view) {
-  const flat = (name, value) => (value !== null && typeof value === "object" && !Array.isArray(value)
-    ? Object.entries(value).flatMap(([key, inner]) => flat(name ? `${name}.${key}` : key, inner))
-    : [[name, typeof value === "number" ? number(value) : Array.isArray(value) ? value.join(", ") : String(value ?? "–")]]);
-  const list = (pairs) => h("dl.settings", {}, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-  const command = view.command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
-  const copy = h("button.small", { type: "button", onclick: () => navigator.clipboard.writeText(command).then(() => say("The command was copied.")) }, "Copy");
-  return [
-    h("div.command", {}, h("pre", { tabindex: 0, role: "region", "aria-label": "Command" }, command), copy),
-    list([["script", view.script ?? "–"], ["system", view.system ?? "–"], ...flat("", view.settings ?? {})]),
-    Object.keys(view.result ?? {}).length ? [h("h3", {}, "Result"), list(flat("", view.result))] : [],
-  ];
+function settingsOf({ command, settings, result, script, system }) {
+  const flat = (name, value) => {
+    if (value === null || typeof value !== "object") return [[name, typeof value === "number" ? number(value) : String(value)]];
+    if (Array.isArray(value)) return [[name, value.map((v) => (v !== null && typeof v === "object" ? JSON.stringify(v) : String(v))).join(", ")]];
+    return Object.entries(value).flatMap(([key, inner]) => flat(name ? `${name}.${key}` : key, inner));
+  };
+  const list = (values) => h("dl.settings", {}, flat("", values).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  const words = command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
+  const copy = button("Copy", () => navigator.clipboard.writeText(words).then(() => say("The command was copied.")));
+  return [h("div.command", {}, h("pre", { tabindex: 0, role: "region", "aria-label": "Command" }, words), copy),
+    list({ script: script ?? "–", system: system || "–", ...settings }), h("h3", {}, "Result so far"), list(result)];
 }
 
-function logTail({ id, signal }) {
+function logTail(id, signal) {
   const chosen = h("select", { id: "log-of", onchange: () => refresh() });
   const text = h("pre.log", { tabindex: 0, role: "region", "aria-label": "The last lines of the log" });
   const size = h("span.unit");
   const refresh = oneAtATime(async () => {
     if (chosen.value === "") return;
-    const answer = await get(query(runPath(id, `/log/${chosen.value}`), { lines: LOG_LINES }), signal);
+    const answer = await get(query(runPath(id, `/log/${chosen.value}`), { lines: LINES }), signal);
     const follows = text.scrollTop + text.clientHeight >= text.scrollHeight - 8;
     setText(text, answer.lines.join("\n") || "This worker has written nothing.");
-    setText(size, `last ${number(answer.lines.length)} lines of ${bytes(answer.bytes)}`);
+    setText(size, `last ${number(answer.lines.length)} lines of ${quantity(answer.bytes, "B")}`);
     if (follows) text.scrollTop = text.scrollHeight;
   }, signal);
-  const take = (workers) => fill(chosen, workers.map((w) => [w.rank, w.machine]), () => {
-    const value = chosen.value;
-    queueMicrotask(() => {
-      if (value !== "") chosen.value = value;
-      refresh();
-    });
-    return workers.map((w) => h("option", { value: String(w.rank) }, `${w.rank} on ${w.machine}`));
-  });
+  const take = (workers) => {
+    const { value } = chosen;
+    fill(chosen, workers.map((w) => [w.rank, w.machine]), () => workers.map((w) => h("option", { value: String(w.rank) }, `${w.rank} on ${w.machine}`)));
+    if (value !== "" && value !== chosen.value) chosen.value = value;
+  };
   return { node: h("div", {}, h("p.row", {}, h("label", { for: "log-of" }, "Worker"), chosen, size), text), refresh, take };
 }
