@@ -14,7 +14,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -136,14 +135,8 @@ class PageGate:
 
 
 def _cookies(headers: Headers, name: str) -> list[str]:
-    found = []
-    for part in headers.get("cookie", "").split(";"):
-        try:
-            read = SimpleCookie(part)
-        except CookieError:
-            continue
-        found += [each.value for key, each in read.items() if key == name]
-    return found
+    parts = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+    return [value for key, _, value in parts if key == name]
 
 
 def _unknown(scope: Scope, headers: Headers) -> Response:
