@@ -79,6 +79,8 @@ def test_machines_of_a_pool_are_announced(home: Path) -> None:
         page = Events(site.client, "/api/stream")
         assert [run["id"] for run in page.next("state")["runs"]] == [RUN]
         assert page.next("pool") == {"changed": True}
+        shown = site.client("/api/pool").json["machines"]
+        assert [(one["name"], one["state"]) for one in shown] == [("silent", "unreachable")]
         page.close()
     with served(home) as site:
         assert site.client("/api/pool").status == 404
