@@ -122,6 +122,7 @@ LONG = {
     "store-wire": "benchmarks.store_wire",
     "timing": "benchmarks.timing",
     "virtual": "benchmarks.virtual",
+    "watch-history": "benchmarks.watch_history",
 }
 
 

@@ -6,13 +6,14 @@ take longer than the decoding.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.observe.rollups.rows import PARTS, WIDTH, Column, Rows, no_rows
+from phalanx.observe.rollups.rows import PARTS, WIDTH, RowColumn, Rows, no_rows
 
 LONGEST, LATEST = 1e6, 1e12
 """The most seconds of a part of a step, and of the clock: a machine may report anything."""
@@ -20,9 +21,8 @@ MOST = 1e12
 """The most samples of a step, the greatest staleness, and the most epochs."""
 _LARGEST_LOSS = 1e100
 """A loss beyond counts as not a number: sums stay finite."""
-WENT_BACK = 1.0
-"""Seconds by which a step begins before the end of another one if the clock is another one."""
-_NAMES = ("input", "compute", "send", "wait", "reduce", "update", "settle")
+_DURATIONS = ("input", "compute", "send", "wait", "reduce", "update", "settle", "hidden")
+_COLUMNS = ("began", "samples", *_DURATIONS, "staleness", "loss")
 
 
 class _Steps(msgspec.Struct, tag="steps", gc=False):
@@ -52,14 +52,13 @@ class _Planned(msgspec.Struct, tag="planned", gc=False):
 
 
 class _EpochDone(msgspec.Struct, tag="epoch", gc=False):
-    time: float
     epoch: int
 
 
 _decoder = msgspec.json.Decoder(_Steps | _Joined | _Planned | _EpochDone)
 
 
-class Told(msgspec.Struct):
+class StepsTold(msgspec.Struct):
     """What a worker's events have told so far, and how they go on."""
 
     machine: str = ""
@@ -70,7 +69,6 @@ class Told(msgspec.Struct):
     samples: int = 0
     """Samples of an epoch, over all workers."""
     epoch_done: int = -1
-    done_at: float = 0.0
     first: float | None = None
     """When its first step began, which was one of ``first_epoch``."""
     first_epoch: float = 0.0
@@ -78,8 +76,6 @@ class Told(msgspec.Struct):
     """When its last step ended."""
     number: float = 0.0
     began: float = -LATEST
-    until: float = -LATEST
-    """When the last line's last step ended."""
     epoch: int = -1
     row_epoch: float = -1.0
     """The epoch of the last row that was made, which began at ``turned``."""
@@ -88,38 +84,26 @@ class Told(msgspec.Struct):
     """Epochs of earlier trainings of the same script."""
     joins: bool = True
     """The worker has joined, and no step has followed."""
-    shift: float = 0.0
 
 
 class _Gathered:
-    """The columns of several lines."""
+    """The columns of several lines, and what is the same in all rows of a line."""
 
     def __init__(self) -> None:
-        self.counts: list[int] = []
-        self.of_lines: list[tuple[float, float, float, float, float]] = []
-        """Of each line: whether it opens, its shift, its epoch, where it begins and ends."""
-        self.began: list[float] = []
-        self.samples: list[int] = []
-        self.parts: list[list[float]] = [[] for _ in _NAMES]
-        self.hidden: list[float] = []
-        self.staleness: list[int] = []
-        self.loss: list[float | None] = []
+        self.columns: dict[str, list[float]] = {name: [] for name in _COLUMNS}
+        self.lines: list[tuple[int, float, float, int, int]] = []
+        """Of each: its rows, whether it is the first of a join, its epoch, where it is."""
 
-    def add(
-        self, line: _Steps, count: int, about: tuple[float, float, float, float, float]
-    ) -> None:
-        self.counts.append(count)
-        self.of_lines.append(about)
-        self.began += line.began[:count]
-        self.samples += line.samples[:count]
-        for column, name in zip(self.parts, _NAMES, strict=True):
-            column += getattr(line, name)[:count]
-        self.hidden += line.hidden[:count] if len(line.hidden) >= count else [0.0] * count
-        self.staleness += line.staleness[:count]
-        self.loss += line.loss[:count]
+    def add(self, line: _Steps, epoch: int, place: int, until: int, *, opens: bool) -> None:
+        line.hidden = line.hidden or [0.0] * len(line.began)
+        found: list[list[float]] = [getattr(line, name) for name in _COLUMNS]
+        count = min(map(len, found))
+        for mine, more in zip(self.columns.values(), found, strict=True):
+            mine += more if len(more) == count else more[:count]
+        self.lines.append((count, opens, epoch, place, until))
 
 
-def rows_of(lines: Iterable[bytes], place: int, told: Told) -> Rows:
+def rows_of(lines: Iterable[bytes], place: int, told: StepsTold) -> Rows:
     """Return the steps of ``lines``, the first of which begins at ``place``; go on from ``told``.
 
     The lines have no newlines. Whatever is no event that is needed is left out.
@@ -127,20 +111,22 @@ def rows_of(lines: Iterable[bytes], place: int, told: Told) -> Rows:
     found = _Gathered()
     for text in lines:
         until = place + len(text) + 1
-        try:
+        with contextlib.suppress(msgspec.MsgspecError, RecursionError):
             line = _decoder.decode(text)
-        except (msgspec.MsgspecError, RecursionError):
-            place = until
-            continue
-        if isinstance(line, _Steps):
-            _take_steps(line, place, until, told, found)
-        else:
-            _take_other(line, told)
+            if not isinstance(line, _Steps):
+                _take_other(line, told)
+            elif line.began:
+                epoch = max(0, min(line.epoch, int(MOST)))
+                if told.joins and epoch + told.epochs_before < told.epoch:
+                    told.epochs_before = told.epoch + 1 - epoch  # the script's next training
+                told.epoch = epoch + told.epochs_before
+                found.add(line, told.epoch, place, until, opens=told.joins)
+                told.joins = False
         place = until
-    return _as_rows(found, told) if found.began else no_rows()
+    return _as_rows(found, told) if found.columns["began"] else no_rows()
 
 
-def _take_other(line: _Joined | _Planned | _EpochDone, told: Told) -> None:
+def _take_other(line: _Joined | _Planned | _EpochDone, told: StepsTold) -> None:
     if isinstance(line, _Joined):
         told.joins, told.machine = True, line.machine
         told.joined = line.time if told.joined is None else told.joined
@@ -149,76 +135,54 @@ def _take_other(line: _Joined | _Planned | _EpochDone, told: Told) -> None:
         told.planned = line.time if told.planned is None else told.planned
     else:
         told.epoch_done = min(line.epoch, int(MOST)) + told.epochs_before
-        told.done_at = line.time + told.shift
 
 
-def _take_steps(line: _Steps, place: int, until: int, told: Told, found: _Gathered) -> None:
-    columns = [line.began, line.samples, line.staleness, line.loss]
-    count = min(map(len, [*columns, *(getattr(line, name) for name in _NAMES)]))
-    if not count:
-        return
-    first = line.began[0] + told.shift
-    if first < told.until - WENT_BACK:
-        told.shift += told.until - first
-    epoch = max(0, min(line.epoch, int(MOST)))
-    if told.joins and epoch + told.epochs_before < told.epoch:
-        told.epochs_before = told.epoch + 1 - epoch  # the script's next training
-    last = sum(getattr(line, name)[count - 1] for name in _NAMES)
-    told.until = max(told.until, line.began[count - 1] + told.shift + min(last, LONGEST))
-    told.epoch = epoch + told.epochs_before
-    about = (float(told.joins), told.shift, float(told.epoch), float(place), float(until))
-    found.add(line, count, about)
-    told.joins = False
-
-
-def _as_rows(found: _Gathered, told: Told) -> Rows:
-    counts = np.array(found.counts)
-    heads = np.append(0, np.cumsum(counts)[:-1])
-    lines = np.array(found.of_lines)
+def _as_rows(found: _Gathered, told: StepsTold) -> Rows:
+    lines = np.array(found.lines, dtype=float)
+    counts = lines[:, 0].astype(int)
     of_row = np.repeat(lines, counts, axis=0)
-    rows = np.zeros((len(found.began), WIDTH))
-    for number, column in enumerate(found.parts):
-        rows[:, Column.INPUT + number] = _numbers(column, LONGEST)
-    rows[:, Column.HIDDEN] = _numbers(found.hidden, LONGEST)
-    samples, parts = _numbers(found.samples, MOST), rows[:, PARTS]
+    rows = np.zeros((len(of_row), WIDTH))
+    for number, name in enumerate(_DURATIONS):
+        rows[:, RowColumn.INPUT + number] = _numbers(found.columns[name], LONGEST)
+    samples, parts = _numbers(found.columns["samples"], MOST), rows[:, PARTS]
     rounds = (samples == 0) & (parts[:, 0] == 0) & (parts[:, 1] == 0)
-    rows[:, Column.ROUNDS], rows[:, Column.STEPS] = rounds, ~rounds
-    rows[:, Column.SAMPLES] = samples
-    began = np.clip(np.fromiter(found.began, float) + of_row[:, 1], -LATEST, LATEST)
+    rows[:, RowColumn.ROUNDS], rows[:, RowColumn.STEPS] = rounds, ~rounds
+    rows[:, RowColumn.SAMPLES] = samples
+    began = np.clip(np.fromiter(found.columns["began"], float), -LATEST, LATEST)
     began = np.maximum.accumulate(np.maximum(began, told.began))
-    rows[:, Column.BEGAN] = began
-    rows[:, Column.ENDED] = began + parts.sum(axis=1)
-    rows[:, Column.INDEX] = np.floor(began)
-    rows[heads, Column.OPENS] = lines[:, 0]
-    rows[:, Column.SHIFT] = of_row[:, 1]
-    rows[:, Column.PLACE], rows[:, Column.UNTIL] = of_row[:, 3], of_row[:, 4]
-    rows[:, Column.NUMBER] = told.number + np.cumsum(~rounds)
-    _add_losses(rows, found)
+    rows[:, RowColumn.BEGAN] = began
+    rows[:, RowColumn.ENDED] = began + parts.sum(axis=1)
+    rows[:, RowColumn.INDEX] = np.floor(began)
+    firsts = np.cumsum(counts) - counts
+    rows[firsts[counts > 0], RowColumn.OPENS] = lines[counts > 0, 1]
+    rows[:, RowColumn.PLACE], rows[:, RowColumn.UNTIL] = of_row[:, 3], of_row[:, 4]
+    rows[:, RowColumn.NUMBER] = told.number + np.cumsum(~rounds)
+    _add_losses(rows, found.columns)
     _add_epochs(rows, of_row[:, 2], told)
     if told.first is None:
         told.first, told.first_epoch = float(began[0]), float(of_row[0, 2])
-    told.last = max(told.last, float(rows[-1, Column.ENDED]))
-    told.number, told.began = float(rows[-1, Column.NUMBER]), float(began[-1])
+    told.last = max(told.last, float(rows[-1, RowColumn.ENDED]))
+    told.number, told.began = float(rows[-1, RowColumn.NUMBER]), float(began[-1])
     return rows
 
 
-def _add_losses(rows: Rows, found: _Gathered) -> None:
-    loss = np.array(found.loss, dtype=float)  # null becomes NaN
-    known = (np.abs(loss) < _LARGEST_LOSS) & (rows[:, Column.SAMPLES] > 0)
-    rows[:, Column.WEIGHT] = np.where(known, rows[:, Column.SAMPLES], 0.0)
-    rows[:, Column.LOSS] = np.where(known, loss, 0.0) * rows[:, Column.WEIGHT]
-    rows[:, Column.LOW] = rows[:, Column.HIGH] = np.where(known, loss, np.nan)
-    staleness = np.where(rows[:, Column.STEPS] > 0, _numbers(found.staleness, MOST), 0.0)
-    rows[:, Column.STALENESS] = rows[:, Column.STALEST] = staleness
+def _add_losses(rows: Rows, columns: dict[str, list[float]]) -> None:
+    loss = np.array(columns["loss"], dtype=float)  # null becomes NaN
+    known = (np.abs(loss) < _LARGEST_LOSS) & (rows[:, RowColumn.SAMPLES] > 0)
+    rows[:, RowColumn.WEIGHT] = np.where(known, rows[:, RowColumn.SAMPLES], 0.0)
+    rows[:, RowColumn.LOSS] = np.where(known, loss, 0.0) * rows[:, RowColumn.WEIGHT]
+    rows[:, RowColumn.LOW] = rows[:, RowColumn.HIGH] = np.where(known, loss, np.nan)
+    staleness = np.where(rows[:, RowColumn.STEPS] > 0, _numbers(columns["staleness"], MOST), 0.0)
+    rows[:, RowColumn.STALENESS] = rows[:, RowColumn.STALEST] = staleness
 
 
-def _add_epochs(rows: Rows, epochs: NDArray[np.float64], told: Told) -> None:
+def _add_epochs(rows: Rows, epochs: NDArray[np.float64], told: StepsTold) -> None:
     """Add each row's epoch and when that began, which may have been in an earlier line."""
     turns = np.diff(epochs, prepend=told.row_epoch) != 0
     at = np.maximum.accumulate(np.where(turns, np.arange(len(rows)), -1))
-    rows[:, Column.EPOCH] = epochs
-    rows[:, Column.TURNED] = np.where(at >= 0, rows[at, Column.BEGAN], told.turned)
-    told.turned, told.row_epoch = float(rows[-1, Column.TURNED]), float(epochs[-1])
+    rows[:, RowColumn.EPOCH] = epochs
+    rows[:, RowColumn.TURNED] = np.where(at >= 0, rows[at, RowColumn.BEGAN], told.turned)
+    told.turned, told.row_epoch = float(rows[-1, RowColumn.TURNED]), float(epochs[-1])
 
 
 def _numbers(values: Sequence[float], most: float) -> NDArray[np.float64]:
