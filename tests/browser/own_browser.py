@@ -62,7 +62,7 @@ def needed(found: bool, what: str) -> None:
 def train(folder: Path, epochs: int) -> subprocess.Popen[str]:
     """Start a run of two workers in ``folder``."""
     (folder / "train.py").write_text(SCRIPT.replace("EPOCHS", str(epochs)))
-    return start("run", "train.py", "--workers", "2", "--no-baseline", cwd=folder)
+    return start("run", "train.py", "--workers", "2", cwd=folder)
 
 
 class Watching:

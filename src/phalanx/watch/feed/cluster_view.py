@@ -156,23 +156,22 @@ class ReadingsFile:
     def read(self) -> bool:
         """Read what is new, a bounded part at a time; return whether there was anything."""
         if self._tail is None:
-            self._tail = LineTail(self._path)
-            self._read_spread()
+            self._tail = LineTail(self._path, self._read_spread())
         lines = self._tail.poll()
         for line in lines:
             self._add(line)
         return bool(lines)
 
-    def _read_spread(self) -> None:
-        """Of a long file read some lines all over it, and go on at its end."""
+    def _read_spread(self) -> int:
+        """Of a long file read some lines all over it; return where its last lines begin."""
         try:
             number = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return
+            return 0
         with os.fdopen(number, "rb") as file:
             about = os.fstat(number)
             if not stat.S_ISREG(about.st_mode) or about.st_size < _LONG_FILE:
-                return
+                return 0
             length = 0
             for place in range(_MOST):
                 file.seek(about.st_size * place // _MOST)
@@ -182,8 +181,7 @@ class ReadingsFile:
                 length += len(line)
                 self._add(line)
         self.readings.thin_like(length / about.st_size)
-        assert self._tail is not None
-        self._tail.skip_to(about.st_size - _END)
+        return about.st_size - _END
 
     def _add(self, line: bytes) -> None:
         try:

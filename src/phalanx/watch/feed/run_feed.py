@@ -25,7 +25,7 @@ from phalanx.watch.feed.cluster_view import (
     WaitRow,
     make_cluster,
 )
-from phalanx.watch.feed.comparison import Comparison, csv_of, make_comparison
+from phalanx.watch.feed.comparison import RunComparison, csv_of, make_comparison
 from phalanx.watch.feed.epoch_charts import epoch_charts
 from phalanx.watch.feed.history import AXES
 from phalanx.watch.feed.marks import marks_of
@@ -274,7 +274,7 @@ def _straggler(late: Straggler) -> str:
     return f"worker {late.rank}{where}{f': {late.cause}' if late.cause else ''}"
 
 
-def compare(feeds: Sequence[RunFeed], by: str, points: int) -> Comparison:
+def compare(feeds: Sequence[RunFeed], by: str, points: int) -> RunComparison:
     """Compare runs by what each of them has; ``by``: time, step or epoch."""
     charts = [feed.charts(by, points) for feed in feeds]
     rows = [row_of(feed.paths) for feed in feeds]

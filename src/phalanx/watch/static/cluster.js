@@ -4,7 +4,6 @@ import { colour, fill, h, section, setText, sized, table, tile } from "./dom.js"
 import { clock, duration, number, quantity } from "./format.js";
 import { Group } from "./group.js";
 
-const FIGURES = { cpu: ["CPU busy", "%"], memory: ["Memory", "B"], network_in: ["Received", "B/s"], network_out: ["Sent", "B/s"], disk: ["Disk", "B/s"], gpu: ["GPU busy", "%"] };
 const CPU_PARTS = ["user", "system", "wait", "steal"];
 const ROW = 18;
 
@@ -36,9 +35,9 @@ function clusterView(body, path, signal) {
   group.loaded = (answer) => {
     fill(totals, [answer.total, answer.machines], () => totalTiles(answer));
     fill(machines, answer.machines, () => machineTable(answer.machines));
-    strip.take(answer.strip);
+    strip.take(answer);
     waiting.hidden = !answer.waits.length;
-    fill(waits, answer.waits, () => waitMatrix(answer.waits));
+    fill(waits, answer.waits, () => (answer.waits.length ? waitMatrix(answer.waits) : []));
   };
   return group;
 }
@@ -83,20 +82,16 @@ function heatStrip(signal) {
   const scale = h("span.unit");
   const words = h("p.unit", {}, "Point at the strip for values; charts below have the same as tables.");
   const node = section("Heat strip", h("p.row", {}, h("label", { for: "strip-of" }, "Figure"), chosen, scale), h("div.named", {}, names, h("div.stage", {}, canvas)), words);
-  let strips = {};
-  const shown = () => [strips[chosen.value], ...(FIGURES[chosen.value] ?? [chosen.value, ""])];
+  let [strip, title, unit, figures] = [null, "", "", []];
   const take = (answer) => {
-    strips = answer;
-    const kinds = Object.keys(strips);
-    const { value } = chosen;
-    fill(chosen, kinds, () => kinds.map((kind) => h("option", { value: kind }, FIGURES[kind]?.[0] ?? kind)));
-    if (kinds.includes(value)) chosen.value = value;
-    node.hidden = !kinds.some((kind) => strips[kind].rows.length > 1);
-    if (!node.hidden) draw();
+    figures = answer.charts.filter(({ name }) => answer.strip[name]?.rows.length > 1).map((chart) => ({ ...chart, strip: answer.strip[chart.name] }));
+    fill(chosen, figures.map((each) => each.name), () => figures.map((each) => h("option", { value: each.name }, each.title)));
+    node.hidden = !figures.length;
+    draw();
   };
   const draw = () => {
-    const [strip, title, unit] = shown();
-    if (!strip) return;
+    if (!figures.length) return;
+    ({ strip, title, unit } = figures.find((each) => each.name === chosen.value) ?? figures[0]);
     const top = unit === "%" ? 100 : strip.rows.flatMap((row) => row.values).reduce((a, b) => Math.max(a, b ?? 0), 1e-9);
     setText(scale, `pale: 0, strong: ${quantity(top, unit)}; a thin line: no reading`);
     fill(names, strip.rows.map((row) => row.machine), () => strip.rows.map((row) => h("li", {}, row.machine)));
@@ -113,8 +108,7 @@ function heatStrip(signal) {
     canvas.setAttribute("aria-label", `${title} of ${strip.rows.length} machines over time. Last: ${strip.rows.map(last).join(", ")}`);
   };
   const point = (event) => {
-    const [strip, title, unit] = shown();
-    const row = strip?.rows[Math.floor(event.offsetY / ROW)];
+    const row = strip.rows[Math.floor(event.offsetY / ROW)];
     const at = Math.min(strip.x_values.length - 1, Math.floor((event.offsetX / canvas.clientWidth) * strip.x_values.length));
     if (row) setText(words, `${row.machine} at ${clock(strip.x_values[at])}: ${title} ${quantity(row.values[at], unit)}`);
   };

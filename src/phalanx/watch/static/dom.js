@@ -38,13 +38,13 @@ export function section(title, ...children) {
   return h("section.card", { "aria-labelledby": heading.id }, heading, children);
 }
 
-/** A table of `columns` ({title, cell, text, remark}), one row for each of `rows`; the first cell names the row.
+/** A table of `columns` ({title, cell, text, remark, mark}), one row for each of `rows`; the first cell names the row.
  * It lies in a box that scrolls sideways and can be reached by keyboard. */
 export function table(caption, columns, rows) {
   const cell = (column, row, first) => h(first ? "th" : column.text ? "td.text" : "td",
     { scope: first ? "row" : null, "data-name": column.title }, column.cell(row) ?? "–");
   return h("div.scroll", { tabindex: 0, role: "region", "aria-label": caption }, h("table", {},
-    h("thead", {}, h("tr", {}, columns.map((c) => h(c.text ? "th.text" : "th", { scope: "col" }, c.title, small(c.remark))))),
+    h("thead", {}, h("tr", {}, columns.map((c) => h(c.text ? "th.text" : "th", { scope: "col" }, c.mark && swatch(c.mark), c.title, small(c.remark))))),
     h("tbody", {}, rows.map((row) => h("tr", {}, columns.map((c, i) => cell(c, row, i === 0)))))));
 }
 

@@ -7,7 +7,7 @@ import { place } from "./format.js";
 const ORDER = ["loss", "evaluation", "evaluation_loss", "rate", "gradient_norm", "throughput", "time_split", "staleness", "metrics"];
 const AXES = { time: "Time", step: "Step", epoch: "Epoch" };
 // Checkpoints and notes would crowd out the others: these are only in the list.
-const DRAWN = ["switch", "fault", "share", "alert"];
+export const DRAWN = ["switch", "fault", "share", "alert"];
 let groups = 0;
 
 export class Group {
@@ -116,6 +116,6 @@ export function markList(group, marks) {
     const at = () => mark[group.by] != null && group.pointAt(mark[group.by]);
     return h("li", {}, h("button", { type: "button", onmouseenter: at, onfocus: at, onclick: at },
       h("span.glyph", { "data-kind": mark.kind, "aria-hidden": "true" }, glyph(mark.kind)),
-      h("span.when", {}, place(mark.time, "time")), h("span.what", {}, h("b", {}, mark.kind), " ", mark.text)));
+      h("span.when", {}, place(mark.time, "time")), h("span.what", {}, !mark.text.startsWith(mark.kind) && [h("b", {}, mark.kind), " "], mark.text)));
   }));
 }

@@ -82,14 +82,15 @@ export function buildRun({ id, body, signal, view: first }) {
 }
 
 /** The newest figures: [name, value, remark]. */
-function figures({ status, seconds, progress }, charts) {
+function figures({ status, seconds, progress, result }, charts) {
   const find = (name) => charts.find((chart) => chart.name === name);
   const last = (values) => values?.findLast((v) => v !== null);
   const newest = (title, name, unit = "", remark = "") => [title, quantity(last(find(name)?.series[0].values), unit), remark];
   const { series = [], unit } = find("evaluation") ?? {};
   const evaluations = series.slice(0, 2).map(({ name, values }) => [name, quantity(last(values), unit), `best ${quantity(values.reduce((a, b) => Math.max(a, b ?? a)), unit)}`]);
   const running = status === "running";
-  return [newest("Training loss", "loss"), ...evaluations, newest("Throughput", "throughput", "", "samples/s"), newest("Learning rate", "rate"),
+  const loss = result.loss == null ? newest("Training loss", "loss") : ["Training loss", number(result.loss), "last epoch"];
+  return [loss, ...evaluations, ["Throughput", number(result.samples_per_second), "samples/s"], newest("Learning rate", "rate"),
     newest("Gradient norm", "gradient_norm"), [running ? "Running for" : "Duration", duration(seconds)],
     ...(running ? [["Left", duration(progress.left_seconds)]] : [])].filter(([, value]) => value !== "–");
 }
@@ -97,8 +98,8 @@ function figures({ status, seconds, progress }, charts) {
 function workerTable(workers) {
   return table("Workers", [
     { title: "Worker", cell: (w) => [w.rank, small(w.machine)] }, { title: "State", text: true, cell: (w) => [w.state, small(w.device)] },
-    { title: "Samples/s", cell: (w) => [number(w.samples_per_second), small(w.share == null ? "" : `${percent(w.share, 0)} of all`)] },
-    { title: "Waits", cell: (w) => [percent(w.waiting, 0), small(w.staleness ? `stale ${number(w.staleness)}` : "")] }], workers);
+    { title: "Samples/s", cell: (w) => [number(w.samples_per_second), small(w.share == null ? "" : percent(w.share, 0))] },
+    { title: "Waits", cell: (w) => [percent(w.waiting, 0), small(w.staleness ? `${number(Number(w.staleness.toPrecision(2)))} stale` : "")] }], workers);
 }
 
 function verdictOf({ worth, notes }) {
@@ -117,7 +118,7 @@ function settingsOf({ command, settings, result, script, system }) {
   const words = command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
   const copy = button("Copy", () => navigator.clipboard.writeText(words).then(() => say("The command was copied.")));
   return [h("div.command", {}, h("pre", { tabindex: 0, role: "region", "aria-label": "Command" }, words), copy),
-    list({ script: script ?? "–", system: system || "–", ...settings }), h("h3", {}, "Result so far"), list(result)];
+    list({ script: script ?? "–", system: system || "–", ...settings }), Object.keys(result).length > 0 && [h("h3", {}, "Figures"), list(result)]];
 }
 
 function logTail(id, signal) {

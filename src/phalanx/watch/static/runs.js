@@ -1,7 +1,7 @@
 // The list of runs, with a filter, and the comparison of any two or more.
 import { get, listen, oneAtATime, query } from "./api.js";
-import { button, fill, h, section, setText, small, table } from "./dom.js";
-import { day, duration, number, percent, quantity } from "./format.js";
+import { button, fill, h, section, seriesColour, setText, small, table } from "./dom.js";
+import { day, duration, number, percent } from "./format.js";
 import { Group } from "./group.js";
 import { badge } from "./run.js";
 
@@ -91,9 +91,9 @@ export function openCompare(main, ids, signal) {
   const figures = h("div");
   const group = new Group({ path: "compare", values: { runs: ids.join(",") }, signal, compares: true, pick: ({ rows, charts }) => {
     // Those that are called the same are numbered, as in the charts.
-    const same = (title, end) => rows.slice(0, end).filter((row) => row.title === title).length;
-    rows.forEach((row, i) => (row.name = same(row.title) > 1 ? `${row.title} (${same(row.title, i + 1)})` : row.title));
-    group.places = new Map(rows.map((row, i) => [row.name, i]));
+    const same = (name, end) => rows.slice(0, end).filter((row) => row.name === name).length;
+    rows.forEach((row, i) => (row.label = same(row.name) > 1 ? `${row.name} (${same(row.name, i + 1)})` : row.name));
+    group.places = new Map(rows.map((row, i) => [row.label, i]));
     return charts;
   } });
   main.replaceChildren(h("header.run", {}, h("h1", { tabindex: -1 }, `Compare ${ids.length} runs`),
@@ -108,13 +108,8 @@ export function openCompare(main, ids, signal) {
 
 /** One column a run; a figure that no run has is no row. */
 function sideBySide(runs) {
-  const figure = (title, name, unit) => ({ title, cell: ({ outcome: { [name]: outcome }, predicted: { [name]: predicted } }) => (outcome == null && predicted == null ? null
-    : [quantity(round(outcome), unit), small(predicted == null ? "" : `predicted ${quantity(round(predicted), unit)}, ${off(predicted, outcome)}`)]) });
-  const rows = [
-    { title: "Status", cell: (r) => badge(r.status) }, { title: "Strategy", cell: (r) => r.strategy }, { title: "Workers", cell: (r) => [number(r.workers), small(named(r.machines))] },
-    figure("Duration", "seconds", "s"), figure("Throughput", "samples_per_second", "samples/s"), figure("One step", "step_seconds", "s"),
-    figure("Accuracy", "accuracy", "share"), figure("Loss", "loss", ""), figure("Epochs", "epochs", ""),
-  ].filter((row) => runs.some((run) => row.cell(run) != null));
+  const worth = { title: "Was it worth it?", cell: (r) => (r.worth ? h("span.words", {}, r.worth) : null) };
+  const rows = [...COLUMNS, worth].filter(({ cell }) => runs.some((run) => ![null, "–"].includes([cell(run)].flat()[0])));
   return table("Figures of the runs side by side", [{ title: "Figure", cell: (row) => row.title },
-    ...runs.map((run) => ({ title: run.name, remark: run.id, cell: (row) => row.cell(run) }))], rows);
+    ...runs.map((run, i) => ({ title: run.label, remark: run.id, mark: seriesColour(i), cell: (row) => row.cell(run) }))], rows);
 }

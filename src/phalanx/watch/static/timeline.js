@@ -2,6 +2,7 @@
 import { get, oneAtATime, query, runPath } from "./api.js";
 import { button, colour, fill, h, partColour, section, setText, sized, swatch, table } from "./dom.js";
 import { clock, duration, number, percent } from "./format.js";
+import { DRAWN } from "./group.js";
 
 const [ROW, TALL, TOP] = [30, 24, 24];
 const TICKS = [1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 43200, 86400, 604800];
@@ -76,9 +77,10 @@ class Timeline {
     }
     const [first, last] = this.view();
     const far = (span) => Math.abs(span.start + span.end - first - last);
-    const steps = this.answer.ranks.flatMap((rank) => rank.spans).filter((span) => span.step !== null).sort((a, b) => far(a) - far(b));
+    const steps = this.answer.ranks.flatMap((rank) => rank.spans.map((span) => ({ ...span, of: rank.rank }))).filter((span) => span.step !== null);
+    steps.sort((a, b) => far(a) - far(b));
     if (!steps.length) return;
-    const own = this.answer.ranks.flatMap((rank) => rank.spans.filter((span) => span.step === steps[0].step));
+    const own = steps.filter((span) => span.step === steps[0].step && span.of === steps[0].of);
     const [start, end] = [Math.min(...own.map((span) => span.start)), Math.max(...own.map((span) => span.end))];
     this.show([start - 0.02 * (end - start), end + 0.02 * (end - start)]);
   }
@@ -137,7 +139,7 @@ class Timeline {
       for (const bin of rank.bins) drawBin(ctx, bin, x, top);
       for (const hidden of [false, true]) drawSteps(ctx, answer.exact ? rank.spans.filter((s) => (s.kind === "hidden") === hidden) : [], x, hidden ? top + TALL - 4 : top, hidden ? 4 : TALL);
     });
-    for (const mark of this.marks) {
+    for (const mark of this.marks.filter(({ kind }) => DRAWN.includes(kind))) {
       ctx.fillStyle = colour(`--mark-${mark.kind}`);
       ctx.fillRect(x(mark.time) - 0.5, 16, 1.5, TOP + ROW * ranks.length);
     }
