@@ -60,7 +60,7 @@ class RunPanel:
 
     @property
     def goes_on(self) -> bool:
-        return self._feed.view().status == RUNNING
+        return self._feed.status == RUNNING
 
     def refresh(self) -> bool:
         return self._feed.refresh()
@@ -69,7 +69,7 @@ class RunPanel:
         self._feed.close()
 
     def _read(self) -> None:
-        while self._feed.refresh() and (not self.goes_on or self._feed.view().building is not None):
+        while self._feed.refresh() and (not self.goes_on or self._feed.building is not None):
             continue
 
     def html(self) -> str:
@@ -133,21 +133,8 @@ def _jupyter(panel: RunPanel) -> Callable[[str], None] | None:
     shell = ipython.get_ipython() if ipython is not None else None
     if ipython is None or shell is None or not hasattr(shell, "kernel"):
         return None
-    handle = ipython.display.display(_Html("", repr(panel)), display_id=True)
-    return lambda text: handle.update(_Html(text, repr(panel)))
-
-
-class _Html:
-    """HTML, and text where there is none."""
-
-    def __init__(self, html: str, text: str) -> None:
-        self._html, self._text = html, text
-
-    def _repr_html_(self) -> str:
-        return self._html
-
-    def __repr__(self) -> str:
-        return self._text
+    handle = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda text: handle.update({"text/html": text, "text/plain": repr(panel)}, raw=True)
 
 
 def _marimo() -> Callable[[str], None] | None:

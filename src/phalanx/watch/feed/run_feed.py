@@ -50,6 +50,15 @@ class RunFeed:
     def title(self) -> str:
         return name_of(self.paths.id)
 
+    @property
+    def status(self) -> str:
+        return self._run.status
+
+    @property
+    def building(self) -> float | None:
+        """The share of the run's files that has been read; ``None`` when all has."""
+        return self._run.building
+
     def refresh(self) -> bool:
         """Read what is new, a bounded part at a time; return whether there was anything."""
         return self._run.refresh()
