@@ -25,7 +25,7 @@ from phalanx.watch.notebook import RunPanel
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'\x1b[2J\u202e" + "long" * 99
 TAGS = {
     "div", "style", "b", "progress", "figure", "svg", "rect", "path", "figcaption", "table", "tr",
-    "th", "td", "ul", "li", "p",
+    "th", "td", "ul", "li", "p", "span",
 }  # fmt: skip
 
 
