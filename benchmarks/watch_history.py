@@ -115,8 +115,9 @@ def build(paths: RunPaths) -> dict[str, float]:
         shares.append(share)
     seconds = time.perf_counter() - began
     history.close()
-    gaps = np.diff([0.0, *shares, 1.0])
-    return {"seconds": seconds, "memory": _megabytes(), "looks": len(shares), "gap": max(gaps)}
+    gap = max(np.diff([0.0, *shares, 1.0]))
+    used = {"processor": time.process_time(), "memory": _megabytes()}
+    return {"seconds": seconds, "looks": len(shares), "gap": gap, **used}
 
 
 def draw(paths: RunPaths, seconds: float) -> dict[str, float]:
@@ -187,7 +188,8 @@ def _measure(paths: RunPaths, workers: int, seconds: float) -> None:
     report("a long run, made up, s", value=time.perf_counter() - began, **made)
     built = _alone("build", paths, workers, seconds)
     rows = sum(file.stat().st_size for file in paths.rollups.iterdir())
-    report("a long run, roll-ups built, s", value=built["seconds"], bytes=rows)
+    used = built["processor"]
+    report("a long run, roll-ups built, s", value=built["seconds"], processor=used, bytes=rows)
     report("a long run, memory while building, MB", value=built["memory"], bar=f"<= {MOST_MEMORY}")
     report("a long run, greatest step of the progress", value=built["gap"], looks=built["looks"])
     drawn = _alone("draw", paths, workers, seconds)

@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import made_events
 import pytest
@@ -26,7 +25,7 @@ from phalanx.watch.notebook import RunPanel
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'\x1b[2J\u202e" + "long" * 99
 TAGS = {
     "div", "style", "b", "progress", "figure", "svg", "rect", "path", "figcaption", "table", "tr",
-    "th", "td", "ul", "li", "p",
+    "th", "td", "ul", "li", "p", "span",
 }  # fmt: skip
 
 
@@ -106,8 +105,9 @@ class Handle:
     def __init__(self) -> None:
         self.shown: list[str] = []
 
-    def update(self, shown: Any) -> None:
-        self.shown.append(shown._repr_html_())
+    def update(self, shown: dict[str, str], *, raw: bool) -> None:
+        assert raw and shown["text/plain"].startswith("<run ")
+        self.shown.append(shown["text/html"])
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def jupyter(monkeypatch: pytest.MonkeyPatch) -> Handle:
     """A notebook whose display handle remembers what it shows."""
     handle = Handle()
     display = ModuleType("IPython.display")
-    display.__dict__["display"] = lambda _, display_id: handle
+    display.__dict__["display"] = lambda _, raw, display_id: handle
     module = ModuleType("IPython")
     shell = type("Shell", (), {"kernel": object()})()
     module.__dict__.update(get_ipython=lambda: shell, display=display)

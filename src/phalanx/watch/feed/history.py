@@ -24,7 +24,7 @@ AXES = {
 MOST_POINTS = 5_000
 NEAR_SECONDS = 120.0
 """The longest range of which single steps are read."""
-NEAR_BYTES = 16 << 20
+NEAR_BYTES = 5 << 20
 """The most bytes of events, of all workers, that are read for it."""
 NEAR_STEPS = 2_000
 """The most steps that a timeline shows one by one."""

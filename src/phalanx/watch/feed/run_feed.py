@@ -43,10 +43,21 @@ class RunFeed:
     def __init__(self, paths: RunPaths) -> None:
         self.paths = paths
         self._run = RunReader(paths)
+        self._kept_rows: list[Row] = []
+        self._rows_key: tuple[float, int] | None = None
 
     @property
     def title(self) -> str:
         return name_of(self.paths.id)
+
+    @property
+    def status(self) -> str:
+        return self._run.status
+
+    @property
+    def building(self) -> float | None:
+        """The share of the run's files that has been read; ``None`` when all has."""
+        return self._run.building
 
     def refresh(self) -> bool:
         """Read what is new, a bounded part at a time; return whether there was anything."""
@@ -132,8 +143,15 @@ class RunFeed:
         return None if ended is None else self._run.history.place(ended, by)
 
     def _rows(self) -> list[Row]:
-        rows = make_history(self._run.logs(), self._run.began())
-        return rows or (self._run.summary.history if self._run.summary else [])
+        """Return the epochs of the run, made anew only if there is something new in them."""
+        ended = self._run.summary
+        if ended is not None and ended.history and ended.resumes is None:
+            return ended.history
+        logs, began = self._run.logs(), self._run.began()
+        key = (began, sum(len(log.epochs) + len(log.logged) + len(log.settled) for log in logs))
+        if key != self._rows_key:
+            self._rows_key, self._kept_rows = key, make_history(logs, began)
+        return self._kept_rows
 
     def _seconds(self) -> float | None:
         if self._run.summary:
