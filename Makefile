@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 # Empty is off: hundreds of processes would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-runs test-slow test-machines test-spark test-hosts test-ssh check format bench bench-hosts accuracy clean
+.PHONY: demo test test-runs test-slow test-machines test-spark test-browser test-hosts test-ssh check format bench bench-hosts accuracy clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -43,6 +43,11 @@ test-machines: $(READY) ## one run over real SSH for each capability (root; abou
 test-spark: $(READY) ## one small training from a Spark DataFrame (Java; about a minute)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark]'
 	$(BIN)/pytest tests/spark/test_small_estimator.py -m slow -rs
+
+# Needs the package chromium of Debian.
+test-browser: $(READY) ## the pages of `phalanx watch` in a real browser (Chromium; two minutes)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
+	$(BIN)/pytest tests/browser -m browser -rs
 
 # Needs root, and these packages of Debian: iproute2 util-linux openssh-server openmpi-bin
 test-hosts: $(READY) ## what crosses hosts, on emulated machines (root; about an hour)

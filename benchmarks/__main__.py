@@ -119,9 +119,11 @@ LONG = {
     "choices": "benchmarks.choices",
     "scale": "benchmarks.scale",
     "observers": "benchmarks.observers",
+    "watching": "benchmarks.watching",
     "store-wire": "benchmarks.store_wire",
     "timing": "benchmarks.timing",
     "virtual": "benchmarks.virtual",
+    "watch-history": "benchmarks.watch_history",
 }
 
 

@@ -9,6 +9,8 @@ from phalanx.core.settings import PROFILE_STEPS
 
 PASS_WORDS_ON = ("run", "compare", "plan", "simulate", "worker")
 """The verbs that give the words after ``--`` to a script."""
+WATCH, WATCHED = "--watch", ("run", "compare")
+"""A word of the command line that says how to follow what these verbs do, and not what they do."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,8 @@ class Invocation:
 
     ours: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    watch: bool = False
+    """Whether ``--watch`` was given, which is not among ``ours``."""
 
     @staticmethod
     def read(argv: Sequence[str]) -> Invocation:
@@ -25,7 +29,9 @@ class Invocation:
         for i, (word, after) in enumerate(zip(ours, [*ours[1:], ""], strict=False)):
             if word == "--profile" and ours[0] != "report" and not after.isdigit():
                 ours[i] = f"--profile={PROFILE_STEPS}"  # the parser wants a value
-        return Invocation(tuple(ours), tuple(argv[at + 1 :]))
+        watch = WATCH in ours and ours[0] in WATCHED
+        kept = [word for word in ours if not (watch and word == WATCH)]
+        return Invocation(tuple(kept), tuple(argv[at + 1 :]), watch)
 
     @property
     def command(self) -> list[str]:

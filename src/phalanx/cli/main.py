@@ -37,6 +37,7 @@ from phalanx.cli.verbs.simulate import simulate
 from phalanx.cli.verbs.stop import stop
 from phalanx.cli.verbs.switch import switch
 from phalanx.cli.verbs.worker import worker
+from phalanx.cli.watch.watch import watch
 from phalanx.core.errors import SCRIPT_FAILED, STOPPED, InputError, PhalanxError, RunStopped
 from phalanx.core.registry import did_you_mean
 
@@ -111,6 +112,7 @@ VERBS: tuple[tuple[Any, str], ...] = (
     (pool_app, "phalanx pool check pool.yaml"),
     (data_app, "phalanx data inspect train.parquet"),
     (runs, "phalanx runs --limit 5"),
+    (watch, "phalanx watch"),
     (report, "phalanx report train-allreduce --bundle"),
     (logs, "phalanx logs --rank 1 --follow"),
     (switch, "phalanx switch async"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from phalanx.core import words
+from phalanx.observe.events.change_words import shares
 from phalanx.observe.speedup.causes import LEAST_GAIN
 from phalanx.observe.speedup.slow_links import NETWORK
 from phalanx.observe.speedup.speedup_words import as_sentence
@@ -137,11 +138,6 @@ def _refused(balance: BalanceSummary) -> str:
     if balance.changes or not before or not after:
         return told
     return f"{told} ({words.count(after)} samples/s in steps instead of {words.count(before)})"
-
-
-def shares(values: Sequence[float]) -> str:
-    """Return ``80 : 20``, in percent; a share that would round to 0 has a decimal."""
-    return " : ".join(f"{100 * v:.0f}" if v >= 0.0095 else f"{100 * v:.1f}" for v in values)
 
 
 def worth_sentence(summary: Summary) -> str | None:

@@ -193,7 +193,7 @@ def test_the_overview_lists_the_verbs_in_order(shell: Shell) -> None:
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from phalanx.cli.main import invoke; invoke(['--help']);"
-        "print('LOADED', [m for m in ('torch', 'matplotlib', 'pydantic', 'numpy')"
+        "print('LOADED', [m for m in ('torch', 'matplotlib', 'pydantic', 'numpy', 'uvicorn')"
         " if m in sys.modules])"
     )
     answer = python("-c", code, check=True)

@@ -36,6 +36,7 @@ class UsageMeter:
         self._before = self._totals()
         self._at_first = {
             "memory_before": self._before.get("used"),
+            "memory_total": facts.memory(),
             "load_before": counters.load() if self._processor.source == "kernel" else None,
         }
 

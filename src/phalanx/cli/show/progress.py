@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,17 +13,21 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.cli.output import Output
-from phalanx.cli.show.progress_state import EpochLine, ProgressState, WorkerState
-from phalanx.cli.show.speedup_lines import LiveWorth
 from phalanx.core.terminal import coloured, printable, wrapped
-from phalanx.core.words import UNKNOWN, clock, count, loss, rough_share, seconds, share
+from phalanx.core.words import UNKNOWN, clock, count, loss, rough_share, share
 from phalanx.launch.launcher import Launch
 from phalanx.launch.run.observer import Observer
 from phalanx.observe.events import event_types as ev
+from phalanx.observe.events.change_words import LossOnce, words_on
 from phalanx.observe.events.event_types import Event
+from phalanx.observe.speedup.speedup_lines import LiveWorth
+from phalanx.observe.summary.progress_state import (
+    EpochLine,
+    ProgressState,
+    WorkerState,
+    trained_before,
+)
 from phalanx.observe.summary.summary import Summary
-from phalanx.report.findings import shares
-from phalanx.train.checkpoint.checkpoint_manifest import Damaged, read_manifest
 
 REFRESHES_PER_SECOND = 4
 MOST_ROWS = 16
@@ -59,7 +63,7 @@ class _Progress(Observer):
     def started(self, launch: Launch) -> None:
         self.state.epochs = launch.settings.epochs
         self._mark = "simulated  " if launch.settings.virtual else ""
-        self.state.before = _trained_before(launch)
+        self.state.before = trained_before(launch.settings.resume)
         # Workers that take turns in one process say nothing about machines.
         if self._says_worth and launch.launcher != "inprocess":
             settings = launch.settings
@@ -168,17 +172,6 @@ def epoch_line(line: EpochLine, epochs: int | None) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def _trained_before(launch: Launch) -> int:
-    """Return how many samples were trained before the checkpoint that the run resumes from."""
-    if launch.settings.resume is None:
-        return 0
-    try:
-        manifest = read_manifest(Path(launch.settings.resume))
-    except Damaged:  # the workers report it
-        return 0
-    return manifest.epoch * manifest.samples + manifest.position
-
-
 def _headline(title: str, state: ProgressState) -> Text:
     text = Text(title, style="bold", no_wrap=True, overflow="ellipsis")
     shown = [n for n in ("test_accuracy", "validation_accuracy", "test_loss") if n in state.logged]
@@ -228,43 +221,33 @@ class ChangeLines:
     """Lines about changes: the first few of each kind, then one line that there are more."""
 
     def __init__(self) -> None:
-        self._shares = self._reverted = self._switches = self._refused = 0
+        self._told: Counter[str] = Counter()
         self._last = ""
+        self._losses = LossOnce()
 
     def line(self, event: ev.Event) -> str | None:
         """Return the line to print about ``event``, if any."""
-        if isinstance(event, ev.StepRefused):
-            self._refused += 1
-            told = f"epoch {event.epoch + 1}, step {event.step} skipped: {event.what} is not finite"
-            return _few(told, "skipped steps", self._refused, MOST_REFUSED)
-        if isinstance(event, ev.Balanced):
-            return self._balanced(event)
-        if isinstance(event, ev.SamplesSettled):
-            told = (
-                f"worker {event.worker} is lost: the others take over {event.back} of its samples"
-            )
-            if event.lost:
-                told += f"; {event.lost} of an incomplete update cannot be trained again"
+        told = words_on(event)
+        if told is None or isinstance(event, ev.SamplesSettled):
             return told
-        return self._switched(event) if isinstance(event, ev.Switched) else None
+        if isinstance(event, ev.WorkerLost):
+            return told if self._losses.is_new(event) else None
+        if isinstance(event, ev.Balanced) and event.refused is None:
+            if told == self._last:
+                return None
+            self._last = told
+        kind, most = _kind(event)
+        self._told[kind] += 1
+        return _few(told, kind, self._told[kind], most)
 
-    def _balanced(self, event: ev.Balanced) -> str | None:
-        if event.refused is not None:
-            self._reverted += 1
-            told = f"shares {shares(event.refused)} tried and reverted: not clearly faster"
-            told += f" ({count(event.rate_after)} samples/s instead of {count(event.rate_before)})"
-            return _few(told, "trials of shares", self._reverted, MOST_SHARES)
-        told = shares(event.shares)
-        if told == self._last:
-            return None
-        self._last, self._shares = told, self._shares + 1
-        return _few(f"shares {told} (by measured speed)", "shares", self._shares, MOST_SHARES)
 
-    def _switched(self, event: ev.Switched) -> str | None:
-        self._switches += 1
-        told = f"switched from {event.before} to {event.after} at epoch {event.at_epoch:.2f}"
-        told += f", pause {seconds(event.pause)}"
-        return _few(told, "switches", self._switches, MOST_SWITCHES)
+def _kind(event: ev.Event) -> tuple[str, int]:
+    """Name a kind of changes, and say how many of it are told."""
+    if isinstance(event, ev.StepRefused):
+        return "skipped steps", MOST_REFUSED
+    if isinstance(event, ev.Balanced):
+        return ("shares" if event.refused is None else "trials of shares"), MOST_SHARES
+    return "switches", MOST_SWITCHES
 
 
 def _few(line: str, kind: str, number: int, most: int) -> str | None:

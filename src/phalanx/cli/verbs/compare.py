@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phalanx.cli.output import Output
 from phalanx.cli.request import options as o
 from phalanx.core.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from phalanx.cli.output import Output
     from phalanx.cli.request.request import Request
     from phalanx.cli.request.study import StudyCell
     from phalanx.cli.request.systems import Wanted
@@ -45,10 +45,12 @@ def compare(
 
     Strategies, batch sizes and repeats are combined; each combination is a run. The table, the
     verdict and report.html cover all of them. A run that fails is marked; the others go on.
+    With --watch they are shown in a browser, as 'phalanx watch' does.
     """
     from phalanx.cli.request.request import check
     from phalanx.cli.request.systems import read_systems
     from phalanx.cli.request.values import check_at_least, check_at_most, read_batches
+    from phalanx.cli.watch.beside import watched
     from phalanx.core.spec import parse_specs
 
     wanted = read_systems(ctx, systems, strategies, script)
@@ -63,9 +65,10 @@ def compare(
         given = "--profile" if options.profile else f"--launcher {options.launcher}"
         given = "--systems" if wanted is not None else given
         raise InputError(f"--simulate cannot be used with {given}", "Leave one of the two out.")
-    if wanted is not None:
-        return compare_systems(request, wanted, batches)
-    return compare_checked(request, specs, batches, simulate=simulate)
+    with watched(ctx.obj.watch and not options.dry_run, Output(options.json)):
+        if wanted is not None:
+            return compare_systems(request, wanted, batches)
+        return compare_checked(request, specs, batches, simulate=simulate)
 
 
 def with_workers_of(wanted: Wanted | None, options: o.RunOptions) -> o.RunOptions:

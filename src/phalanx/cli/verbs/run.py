@@ -35,6 +35,8 @@ def run(
     the run is in its folder, runs/ID, whose path the last lines print.
 
     With --machines auto --strategy auto the run is the one that 'phalanx plan' would choose.
+
+    --watch also shows the run in a browser, as 'phalanx watch' does.
     """
     from phalanx.cli.planning.follow_plan import follow_plan, is_auto
     from phalanx.cli.request.explain_run import refuse_beside_explain
@@ -58,7 +60,7 @@ def run(
 
     if planned:
         job, title = follow_plan(options, checked, foreign, out)
-        return execute_and_tell(title, ready(job, out), out)
+        return execute_and_tell(title, ready(job, out), out, watch=ctx.obj.watch)
     request = checked(options)
     for warning in request.warnings:
         out.note(f"warning: {warning}")
@@ -75,7 +77,7 @@ def run(
         return show([(title, job)], out)
     if AUTO_SWITCH in strategy:
         out.note(f"note: {job.plan.reasons[-1]}")
-    return execute_and_tell(title, ready(job, out), out)
+    return execute_and_tell(title, ready(job, out), out, watch=ctx.obj.watch)
 
 
 def _explain(request: Request, out: Output) -> int:
@@ -90,19 +92,21 @@ def _explain(request: Request, out: Output) -> int:
     return 0
 
 
-def execute_and_tell(title: str, job: Job, out: Output) -> int:
+def execute_and_tell(title: str, job: Job, out: Output, *, watch: bool = False) -> int:
     """Run ``job`` to its end and print its outcome; return the exit code."""
     from phalanx.cli.show.progress import observe
+    from phalanx.cli.watch.beside import watched
     from phalanx.core.run_folder.run_paths import new_run
     from phalanx.launch.run.controller import execute
 
     paths = new_run(title)
-    try:
-        with observe(out, paths.id, worth=True) as observer:
-            outcome = execute(job, paths, observer)
-    finally:
-        paths.remove_if_empty()  # nothing was started
-    return tell_outcome(outcome, paths, out)
+    with watched(watch, out, paths):
+        try:
+            with observe(out, paths.id, worth=True) as observer:
+                outcome = execute(job, paths, observer)
+        finally:
+            paths.remove_if_empty()  # nothing was started
+        return tell_outcome(outcome, paths, out)
 
 
 def tell_outcome(outcome: RunOutcome, paths: RunPaths, out: Output) -> int:

@@ -66,6 +66,8 @@ class RunPaths:
     events = _Inside("events")
     logs = _Inside("logs")
     machines = _Inside("machines")
+    rollups = _Inside("rollups")
+    """The steps in sums of 1, 10 and 60 seconds: made from the events, and made again if absent."""
     files = _Inside("files")
     """``run.folder`` of the script API: files that workers write here are fetched."""
     source = _Inside("source")
@@ -81,6 +83,8 @@ class RunPaths:
     profiles = _Inside("profiles")
     """What each worker's steps consist of, operator by operator, where ``--profile`` was given."""
     study = _Inside("study.json")
+    notes = _Inside("notes.jsonl")
+    """What the controller said while the run went on, one note a line."""
     made_files = _Inside("logs/made-files.jsonl")
     """The files that an adopted script has made in the first worker, one name per line."""
 

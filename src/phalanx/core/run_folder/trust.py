@@ -69,6 +69,14 @@ def refuse_foreign(paths: RunPaths, would: str, remedy: str) -> None:
     )
 
 
+def user_secret(purpose: str) -> bytes | None:
+    """Return a secret of this user's for ``purpose``, the same each time; ``None`` if no key can
+    be stored."""
+    key = _key(make=True)
+    label = b"phalanx secret 1 " + purpose.encode()
+    return None if key is None else hmac.new(key, label, hashlib.sha256).digest()
+
+
 def _code(key: bytes, paths: RunPaths, launch: bytes) -> str:
     try:
         plan = read_bounded(paths.plan)

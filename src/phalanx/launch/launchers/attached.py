@@ -18,6 +18,7 @@ from phalanx.launch.link.event_loop import EventLoop
 from phalanx.launch.machines.reconnect import reconnect_seconds
 from phalanx.launch.run.controller import Controller, RunOutcome
 from phalanx.launch.run.interrupts import Interrupts
+from phalanx.launch.run.kept_notes import KeptNotes
 from phalanx.launch.run.observer import Observer
 from phalanx.launch.shipping.home.results import collect_results
 from phalanx.launch.ssh.ssh_login import with_passwords
@@ -28,6 +29,7 @@ from phalanx.pool.machine import Machine
 def take_over(job: Job, paths: RunPaths, observer: Observer) -> RunOutcome:
     """Become the controller of a run that was left alone, until its end."""
     launcher = AttachedLauncher()
+    observer = KeptNotes(paths, observer)
     try:
         with Interrupts() as interrupts:
             job = launcher.open(job, paths, observer.note, interrupts.asked)

@@ -18,8 +18,10 @@ from phalanx.launch.run import failure
 from phalanx.launch.run.event_tail import Relay
 from phalanx.launch.run.foreign_runs import counted, figures_of, stuck_first, why_failed
 from phalanx.launch.run.interrupts import Interrupts
+from phalanx.launch.run.kept_notes import KeptNotes
 from phalanx.launch.run.observer import Observer
 from phalanx.launch.run.open_run_folder import (
+    FreeSpace,
     OpenRunFolder,
     append_to_log,
     folder_gone,
@@ -27,6 +29,7 @@ from phalanx.launch.run.open_run_folder import (
 )
 from phalanx.launch.run.patience import Patience
 from phalanx.launch.worker.script_runner import STOPPED_CODE
+from phalanx.observe.events.notes import FAULT
 from phalanx.observe.summary import run_lock as claim
 from phalanx.observe.summary.run_status import RUNNING
 from phalanx.observe.summary.summary import Summary, summarise
@@ -66,6 +69,7 @@ def execute(job: Job, paths: RunPaths, observer: Observer) -> RunOutcome:
     thread, where signals arrive.
     """
     launcher: Launcher = LAUNCHERS.get(job.launcher)()
+    observer = KeptNotes(paths, observer)
     with Interrupts() as interrupts:
         job = launcher.open(job, paths, observer.note, interrupts.asked)
         try:
@@ -117,6 +121,7 @@ class Controller:
         self._first_waited = Patience(_PATIENCE_FOR_FIRST)
         self._figures = figures_of(launch, paths)
         self._place = OpenRunFolder(paths.folder)
+        self._space = FreeSpace(paths.folder)
 
     def run(self) -> RunOutcome:
         ending = _Ending("failed", MACHINE_FAILED)
@@ -177,7 +182,9 @@ class Controller:
                 self._figures.poll()
             self._relay.poll({**self._launcher.lost(), **self._launcher.away()})
             for text in self._launcher.news():
-                self._observer.note(text)
+                self._observer.alert(text, FAULT)
+            for text in self._space.news():
+                self._observer.alert(text)
             try:
                 ending = self._ending(self._launcher.poll())
             except PhalanxError as error:
@@ -234,7 +241,7 @@ class Controller:
         for rank in [r for r in gone - self._named if codes.get(r, 0) < 0]:
             self._named.add(rank)
             error = failure.explain(rank, codes[rank], self._paths, self._launch)
-            self._observer.note(f"{error.cause}; the other machines continue if they can")
+            self._observer.alert(f"{error.cause}; the other machines continue if they can", FAULT)
         return gone
 
     def _lost(self) -> dict[int, MachineError]:

@@ -45,7 +45,7 @@ class Relay:
         self._hangs.excuse(away)
         self._pass_on(self._output.poll(), self._events.poll())
         for text in self._hangs.news():
-            self._observer.note(text)
+            self._observer.alert(text)
 
     def stands_still(self) -> bool:
         return self._hangs.stands_still()

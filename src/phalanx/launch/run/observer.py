@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phalanx.launch.launcher import Launch
 from phalanx.observe.events.event_types import Event
+from phalanx.observe.events.notes import ALERT
 from phalanx.observe.summary.summary import Summary
 
 
@@ -15,6 +16,10 @@ class Observer:
 
     def note(self, text: str) -> None:
         """The launcher says what it does: it connects, copies, or has lost a machine."""
+
+    def alert(self, text: str, kind: str = ALERT) -> None:
+        """Something is wrong, such as a worker that hangs; said like a note."""
+        self.note(text)
 
     def event(self, event: Event) -> None:
         """A worker wrote an event."""

@@ -1,15 +1,28 @@
-"""Checks that a run's folder still exists, adds to its logs, and copies the script into it."""
+"""Checks that a run's folder still exists and has room, adds to its logs, and copies the script
+into it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from phalanx.core.errors import MachineError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.core.script.script_imports import script_files
+from phalanx.core.words import size
+
+LEAST_FREE = 1e9
+"""Bytes that have to be free on the disk with a run's folder,"""
+LEAST_SHARE = 0.02
+"""and the share of the disk,"""
+ENOUGH_FREE = 2e10
+"""which does not count while so many bytes are free, as on a very large disk."""
+LOOK_SECONDS = 10.0
 
 
 class OpenRunFolder:
@@ -26,6 +39,31 @@ class OpenRunFolder:
             return False
         except OSError:
             return True
+
+
+class FreeSpace:
+    """Says once that the disk with a run's folder is nearly full."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock = folder, clock
+        self._due: float | None = clock()
+
+    def news(self) -> Iterator[str]:
+        now = self._clock()
+        if self._due is None or now < self._due:
+            return
+        self._due = now + LOOK_SECONDS
+        try:
+            disk = shutil.disk_usage(self._folder)
+        except OSError:
+            return
+        few = LEAST_FREE if disk.free >= ENOUGH_FREE else max(LEAST_FREE, LEAST_SHARE * disk.total)
+        if disk.free < few:
+            self._due = None
+            yield (
+                f"the disk with {self._folder} is nearly full: {size(disk.free)} of "
+                f"{size(disk.total)} are free; events, logs and checkpoints may be lost"
+            )
 
 
 def folder_gone(paths: RunPaths) -> MachineError:

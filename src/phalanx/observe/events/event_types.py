@@ -368,6 +368,8 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     load_before: float | None = None
     """In the first reading: processes that ran or wanted to, in the minute before the workers."""
     memory_before: int | None = None
+    memory_total: int | None = None
+    """In the first reading: bytes of memory, or what a control group may use of it."""
 
     @property
     def cpu_idle(self) -> float | None:

@@ -4,11 +4,36 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import msgspec
+
+from phalanx.core.errors import InputError
 from phalanx.observe.events import event_types as ev
 from phalanx.observe.summary.history import epoch_row
+from phalanx.observe.summary.run_records import read_record
 
 WINDOW_SECONDS = 5.0
+
+
+class _Position(msgspec.Struct):
+    """Of a checkpoint's manifest, how far the training was."""
+
+    epoch: int = 0
+    samples: int = 0
+    position: int = 0
+
+
+def trained_before(resume: str | None) -> int:
+    """Return how many samples were trained before the checkpoint that a run resumes from; 0 if its
+    manifest cannot be read, which the workers report."""
+    if resume is None:
+        return 0
+    try:
+        found = read_record(Path(resume) / "manifest.json", _Position)
+    except InputError:  # too long
+        return 0
+    return found.epoch * found.samples + found.position if found else 0
 
 
 @dataclass

@@ -11,11 +11,11 @@ from made_events import joined, steps
 from rich.console import Console
 
 from phalanx.cli.show.progress import PlainProgress
-from phalanx.cli.show.speedup_lines import LiveWorth, lines
 from phalanx.core.settings import RunSettings
 from phalanx.launch.launcher import Launch
 from phalanx.observe.events.event_types import Balanced, Event, Joined, Steps, WorkerLost
 from phalanx.observe.speedup.speedup import Contribution, Option, WaitedFor, Worth
+from phalanx.observe.speedup.speedup_lines import LiveWorth, lines
 from phalanx.observe.speedup.speedup_words import advise
 
 PACES = (0.1, 0.1, 0.4)

@@ -1,0 +1,1 @@
+"""``phalanx watch``, and what it starts: the server of the pages, and agents on idle machines."""

@@ -1,0 +1,180 @@
+"""The charts of a stretch of a run: throughput, where the time goes, loss and staleness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.observe.rollups.rows import PARTS, RowColumn, Rows, gaps
+from phalanx.watch.feed.chart_types import Axis, Chart, Series
+
+Numbers = NDArray[np.float64]
+SPLIT = {
+    "input": (RowColumn.INPUT,),
+    "compute": (RowColumn.COMPUTE,),
+    "communicate": (RowColumn.SEND, RowColumn.REDUCE),
+    "wait": (RowColumn.WAIT, RowColumn.SETTLE),
+    "update": (RowColumn.UPDATE,),
+    "other": (RowColumn.OTHER,),
+}
+"""Where the time goes, as summaries and reports have it: the sums that each part consists of."""
+_HIDDEN = "hidden beside"
+_LEAST = 1e-9
+_FIRST = RowColumn.SAMPLES
+_SUMS = slice(_FIRST, RowColumn.OTHER + 1)
+"""The sums that are spread over the time of their row."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The rows of one worker."""
+
+    rank: int
+    machine: str
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of the run, cut into bins: what is drawn, and where on the axis."""
+
+    lanes: Sequence[Lane]
+    edges: Numbers
+    axis: Axis
+    x_values: Numbers
+    """The place of each bin; a bin whose place is NaN is left out."""
+
+    def listed(self, values: Numbers) -> list[float | None]:
+        """Return figures of the bins for JSON: those that are not finite become null."""
+        kept = values[~np.isnan(self.x_values)]
+        known = np.isfinite(kept)
+        found: list[float | None] = kept.tolist()
+        if np.all(known):
+            return found
+        return [value if good else None for value, good in zip(found, known.tolist(), strict=True)]
+
+
+def make_charts(stretch: Stretch) -> list[Chart]:
+    spread = [sums_between(lane.rows, stretch.edges) for lane in stretch.lanes]
+    charts = [_throughput(stretch, spread), _time_split(stretch, spread), _loss(stretch)]
+    staleness = _staleness(stretch)
+    return [*charts, staleness] if staleness.series else charts
+
+
+def sums_between(rows: Rows, edges: Numbers) -> Numbers:
+    """Return the sums of each bin, in the columns from ``SAMPLES`` to ``OTHER``.
+
+    What a row has is spread evenly over its time; between two rows only ``OTHER`` grows.
+    """
+    if not len(rows):
+        return np.zeros((len(edges) - 1, RowColumn.OTHER + 1 - _FIRST))
+    began, ended = rows[:, RowColumn.BEGAN], rows[:, RowColumn.ENDED]
+    at = np.maximum(np.searchsorted(began, edges, side="right") - 1, 0)  # in progress at each edge
+    since, room = edges - began[at], ended[at] - began[at]
+    part = np.clip(since / np.where(room > 0, room, _LEAST), 0.0, 1.0)
+    sums: Numbers = np.add.reduceat(rows[:, _SUMS], at)[:-1]
+    sums[at[:-1] == at[1:]] = 0.0
+    sums += np.diff(part[:, None] * rows[at, _SUMS], axis=0)
+    apart = np.append(gaps(rows), 0.0)
+    waited = np.cumsum(apart) - apart
+    after = np.clip(edges - ended[at], 0.0, apart[at])
+    sums[:, RowColumn.OTHER - _FIRST] += np.diff(waited[at] + after)
+    return sums
+
+
+def column(sums: Numbers, name: RowColumn) -> Numbers:
+    """Return one column of ``sums_between``."""
+    found: Numbers = sums[:, name - _FIRST]
+    return found
+
+
+def seconds_of(sums: Numbers) -> Numbers:
+    """Return the seconds of each bin in which the worker took part."""
+    parts = sums[:, PARTS.start - _FIRST : PARTS.stop - _FIRST].sum(axis=1)
+    found: Numbers = parts + column(sums, RowColumn.OTHER)
+    return found
+
+
+def _ratio(above: Numbers, below: Numbers) -> Numbers:
+    ratio: Numbers = np.full(len(above), np.nan)
+    return np.divide(above, below, out=ratio, where=below > _LEAST)
+
+
+def _chart(
+    stretch: Stretch, name: str, title: str, unit: str, series: list[Series], *, log: bool = False
+) -> Chart:
+    x_values = stretch.x_values[~np.isnan(stretch.x_values)].tolist()
+    return Chart(name, title, unit, stretch.axis, x_values, series, log)
+
+
+def _throughput(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
+    series = []
+    total = longest = np.zeros(len(stretch.edges) - 1)
+    for lane, sums in zip(stretch.lanes, spread, strict=True):
+        samples, seconds = column(sums, RowColumn.SAMPLES), seconds_of(sums)
+        total, longest = total + samples, np.maximum(longest, seconds)
+        values = stretch.listed(_ratio(samples, seconds))
+        series.append(Series(f"worker {lane.rank}", values, lane.rank))
+    if len(series) > 1:
+        series.insert(0, Series("total", stretch.listed(_ratio(total, longest))))
+    return _chart(stretch, "throughput", "Throughput", "samples/s", series)
+
+
+def _time_split(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
+    bins = len(stretch.edges) - 1
+    together = sum(spread, np.zeros((bins, RowColumn.OTHER + 1 - _FIRST)))
+    whole = seconds_of(together)
+    series = []
+    for name, parts in SPLIT.items():
+        seconds = sum((column(together, part) for part in parts), np.zeros(bins))
+        series.append(Series(name, stretch.listed(_ratio(seconds, whole))))
+    hidden = column(together, RowColumn.HIDDEN)
+    if np.any(hidden > 0):
+        series.append(Series(_HIDDEN, stretch.listed(_ratio(hidden, whole))))
+    return _chart(stretch, "time_split", "Where the time goes", "share", series)
+
+
+def _bins(rows: Rows, edges: Numbers) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows within the edges, where each bin's first is, and the bins that have any."""
+    low, high = np.searchsorted(rows[:, RowColumn.BEGAN], (edges[0], edges[-1]))
+    rows = rows[low:high]
+    place = np.searchsorted(edges, rows[:, RowColumn.BEGAN], side="right") - 1
+    starts = np.flatnonzero(np.diff(place, prepend=-1))
+    return rows, starts, place[starts]
+
+
+def _loss(stretch: Stretch) -> Chart:
+    bins = len(stretch.edges) - 1
+    sums = np.zeros((bins, 2))
+    low, high = np.full(bins, np.nan), np.full(bins, np.nan)
+    for lane in stretch.lanes:
+        rows, starts, at = _bins(lane.rows, stretch.edges)
+        if not len(rows):
+            continue
+        sums[at] += np.add.reduceat(rows[:, RowColumn.LOSS : RowColumn.WEIGHT + 1], starts)
+        low[at] = np.fmin(low[at], np.fmin.reduceat(rows[:, RowColumn.LOW], starts))
+        high[at] = np.fmax(high[at], np.fmax.reduceat(rows[:, RowColumn.HIGH], starts))
+    mean = stretch.listed(_ratio(sums[:, 0], sums[:, 1]))
+    series = Series("training loss", mean, low=stretch.listed(low), high=stretch.listed(high))
+    return _chart(stretch, "loss", "Training loss", "", [series], log=True)
+
+
+def _staleness(stretch: Stretch) -> Chart:
+    """Return the mean of each worker, with the greatest; nothing if no step was ever stale."""
+    bins = len(stretch.edges) - 1
+    series = []
+    some = any(np.any(lane.rows[:, RowColumn.STALEST] > 0) for lane in stretch.lanes)
+    for lane in stretch.lanes if some else ():
+        mean, most = np.full(bins, np.nan), np.full(bins, np.nan)
+        rows, starts, at = _bins(lane.rows, stretch.edges)
+        if len(rows):
+            sums = np.add.reduceat(rows[:, RowColumn.STALENESS], starts)
+            mean[at] = _ratio(sums, np.add.reduceat(rows[:, RowColumn.STEPS], starts))
+            most[at] = np.fmax.reduceat(rows[:, RowColumn.STALEST], starts)
+        values, high = stretch.listed(mean), stretch.listed(most)
+        series.append(Series(f"worker {lane.rank}", values, lane.rank, high=high))
+    title = "Staleness: updates of others that a gradient missed"
+    return _chart(stretch, "staleness", title, "updates", series)

@@ -1,0 +1,247 @@
+"""What a run's steps were like, from its roll-ups: charts and timelines of any part of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.rollups.rank_rollup import WIDTHS
+from phalanx.observe.rollups.rows import RowColumn, Rows
+from phalanx.observe.rollups.run_rollups import RunRollups
+from phalanx.watch.feed.chart_types import Axis, Chart, RankSpans, Timeline
+from phalanx.watch.feed.charts import Lane, Numbers, Stretch, make_charts
+from phalanx.watch.feed.places import Knots, epoch_knots, step_knots
+from phalanx.watch.feed.timeline_spans import KINDS, spans_of_bins, spans_of_steps
+
+AXES = {
+    "time": Axis("time", "s"),
+    "step": Axis("step", "steps"),
+    "epoch": Axis("epoch", "epochs"),
+}
+MOST_POINTS = 5_000
+NEAR_SECONDS = 120.0
+"""The longest range of which single steps are read."""
+NEAR_BYTES = 5 << 20
+"""The most bytes of events, of all workers, that are read for it."""
+NEAR_STEPS = 2_000
+"""The most steps that a timeline shows one by one."""
+MOST_KEPT = 16
+"""Charts and timelines that are kept until something is added."""
+MOST_KNOTS = 600
+"""The most rows of a worker that show the steps and epochs of a whole run, if minutes are enough.
+"""
+_NICE = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600)
+"""Seconds of a bin; each is a whole number of rows."""
+
+
+class History:
+    """The steps of one run, read bit by bit."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._rollups = RunRollups(paths)
+        self._charts: dict[tuple[object, ...], list[Chart]] = {}
+        self._timelines: dict[tuple[object, ...], Timeline] = {}
+        self._wholes: dict[str, Knots] = {}
+        """What was asked for, until something is added."""
+
+    def read_more(self, seconds: float = 0.2) -> bool:
+        """Read what is new, for at most about ``seconds``; return whether there was anything."""
+        added = self._rollups.read(seconds)
+        if added or len(self._charts) + len(self._timelines) > MOST_KEPT:
+            self._charts.clear()
+            self._timelines.clear()
+            self._wholes.clear()
+        return added
+
+    @property
+    def share_read(self) -> float | None:
+        """The share of the events that was read; ``None`` if all were."""
+        return self._rollups.share_read
+
+    def close(self) -> None:
+        """Save the roll-ups; nothing can be read afterwards."""
+        self._rollups.close()
+
+    # -- the run's time ----------------------------------------------------------------------
+
+    @property
+    def began(self) -> float | None:
+        """The moment that is time 0: when training began, on the clock of the events."""
+        told = [rank.told for rank in self._rollups.ranks.values()]
+        planned = [one.planned for one in told if one.planned is not None]
+        if planned:
+            return min(planned)
+        bounds = self._bounds()
+        if bounds is not None:
+            return bounds[0]
+        return min((one.joined for one in told if one.joined is not None), default=None)
+
+    def place(self, time: float, by: str) -> float:
+        """Return the step or the epoch that the run had come to after ``time`` seconds."""
+        began = self.began
+        if by == "time":
+            return time
+        if began is None:
+            return 0.0
+        return float(self._whole(by).places(np.array([time + began]))[0])
+
+    def _bounds(self) -> tuple[float, float] | None:
+        """When the first step began, and the last ended."""
+        told = [rank.told for rank in self._rollups.ranks.values()]
+        some = [(one.first, one.last) for one in told if one.first is not None]
+        return (min(one[0] for one in some), max(one[1] for one in some)) if some else None
+
+    def _whole(self, by: str) -> Knots:
+        """Return the steps or epochs of the whole run, as minutes or more than 600 rows show."""
+        if by not in self._wholes:
+            self._wholes[by] = self._knots(by)
+        return self._wholes[by]
+
+    def _knots(self, by: str, parts: Sequence[Rows] | None = None) -> Knots:
+        ranks, bounds = list(self._rollups.ranks.values()), self._bounds() or (0.0, 0.0)
+        fits = [one for one in WIDTHS if bounds[1] - bounds[0] <= MOST_KNOTS * one]
+        whole = [rank.rows((*fits, WIDTHS[-1])[0], *bounds) for rank in ranks]
+        steps = step_knots(whole if parts is None else parts)
+        return steps if by == "step" else epoch_knots(steps, whole, [rank.told for rank in ranks])
+
+    # -- charts ------------------------------------------------------------------------------
+
+    def charts(
+        self, by: str, points: int, first: float | None = None, last: float | None = None
+    ) -> list[Chart]:
+        """Return the charts between two places of the axis, with at most ``points`` points."""
+        key = (by, points, first, last)
+        if key not in self._charts:
+            self._charts[key] = self._make_charts(by, points, first, last)
+        return self._charts[key]
+
+    def _make_charts(
+        self, by: str, points: int, first: float | None, last: float | None
+    ) -> list[Chart]:
+        bounds, began = self._bounds(), self.began
+        if bounds is None or began is None:
+            return make_charts(Stretch([], np.zeros(1), AXES[by], np.zeros(0)))
+        begin, end = self._range(by, bounds, began, first, last)
+        points = max(2, min(points, MOST_POINTS))
+        width = self._bin_seconds(begin, end, points, bounds)
+        lanes = self._lanes(begin, end, width)
+        low = math.floor(begin / width)
+        count = max(math.ceil(end / width) - low, 1)
+        edges: Numbers = np.arange(low, low + count + 1, dtype=float) * width
+        middles = (np.maximum(edges[:-1], begin) + np.minimum(edges[1:], end)) / 2
+        places = middles - began
+        if by != "time":
+            places = self._knots(by, [lane.rows for lane in lanes]).places(middles)
+            # Where nothing was trained, time went on, but not this axis.
+            places[np.diff(places, prepend=-1.0) <= 0] = np.nan
+        return make_charts(Stretch(lanes, edges, AXES[by], np.round(places, 6)))
+
+    def _range(
+        self,
+        by: str,
+        bounds: tuple[float, float],
+        began: float,
+        first: float | None,
+        last: float | None,
+    ) -> tuple[float, float]:
+        """Return the range on the clock of the events, within that of the run."""
+        begin = bounds[0] if first is None else self._moment(by, first, began)
+        end = bounds[1] if last is None else self._moment(by, last, began)
+        begin = min(max(begin, bounds[0]), bounds[1])
+        return begin, min(max(end, begin), bounds[1])
+
+    def _moment(self, by: str, place: float, began: float) -> float:
+        """Return when the run came to a place of the axis."""
+        if by == "time":
+            return began + place
+        rough = self._whole(by).time(place)
+        ranks = self._rollups.ranks.values()
+        around = [rank.rows(WIDTHS[0], rough - WIDTHS[-1], rough + WIDTHS[-1]) for rank in ranks]
+        return self._knots(by, around).time(place)
+
+    def _bin_seconds(
+        self, begin: float, end: float, points: int, bounds: tuple[float, float]
+    ) -> float:
+        """Return how long a bin is: never shorter than the usual step of the fastest worker."""
+        ranks = self._rollups.ranks.values()
+        steps = max((rank.told.number for rank in ranks), default=0.0)
+        usual = (bounds[1] - bounds[0]) / steps if steps else 0.0
+        least = max((end - begin) / max(1, points - 2), usual, 1e-3)
+        if least < WIDTHS[0] and self._is_near(begin, end):
+            return _rounded_up(least)
+        return float(
+            next((nice for nice in _NICE if nice >= least), math.ceil(least / 3600) * 3600)
+        )
+
+    def _is_near(self, begin: float, end: float) -> bool:
+        """Whether the single steps of a range are quickly read."""
+        return end - begin <= NEAR_SECONDS and self._step_bytes(begin, end) <= NEAR_BYTES
+
+    def _step_bytes(self, begin: float, end: float) -> int:
+        ranks = self._rollups.ranks.values()
+        return sum(rank.step_bytes(begin, end) for rank in ranks)
+
+    def _lanes(self, begin: float, end: float, width: float) -> list[Lane]:
+        """Return the rows of each worker: the coarsest of which bins of ``width`` consist."""
+        lanes = []
+        for rank, rollup in sorted(self._rollups.ranks.items()):
+            if width < WIDTHS[0]:
+                rows = rollup.steps(begin, end)
+            else:
+                fits = [one for one in WIDTHS if not width % one]
+                rows = rollup.rows(fits[-1] if fits else WIDTHS[0], begin, end)
+            if len(rows):
+                lanes.append(Lane(rank, rollup.told.machine, rows))
+        return lanes
+
+    # -- the timeline ------------------------------------------------------------------------
+
+    def timeline(
+        self, first: float | None = None, last: float | None = None, points: int = 300
+    ) -> Timeline:
+        """Return what each worker did between two times: its steps if they are few."""
+        key = (first, last, points)
+        if key not in self._timelines:
+            self._timelines[key] = self._make_timeline(first, last, points)
+        return self._timelines[key]
+
+    def _make_timeline(self, first: float | None, last: float | None, points: int) -> Timeline:
+        bounds, began = self._bounds(), self.began
+        if bounds is None or began is None:
+            return Timeline(0.0, 0.0, [], list(KINDS))
+        begin, end = self._range("time", bounds, began, first, last)
+        bins = max(1, min(points, MOST_POINTS))
+        width = (end - begin) / bins
+        lanes = self._lanes(begin, end, _below(width))
+        few = sum(_steps_within(lane, begin, end) for lane in lanes) <= NEAR_STEPS
+        exact = few and self._step_bytes(begin, end) <= NEAR_BYTES
+        if exact or (width < WIDTHS[0] and self._is_near(begin, end)):
+            lanes = self._lanes(begin, end, 0.0)
+        edges = np.linspace(begin, end, bins + 1)
+        found = []
+        for lane in lanes:
+            if exact:
+                spans = spans_of_steps(lane.rows, begin, end, began)
+            else:
+                spans = spans_of_bins(lane.rows, edges, began)
+            found.append(RankSpans(lane.rank, lane.machine, spans))
+        return Timeline(begin - began, end - began, found, list(KINDS), exact)
+
+
+def _steps_within(lane: Lane, begin: float, end: float) -> float:
+    inside = (lane.rows[:, RowColumn.ENDED] > begin) & (lane.rows[:, RowColumn.BEGAN] < end)
+    return float(lane.rows[inside][:, [RowColumn.STEPS, RowColumn.ROUNDS]].sum())
+
+
+def _below(width: float) -> float:
+    """Return the coarsest level that is no coarser than a bin."""
+    return float(max((one for one in WIDTHS if one <= width), default=WIDTHS[0]))
+
+
+def _rounded_up(least: float) -> float:
+    """Return 1, 2 or 5 times a power of ten."""
+    unit = 10.0 ** math.floor(math.log10(least))
+    return next(unit * part for part in (1, 2, 5, 10) if unit * part >= least * (1 - 1e-9))

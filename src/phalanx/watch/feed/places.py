@@ -1,0 +1,81 @@
+"""Where moments of a run lie on the other axes of its charts: steps and epochs.
+
+Every chart is cut by time. Its points are then put at the step, or the epoch, that the run had
+reached at that time, so all its workers share one axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.observe.rollups.rows import RowColumn, Rows
+from phalanx.observe.rollups.step_lines import StepsTold
+
+Numbers = NDArray[np.float64]
+
+
+class Knots:
+    """A line that never falls, from times to places."""
+
+    def __init__(self, times: Numbers, places: Numbers) -> None:
+        self.times = times
+        self.reached = np.maximum.accumulate(places)
+
+    def places(self, times: Numbers) -> Numbers:
+        return np.interp(times, self.times, self.reached)
+
+    def time(self, place: float) -> float:
+        """Return when the run came to ``place``."""
+        rises = np.append(True, np.diff(self.reached) > 0)
+        return float(np.interp(place, self.reached[rises], self.times[rises]))
+
+
+def step_knots(parts: Sequence[Rows]) -> Knots:
+    """Return how many steps the worker had done that had done most."""
+    lines = [_steps_of(rows) for rows in parts if len(rows)] or [(np.zeros(1), np.zeros(1))]
+    times = np.unique(np.concatenate([line[0] for line in lines]))
+    return Knots(times, np.max([np.interp(times, *line) for line in lines], axis=0))
+
+
+def _steps_of(rows: Rows) -> tuple[Numbers, Numbers]:
+    times = np.column_stack([rows[:, RowColumn.BEGAN], rows[:, RowColumn.ENDED]]).ravel()
+    after = rows[:, RowColumn.NUMBER]
+    places = np.column_stack([after - rows[:, RowColumn.STEPS], after]).ravel()
+    return np.maximum.accumulate(times), places
+
+
+def epoch_knots(steps: Knots, parts: Sequence[Rows], told: Sequence[StepsTold]) -> Knots:
+    """Turn steps into epochs: whole when an epoch ends, in between by its steps.
+
+    ``parts``: the rows of the whole run, which show when each epoch began.
+    """
+    firsts = [(one.first_epoch, one.first) for one in told if one.first is not None]
+    if not firsts:
+        return steps
+    turns = [rows[:, [RowColumn.EPOCH, RowColumn.TURNED]] for rows in parts]
+    both = np.concatenate([np.array(firsts), *turns])
+    both = both[np.lexsort((both[:, 1], both[:, 0]))]
+    epochs, first_rows = np.unique(both[:, 0], return_index=True)
+    whole = step_knots(parts)
+    begins = whole.places(both[first_rows, 1])
+    done = float(whole.reached[-1])
+    share = 1.0
+    if all(one.epoch_done < epochs[-1] for one in told):
+        share = _share_of_last(begins, done, parts, told)
+    begins, epochs = np.append(begins, done), np.append(epochs, epochs[-1] + share)
+    return Knots(steps.times, np.interp(steps.reached, begins, epochs))
+
+
+def _share_of_last(
+    begins: Numbers, done: float, parts: Sequence[Rows], told: Sequence[StepsTold]
+) -> float:
+    """Return the share of the last epoch that is done, by the one before it or by its samples."""
+    if len(begins) > 1:
+        usual = float(begins[-1] - begins[-2])
+        return min(1.0, (done - float(begins[-1])) / usual) if usual > 0 else 1.0
+    whole = max(one.samples for one in told)
+    trained = sum(float(rows[:, RowColumn.SAMPLES].sum()) for rows in parts)
+    return min(1.0, trained / whole) if whole else 1.0

@@ -1,0 +1,1 @@
+"""Reads what a run writes while it is written, a bounded part at a time."""

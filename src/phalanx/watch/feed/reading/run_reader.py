@@ -1,0 +1,229 @@
+"""Reads the files of one run while they are written: everything but what the roll-ups add up.
+
+Reading is incremental, and each refresh reads a bounded part. A run that is not watched pays
+nothing: nobody asks its workers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from phalanx.core.errors import InputError
+from phalanx.core.run_folder.run_paths import RunPaths
+from phalanx.observe.events.collect import LineTail
+from phalanx.observe.events.notes import Note, decode_notes
+from phalanx.observe.events.strategy_phases import split_phases
+from phalanx.observe.events.timeline import RankLog
+from phalanx.observe.speedup.from_events import judge
+from phalanx.observe.speedup.speedup import Worth
+from phalanx.observe.speedup.straggler import Wait, find_waits
+from phalanx.observe.summary.progress_state import ProgressState, trained_before
+from phalanx.observe.summary.run_records import LaunchRecord, PlanRecord, read_record
+from phalanx.observe.summary.run_status import RUNNING, status_of
+from phalanx.observe.summary.summary import read_summary
+from phalanx.observe.summary.summary_fields import Summary
+from phalanx.watch.feed.cluster_view import ReadingsFile
+from phalanx.watch.feed.history import History
+from phalanx.watch.feed.reading.event_reader import RankReader
+from phalanx.watch.feed.runs_list import UNREADABLE
+
+_BUDGET = 0.2
+"""Seconds that one refresh reads at most, apart from what is begun."""
+_LOOK = 2.0
+"""Seconds between two looks at the status, and for new files."""
+_JUDGE = 10.0
+"""Seconds between two judgements of what a run's machines are worth to it."""
+_MOST_NOTES = 2000
+_MOST_RANKS = 4096
+T = TypeVar("T")
+
+
+class RunReader:
+    """What is known of one run so far."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self.paths = paths
+        self.history = History(paths)
+        self.ranks: dict[int, RankReader] = {}
+        self.files: dict[str, ReadingsFile] = {}
+        self.notes: list[Note] = []
+        self.state = ProgressState()
+        self.launch = LaunchRecord()
+        self.plan = PlanRecord()
+        self.status = ""
+        self.worth: Worth | None = None
+        self.waits: list[Wait] = []
+        """What a run that is still going on is worth, and who waits: by its newest steps."""
+        self._notes_tail = LineTail(paths.notes)
+        self._summary: Summary | None = None
+        self._summary_stamp = 0
+        self._behind = True
+        self._looked = self._judged = float("-inf")
+
+    def refresh(self) -> bool:
+        """Read what is new, a bounded part at a time; return whether there was anything."""
+        now = time.monotonic()
+        changed = self._look() if now - self._looked >= _LOOK else False
+        until = now + _BUDGET
+        while True:
+            found = [reader.read(self.state) for reader in self.ranks.values()]
+            changed |= any(found)
+            behind = any(reader.tail.unread for reader in self.ranks.values())
+            if not behind or time.monotonic() >= until:
+                break
+        if self._behind and not behind:
+            changed |= self._look()  # what the workers wrote last tells how the run ended
+        self._behind = behind
+        notes = list(decode_notes(self._notes_tail.poll()))
+        self.notes = [*self.notes, *notes][-_MOST_NOTES:]
+        read = [file.read() for file in self.files.values()]
+        more = self.history.read_more(_BUDGET)
+        if now - self._judged >= _JUDGE and self.status == RUNNING and not behind:
+            self._judge()
+        return changed or bool(notes) or any(read) or more
+
+    @property
+    def building(self) -> float | None:
+        """The share of the files that has been read; ``None`` when all has."""
+        whole = sum(reader.tail.size for reader in self.ranks.values())
+        left = sum(reader.tail.unread for reader in self.ranks.values())
+        own = 1.0 - left / whole if whole and left else None
+        shares = [share for share in (own, self.history.share_read) if share is not None]
+        return min(shares, default=None)
+
+    def close(self) -> None:
+        """Keep what was added up for the next time; nothing can be read afterwards."""
+        self.history.close()
+
+    @property
+    def summary(self) -> Summary | None:
+        """The summary of a run that has ended."""
+        found = self._summary
+        return found if found is not None and found.status != RUNNING else None
+
+    @property
+    def strategy(self) -> str:
+        settings = self.launch.settings
+        joined = next((log.joined for log in self.logs() if log.joined), None)
+        told = settings.strategy if settings else self.plan.strategy
+        return told or (joined.strategy if joined else "")
+
+    def logs(self) -> list[RankLog]:
+        return [reader.log for reader in self.ranks.values()]
+
+    def numbers(self) -> list[int]:
+        planned = [worker.rank for worker in self.launch.workers]
+        return sorted({*planned, *self.ranks})
+
+    def began(self) -> float:
+        """Return time 0 of the run on its events' clock: when training began, if it did."""
+        began = self.history.began
+        if began is not None:
+            return began
+        joins = [log.joined.time for log in self.logs() if log.joined]
+        readings = [file.readings for file in self.files.values()]
+        return min(joins or [found.times[0] for found in readings if found.times], default=0.0)
+
+    def wall(self) -> float:
+        """Return the same moment in seconds since 1970."""
+        joined = next((log.joined for log in self.logs() if log.joined), None)
+        if joined is None:
+            return self.launch.started_wall or 0.0
+        return joined.wall + self.began() - joined.time
+
+    def _look(self) -> bool:
+        """Look for new files and at the status; return whether that has changed."""
+        self._looked = time.monotonic()
+        paths = self.paths
+        if not self.launch.workers and (launch := _record(paths.launch, LaunchRecord)):
+            self.launch = launch
+            if launch.settings:
+                self.state.epochs = launch.settings.epochs
+                self.state.before = trained_before(launch.settings.resume)
+        if not self.plan.machines and (plan := _record(paths.plan, PlanRecord)):
+            self.plan = plan
+        for rank, file in _ranks_of(paths.events):
+            if rank not in self.ranks and len(self.ranks) < _MOST_RANKS:
+                self.ranks[rank] = RankReader(file, rank)
+        self.ranks = dict(sorted(self.ranks.items()))
+        for file in sorted(paths.machines.glob("*.jsonl")) if paths.machines.is_dir() else ():
+            if file.stem not in self.files and file.is_file():
+                self.files[file.stem] = ReadingsFile(file)
+        return self._look_at_end()
+
+    def _look_at_end(self) -> bool:
+        try:
+            stamp = self.paths.summary.stat().st_mtime_ns
+        except OSError:
+            stamp = 0
+        if stamp and stamp == self._summary_stamp and self.summary is not None:
+            return False
+        if stamp != self._summary_stamp:
+            self._summary_stamp = stamp
+            try:
+                self._summary = read_summary(self.paths)
+            except InputError:  # longer than any summary
+                self._summary = None
+        before = self.status
+        try:
+            self.status = status_of(self.paths, self.logs(), len(self.numbers()) or None)
+        except InputError:
+            self.status = UNREADABLE
+        return before != self.status
+
+    def _judge(self) -> None:
+        self._judged = time.monotonic()
+        if not self.strategy or self.launch.launcher == "inprocess":
+            return
+        helpers = {w.rank for w in self.launch.workers if w.role not in ("", "worker")}
+        windows = [reader.window() for rank, reader in self.ranks.items() if rank not in helpers]
+        logs = aligned(windows)
+        settings = self.launch.settings
+        balance = settings is not None and settings.balance == "auto"
+        self.worth = judge(logs, self.strategy, balance=balance)
+        machines = {log.rank: log.joined.machine if log.joined else "" for log in logs}
+        self.waits = find_waits(split_phases(logs, self.strategy), machines)
+
+
+def aligned(logs: Sequence[RankLog]) -> list[RankLog]:
+    """Cut the newest steps of several workers so that all begin with the same synchronisation.
+
+    Workers that step together begin a step at about the same moment, so the cut is between two.
+    """
+    cuts = [
+        (first.began + second.began) / 2
+        for log in logs
+        for first, second in list(pairwise(log.rows))[:1]
+    ]
+    cut = max(cuts, default=0.0)
+    return [
+        replace(
+            log,
+            steps=[step for step in log.steps if step.began >= cut],
+            rounds=[met for met in log.rounds if met.began >= cut],
+        )
+        for log in logs
+    ]
+
+
+def _ranks_of(events: Path) -> Iterator[tuple[int, Path]]:
+    try:
+        files = sorted(events.glob("rank-*.jsonl"))
+    except OSError:
+        return
+    for file in files:
+        number = file.stem.removeprefix("rank-")
+        if number.isascii() and number.isdecimal() and len(number) <= 6:
+            yield int(number), file
+
+
+def _record(path: Path, kind: type[T]) -> T | None:
+    try:
+        return read_record(path, kind)
+    except InputError:  # longer than Phalanx writes it
+        return None
