@@ -2,8 +2,6 @@
 const watchers = new Set();
 let state = "idle";
 
-export class Refused extends Error {}
-
 function show(now) {
   if (state !== now) watchers.forEach((watcher) => watcher(now));
   state = now;
@@ -22,10 +20,12 @@ export async function get(path, signal = null) {
     throw error;
   }
   if (response.status === 401) show("locked");
-  const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Refused(String(answer.error ?? `The server answered ${response.status}.`));
+  if (!response.ok) {
+    const { error = `The server answered ${response.status}.` } = await response.json().catch(() => ({}));
+    throw new Error(String(error));
+  }
   show("live");
-  return answer;
+  return response.json();
 }
 
 export function query(path, values) {
