@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -114,25 +115,26 @@ def build(paths: RunPaths) -> dict[str, float]:
         shares.append(share)
     seconds = time.perf_counter() - began
     history.close()
-    gaps = np.diff([0.0, *shares, 1.0])
-    return {"seconds": seconds, "memory": _megabytes(), "looks": len(shares), "gap": max(gaps)}
+    gap = max(np.diff([0.0, *shares, 1.0]))
+    used = {"processor": time.process_time(), "memory": _megabytes()}
+    return {"seconds": seconds, "looks": len(shares), "gap": gap, **used}
 
 
 def draw(paths: RunPaths, seconds: float) -> dict[str, float]:
     """Draw every chart once; return the seconds of each, none of which was drawn before."""
     found: dict[str, float] = {}
     history = History(paths)
-    found["open"] = _timed(lambda: history.read_more(60.0))
+    found["open"] = _timed(partial(history.read_more, 60.0))
     for by, end in (("time", seconds), ("step", seconds / STEP_SECONDS)):
         for share in (1.0, 0.3, 1 / 10, 1 / 60, 1 / 300, 1 / 3600):
             first, last = 0.37 * end * (1 - share), 0.37 * end * (1 - share) + share * end
             name = f"by {by}, {share * seconds:.0f} s"
-            found[name] = _timed(lambda b=by, f=first, la=last: history.charts(b, POINTS, f, la))
+            found[name] = _timed(partial(history.charts, by, POINTS, first, last))
             if by == "time":
                 look = f"timeline, {share * seconds:.0f} s"
-                found[look] = _timed(lambda f=first, la=last: history.timeline(f, la, 300))
-    found["by epoch, all"] = _timed(lambda: history.charts("epoch", POINTS, None, None))
-    found["timeline, 1 s"] = _timed(lambda: history.timeline(seconds / 2, seconds / 2 + 1.0, 300))
+                found[look] = _timed(partial(history.timeline, first, last, 300))
+    found["by epoch, all"] = _timed(partial(history.charts, "epoch", POINTS))
+    found["timeline, 1 s"] = _timed(partial(history.timeline, seconds / 2, seconds / 2 + 1.0))
     found["memory"] = _megabytes()
     history.close()
     return found
@@ -186,7 +188,8 @@ def _measure(paths: RunPaths, workers: int, seconds: float) -> None:
     report("a long run, made up, s", value=time.perf_counter() - began, **made)
     built = _alone("build", paths, workers, seconds)
     rows = sum(file.stat().st_size for file in paths.rollups.iterdir())
-    report("a long run, roll-ups built, s", value=built["seconds"], bytes=rows)
+    used = built["processor"]
+    report("a long run, roll-ups built, s", value=built["seconds"], processor=used, bytes=rows)
     report("a long run, memory while building, MB", value=built["memory"], bar=f"<= {MOST_MEMORY}")
     report("a long run, greatest step of the progress", value=built["gap"], looks=built["looks"])
     drawn = _alone("draw", paths, workers, seconds)

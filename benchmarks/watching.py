@@ -1,10 +1,10 @@
 """What the pages of ``phalanx watch`` cost: processor time of the server, reading included.
 
-``python -m benchmarks watching [--seconds N] [--pages run,run,run]``. A run of two workers trains
-on digits; the server is a process of its own. Each page listens to the run's events, and asks for
-what it shows whenever there is more, as the pages in a browser do. Before that the same run goes on
-without a server: nothing of the pages is then in its processes and folder. At the end the server is
-asked to end while the pages are open.
+``python -m benchmarks watching [--seconds N] [--pages run,run,run] [--script FILE]``. A run of two
+workers trains on digits, or what the script says; the server is a process of its own. Each page
+listens to the run's events, and asks for what it shows whenever there is more, as the pages in a
+browser do. Before that the same run goes on without a server: nothing of the pages is then in its
+processes and folder. At the end the server is asked to end while the pages are open.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks watching")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--pages", default="run,run,run")
+    parser.add_argument("--script", default=digits.__file__)
     given = parser.parse_args(words)
-    with tempfile.TemporaryDirectory() as folder, training(Path(folder)) as run:
+    with tempfile.TemporaryDirectory() as folder, training(Path(folder), given.script) as run:
         time.sleep(ALONE)
         report(
             "files and ports of watching in a run that nobody watches", value=traces(run), bar="0"
@@ -53,9 +54,9 @@ def main(words: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def training(home: Path) -> Iterator[Path]:
+def training(home: Path, script: str) -> Iterator[Path]:
     """A run of two workers in ``home``; yields its folder once it trains."""
-    words = phalanx_command("run", digits.__file__, "--workers", "2", "--epochs", "100000")
+    words = phalanx_command("run", script, "--workers", "2", "--epochs", "100000")
     process = subprocess.Popen(
         words,
         env=os.environ | {"PHALANX_RUNS": str(home)},
@@ -106,15 +107,23 @@ def measure(run: Path, seconds: float, pages: list[str]) -> None:
         threading.Thread(target=watch, args=words, daemon=True).start()
     time.sleep(SETTLING)
     counts.clear()
-    before, at = spent(about), time.monotonic()
+    steps, before, at = steps_of(run), spent(about), time.monotonic()
     time.sleep(seconds)
-    share = (spent(about) - before) / (time.monotonic() - at)
+    passed = time.monotonic() - at
+    share = (spent(about) - before) / passed
+    counts["steps_per_second"] = round((steps_of(run) - steps) / passed)
     name = f"server, pages {', '.join(pages)}: share of a core"
     report(name, bar="<= 0.03", value=share, rss=about.memory_info().rss, **counts)
     at = time.monotonic()
     server.terminate()
     code = server.wait(PATIENCE)
     report("end with open pages, s", bar="< 2", value=time.monotonic() - at, exit_code=code)
+
+
+def steps_of(run: Path) -> int:
+    """Return how many steps the first worker has written down."""
+    lines = (run / "events" / "rank-0.jsonl").read_bytes().splitlines()[:-1]
+    return sum(len(json.loads(line)["samples"]) for line in lines if b'"steps"' in line[:40])
 
 
 def spent(process: psutil.Process) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from made_events import joined, steps
@@ -11,7 +11,7 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.events.event_types import EpochDone, Event, Planned, Steps, encode
 
 
-def made_run(folder: Path, events: dict[int, Iterable[Event]]) -> RunPaths:
+def made_run(folder: Path, events: Mapping[int, Iterable[Event]]) -> RunPaths:
     paths = RunPaths(folder).make()
     for rank, found in events.items():
         paths.events_of(rank).write_bytes(b"".join(encode(event) for event in found))

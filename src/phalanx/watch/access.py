@@ -7,6 +7,7 @@ another ``Origin``. Nothing here looks up a name, or writes a token or a cookie 
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import re
@@ -37,7 +38,8 @@ HEADERS = {
 }
 AGAIN = "Start 'phalanx watch' again, and open the address that it prints."
 _PAGE = "<!doctype html><html lang=en><meta charset=utf-8><title>Phalanx</title>{head}<p>{text}"
-_ONCE_MORE = '<meta http-equiv=refresh content="0; url=/">'
+_ONCE_MORE = "location.replace('/?' + location.hash)"
+_ONCE_MORE_HASH = base64.b64encode(hashlib.sha256(_ONCE_MORE.encode()).digest()).decode()
 
 
 class Access:
@@ -141,10 +143,16 @@ def _cookies(headers: Headers, name: str) -> list[str]:
 
 def _unknown(scope: Scope, headers: Headers) -> Response:
     """Say how to get in. A browser that follows a link of another site, such as a terminal in a web
-    page, keeps a strict cookie back once: then this page asks again, and is of this site."""
+    page, keeps a strict cookie back once: then this page asks again, and is of this site. Only a
+    script knows the end of the address, which says what to show."""
     foreign = headers.get("sec-fetch-site") == "cross-site"
-    again = _ONCE_MORE if foreign and scope["path"] == "/" else ""
-    return _line(scope, 401, f"this page needs a cookie. {AGAIN}", again)
+    again = foreign and scope["path"] == "/"
+    head = f"<script>{_ONCE_MORE}</script>" if again else ""
+    answer = _line(scope, 401, f"this page needs a cookie. {AGAIN}", head)
+    if again:
+        only = f"default-src 'none'; script-src 'sha256-{_ONCE_MORE_HASH}'"
+        answer.headers["content-security-policy"] = only
+    return answer
 
 
 def _line(scope: Scope, status: int, text: str, head: str = "") -> Response:

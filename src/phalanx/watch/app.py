@@ -8,7 +8,6 @@ import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import resources
-from importlib.resources.abc import Traversable
 from typing import Any
 
 import msgspec
@@ -59,7 +58,7 @@ class Routes:
         one = "/api/run/{run}"
         answers: dict[str, Answer] = {
             "/": self.index,
-            "/static/{name:path}": self.static,
+            "/static/{name}": self.static,
             "/api/runs": self.runs,
             "/api/stream": self.stream_all,
             "/api/compare": self.compare,
@@ -225,18 +224,12 @@ def make_app(
 
 def page_files() -> dict[str, bytes]:
     """Return the files of the pages by name: no other file is ever given out."""
-    return dict(_inside(resources.files("phalanx.watch") / "static", ""))
-
-
-def _inside(folder: Traversable, before: str) -> list[tuple[str, bytes]]:
-    found: list[tuple[str, bytes]] = []
-    for entry in folder.iterdir() if folder.is_dir() else ():
-        name = before + entry.name
-        if entry.is_dir():
-            found += _inside(entry, f"{name}/")
-        elif name.rpartition(".")[2] in KINDS:
-            found.append((name, entry.read_bytes()))
-    return found
+    folder = resources.files("phalanx.watch") / "static"
+    return {
+        file.name: file.read_bytes()
+        for file in folder.iterdir()
+        if file.name.rpartition(".")[2] in KINDS
+    }
 
 
 def run_id(text: str) -> str:

@@ -35,6 +35,8 @@ class Kept:
         self.feed = feed
         self._read = float("-inf")
         self._answers: dict[Hashable, bytes] = {}
+        self.spent = 0.0
+        """Seconds of processor time that answers have taken."""
 
     def refresh(self, older: float = FRESH) -> bool:
         """Read what is new, unless that was done of late; return whether there was something."""
@@ -51,7 +53,9 @@ class Kept:
         if known is None:
             if len(self._answers) >= MOST_ANSWERS:
                 self._answers.clear()
+            began = time.thread_time()
             known = self._answers[key] = msgspec.json.encode(make(self.feed))
+            self.spent += time.thread_time() - began
         return known
 
 
@@ -97,7 +101,7 @@ class Library:
         view = known.feed.view()
         ended = SLOW_PERIOD if view.status != RUNNING and not changed else PERIOD
         wait = ended if view.building is None else BUSY_PERIOD
-        return Look(view, changed, wait=wait)
+        return Look(view, changed, wait=wait, spent=known.spent)
 
     def look_at_all(self) -> Look:
         extra = () if self.pool is None else (("pool", {"changed": True}),)

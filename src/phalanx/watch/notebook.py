@@ -34,12 +34,13 @@ PERIOD = 1.0
 _LONGEST = 80
 _MOST_ROWS = 32
 _MOST_MARKS = 8
-_MOST_SERIES = 12
-_WIDTH, _HEIGHT, _PADDING = 280, 90, 4
+_MOST_SERIES, _MOST_NAMED = 12, 3
+_WIDTH, _HEIGHT = 280, 90
+_PADDING = 4
 _POINTS = 140
 _SHOWN = ("loss", "evaluation", "throughput")
 _STYLE = (
-    ".phalanx{font:13px/1.45 system-ui,sans-serif;max-width:60em}"
+    ".phalanx{font:13px/1.45 system-ui,sans-serif;max-width:72em}"
     ".phalanx table{border-collapse:collapse;margin:.5em 0;font-variant-numeric:tabular-nums}"
     ".phalanx td,.phalanx th{padding:.1em .8em .1em 0;text-align:right;font-weight:normal}"
     ".phalanx td:first-child,.phalanx th:first-child{text-align:left}"
@@ -59,7 +60,7 @@ class RunPanel:
 
     @property
     def goes_on(self) -> bool:
-        return self._feed.view().status == RUNNING
+        return self._feed.status == RUNNING
 
     def refresh(self) -> bool:
         return self._feed.refresh()
@@ -68,7 +69,7 @@ class RunPanel:
         self._feed.close()
 
     def _read(self) -> None:
-        while self._feed.refresh() and (not self.goes_on or self._feed.view().building is not None):
+        while self._feed.refresh() and (not self.goes_on or self._feed.building is not None):
             continue
 
     def html(self) -> str:
@@ -132,21 +133,8 @@ def _jupyter(panel: RunPanel) -> Callable[[str], None] | None:
     shell = ipython.get_ipython() if ipython is not None else None
     if ipython is None or shell is None or not hasattr(shell, "kernel"):
         return None
-    handle = ipython.display.display(_Html("", repr(panel)), display_id=True)
-    return lambda text: handle.update(_Html(text, repr(panel)))
-
-
-class _Html:
-    """HTML, and text where there is none."""
-
-    def __init__(self, html: str, text: str) -> None:
-        self._html, self._text = html, text
-
-    def _repr_html_(self) -> str:
-        return self._html
-
-    def __repr__(self) -> str:
-        return self._text
+    handle = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda text: handle.update({"text/html": text, "text/plain": repr(panel)}, raw=True)
 
 
 def _marimo() -> Callable[[str], None] | None:
@@ -170,27 +158,26 @@ def _head(view: RunView) -> str:
 
 
 def _figure(chart: Chart) -> str:
-    """Draw a chart: the series in the order of their colours, the last value of the first."""
-    series = [one for one in chart.series if any(v is not None for v in one.values)]
-    if not series:
+    """Draw a chart; its caption has the newest values of what is no single worker's."""
+    known = [v for one in chart.series for v in one.values if v is not None]
+    if not known:
         return ""
-    shown = series[:_MOST_SERIES]
-    known = [v for one in shown for v in one.values if v is not None]
     low, high = min(known), max(known)
-    lines = "".join(
-        f'<path d="{_path(chart.x_values, one.values, low, high)}" fill="none" '
-        f'stroke="hsl({(210 + 47 * place) % 360} 60% 50%)" stroke-width="1.5"/>'
-        for place, one in enumerate(shown)
-    )
-    last = next(v for v in reversed(shown[0].values) if v is not None)
-    names = ", ".join(one.name for one in shown)
-    about = f"{chart.title}: {shown[0].name} {_figure_words(chart.unit, last)}"
+    lines, told = [], []
+    for place, one in enumerate(chart.series[:_MOST_SERIES]):
+        colour = f"hsl({(210 + 47 * place) % 360} 60% 50%)"
+        path = _path(chart.x_values, one.values, low, high)
+        lines.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        newest = next((v for v in reversed(one.values) if v is not None), None)
+        if newest is not None and (one.rank is None or len(chart.series) == 1):
+            words = _text(f"{one.name} {_figure_words(chart.unit, newest)}")
+            told.append(f'<span style="color:{colour}">■</span> {words}')
     span = f"{_figure_words(chart.unit, low)} to {_figure_words(chart.unit, high)}"
     return (
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{_text(f"{about}; {names}; {span}", 300)}">'
+        f'aria-label="{_text(f"{chart.title}: {span}", 300)}">'
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="currentColor" opacity=".05"/>'
-        f"{lines}</svg><figcaption>{_text(about, 120)}</figcaption></figure>"
+        f"{''.join(lines)}</svg><figcaption>{' '.join(told[:_MOST_NAMED])}</figcaption></figure>"
     )
 
 

@@ -24,7 +24,9 @@ PERIOD, SLOW_PERIOD = 1.0, 5.0
 """Seconds between two looks at a run, and at one that has ended."""
 BUSY_PERIOD = 0.02
 """Seconds between two readings of a history that is not read to its end yet."""
-CHARTS_PERIOD = 2.0
+CHARTS_PERIOD, LONGEST_CHARTS_PERIOD = 2.0, 15.0
+CHARTS_SHARE = 0.01
+"""The share of a core that drawing may take: what costs more is drawn less often."""
 KEEP_ALIVE = 15.0
 MOST_WAITING = 16
 """The events that wait for a page; a page that leaves more unread is dropped."""
@@ -40,6 +42,8 @@ class Look:
     extra: tuple[tuple[str, Any], ...] = ()
     """Other events to send, each with its name."""
     wait: float = PERIOD
+    spent: float = 0.0
+    """Seconds of processor time that answers about it have taken so far."""
 
 
 class ReadingThread:
@@ -111,7 +115,8 @@ class Subject:
             page.tell(event)
 
     async def _watch(self) -> None:
-        told, waiting = 0.0, False
+        told = spent = 0.0
+        waiting = False
         while self.pages:
             try:
                 look = await self._thread.ask(self._look)
@@ -124,8 +129,10 @@ class Subject:
                 self._state = state
                 self._tell(state)
             waiting = waiting or look.changed
-            if waiting and now - told >= CHARTS_PERIOD:
-                told, waiting = now, False
+            cost = (look.spent - spent) / CHARTS_SHARE
+            if waiting and now - told >= min(max(CHARTS_PERIOD, cost), LONGEST_CHARTS_PERIOD):
+                told, spent = now, look.spent
+                waiting = False
                 self._tell(event("charts", {"changed": True}))
             for name, value in look.extra:
                 self._tell(event(name, value))

@@ -54,9 +54,10 @@ def watch_in_terminal(paths: RunPaths, console: Console | None = None) -> None:
     screen = _Screen(RunFeed(paths))
     try:
         with contextlib.suppress(KeyboardInterrupt), _ends_on_sigterm():
-            screen.read_all()
+            screen.feed.refresh()
             if console.is_terminal and not console.is_dumb_terminal and screen.goes_on:
                 screen.follow(console)
+            screen.read_all()
         height = console.height - 1 if console.is_terminal else HEIGHT
         last = screen.frame(console.width, max(height, 4), console.encoding)
         console.print(last, soft_wrap=True)
@@ -88,12 +89,12 @@ class _Screen:
 
     @property
     def goes_on(self) -> bool:
-        return self.feed.view().status == RUNNING
+        return self.feed.status == RUNNING
 
     def read_all(self) -> None:
         ends = time.monotonic() + LONGEST_READING
         while self.feed.refresh() and time.monotonic() < ends:
-            if self.goes_on and self.feed.view().building is None:
+            if self.goes_on and self.feed.building is None:
                 break
 
     def follow(self, console: Console) -> None:
@@ -105,7 +106,7 @@ class _Screen:
                 if changed or console.size != shown:
                     shown = console.size
                     live.update(self.frame(*shown, console.encoding), refresh=True)
-                time.sleep(PERIOD)
+                time.sleep(PERIOD if self.feed.building is None else PERIOD / 10)
 
     def frame(self, width: int, height: int, encoding: str) -> Text:
         """Return at most ``height`` lines of at most ``width`` cells."""

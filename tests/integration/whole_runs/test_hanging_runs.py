@@ -79,6 +79,9 @@ def test_a_hang_is_told_with_step_and_stack(how: str, does: str, tmp_path: Path)
         assert "worker 0 on here" in text
         assert re.search(r"it waits for others\n    phalanx/sync/", text)
         assert "train.py:" in text.partition("worker 1 on here")[2]
+        (notes,) = tmp_path.glob("runs/*/notes.jsonl")
+        assert found[0].partition(" (stacks")[0] in notes.read_text()  # for whoever watches it
+        assert '"kind":"alert"' in notes.read_text()
     finally:
         process.kill()  # its workers end with it
         process.wait(10)

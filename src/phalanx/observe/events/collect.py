@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,20 +19,28 @@ _CHUNK = 1 << 20
 class LineTail:
     """Reads new complete lines of a growing file; keeps a partial one for the next poll."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
-        self._offset = 0
+        self.size = 0
+        """Bytes of the file when it was last looked at."""
+        self._offset = offset
         self._partial = b""
 
-    def skip_to(self, offset: int) -> None:
-        """Go on at ``offset``: what is before it is read otherwise, or not at all."""
-        self._offset, self._partial = offset, b""
+    @property
+    def unread(self) -> int:
+        return max(0, self.size - self._offset)
 
     def poll(self) -> list[bytes]:
         """Return the new lines, without their newlines."""
         try:
-            with self.path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._offset:
+            # Not blocking: in the place of the file may be a pipe, which nobody writes to.
+            number = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(number, "rb", buffering=0) as file:
+                about = os.fstat(number)
+                if not stat.S_ISREG(about.st_mode):
+                    return []
+                self.size = about.st_size
+                if self.size < self._offset:
                     # The file was replaced by a new one: a cluster has started the job again.
                     self._offset, self._partial = 0, b""
                 file.seek(self._offset)

@@ -17,7 +17,7 @@ import numpy as np
 from phalanx.observe.rollups.rows import (
     ROW_BYTES,
     WIDTH,
-    Column,
+    RowColumn,
     Rows,
     are_sound,
     merge,
@@ -49,8 +49,8 @@ class Level:
         """Add rows of a finer ``width``; return those of this level that were closed by them."""
         if not len(rows):
             return rows
-        index = rows[:, Column.INDEX] * width // self.width
-        index = np.maximum.accumulate(np.append(self.last[:, Column.INDEX], index))
+        index = rows[:, RowColumn.INDEX] * width // self.width
+        index = np.maximum.accumulate(np.append(self.last[:, RowColumn.INDEX], index))
         found = merge(np.concatenate([self.last, rows]), index)
         self.last, closed = found[-1:].copy(), found[:-1]
         if len(closed):
@@ -74,10 +74,10 @@ class Level:
     def between(self, first: float, last: float) -> Rows:
         """Return the rows with an index from ``first`` to ``last``, with those beside them."""
         found = [*self._waiting, self.last]
-        if self.written and not (self._waiting and self._waiting[0][0, Column.INDEX] < first):
+        if self.written and not (self._waiting and self._waiting[0][0, RowColumn.INDEX] < first):
             found.insert(0, self._from_file(first, last))
         rows = np.concatenate(found)
-        low, high = np.searchsorted(rows[:, Column.INDEX], (first, last + 1))
+        low, high = np.searchsorted(rows[:, RowColumn.INDEX], (first, last + 1))
         return rows[max(0, low - 1) : high + 1]
 
     def _from_file(self, first: float, last: float) -> Rows:

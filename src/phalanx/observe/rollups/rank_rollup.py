@@ -16,8 +16,8 @@ import numpy as np
 
 from phalanx.core.files import LONGEST_LINE, TooLarge, read_bounded, write_whole
 from phalanx.observe.rollups.level import Level, plain_file
-from phalanx.observe.rollups.rows import ROW_BYTES, WIDTH, Column, Rows, merge, no_rows
-from phalanx.observe.rollups.step_lines import Told, rows_of
+from phalanx.observe.rollups.rows import ROW_BYTES, WIDTH, RowColumn, Rows, merge, no_rows
+from phalanx.observe.rollups.step_lines import StepsTold, rows_of
 
 WIDTHS = (1, 10, 60)
 """Seconds of a row of each level."""
@@ -36,7 +36,7 @@ class _State(msgspec.Struct, array_like=True):
     offset: int
     tail: bytes
     skips: bool
-    told: Told
+    told: StepsTold
     written: list[int]
     last: list[bytes]
 
@@ -58,7 +58,7 @@ class RankRollup:
     def _begin(self) -> None:
         """Begin with the first event, as if there were no roll-up."""
         self.offset = 0
-        self.told = Told()
+        self.told = StepsTold()
         self._tail, self._skips = b"", False
         self._levels = [Level(width, self._file(width)) for width in WIDTHS]
         self._near: _Near | None = None
@@ -126,37 +126,38 @@ class RankRollup:
             self._begin()
             self.pending = True
             return no_rows()
-        if not at or (len(rows) and rows[-1, Column.INDEX] < level.last[0, Column.INDEX]):
+        if not at or (len(rows) and rows[-1, RowColumn.INDEX] < level.last[0, RowColumn.INDEX]):
             return rows
-        index, parts = [rows[:, Column.INDEX]], [rows]
-        for finer in reversed(self._levels[:at]):
-            index.append(finer.last[:, Column.INDEX] * finer.width // width)
-            parts.append(finer.last)
-        return merge(np.concatenate(parts), np.maximum.accumulate(np.concatenate(index)))
+        # What the finer levels have not closed yet belongs to the last row, or follows it.
+        finer = self._levels[:at][::-1]
+        index = [one.last[:, RowColumn.INDEX] * one.width // width for one in finer]
+        places = np.maximum.accumulate(np.concatenate([rows[-1:, RowColumn.INDEX], *index]))
+        last = merge(np.concatenate([rows[-1:], *(one.last for one in finer)]), places)
+        return np.concatenate([rows[:-1], last])
 
     def step_bytes(self, first: float, last: float) -> int:
         """Return how many bytes of events ``steps`` would read."""
         rows = self.rows(WIDTHS[0], first, last)
-        return int(rows[-1, Column.UNTIL] - rows[0, Column.PLACE]) if len(rows) else 0
+        return int(rows[-1, RowColumn.UNTIL] - rows[0, RowColumn.PLACE]) if len(rows) else 0
 
     def steps(self, first: float, last: float) -> Rows:
         """Return each step between two times, with those of some seconds around them."""
         around = self.rows(WIDTHS[0], first, last)
         if not len(around):
             return around
-        low, high = int(around[0, Column.PLACE]), int(around[-1, Column.UNTIL])
+        low, high = int(around[0, RowColumn.PLACE]), int(around[-1, RowColumn.UNTIL])
         if not 0 <= low < high <= self.offset:
             return no_rows()
         near = self._near
         if near is None or not near.low <= low <= near.high:
-            near = self._near = _Near(low, Told(joins=bool(around[0, Column.OPENS])))
+            near = self._near = _Near(low, StepsTold(joins=bool(around[0, RowColumn.OPENS])))
         near.read(self._events, high)
         near.forget(low)
-        at = int(np.searchsorted(near.rows[:, Column.BEGAN], around[0, Column.BEGAN]))
+        at = int(np.searchsorted(near.rows[:, RowColumn.BEGAN], around[0, RowColumn.BEGAN]))
         rows = near.rows[at:]
         if len(rows):  # the count may have begun anywhere
-            before = around[0, Column.NUMBER] - around[0, Column.STEPS]
-            near.count_on(before - rows[0, Column.NUMBER] + rows[0, Column.STEPS])
+            before = around[0, RowColumn.NUMBER] - around[0, RowColumn.STEPS]
+            near.count_on(before - rows[0, RowColumn.NUMBER] + rows[0, RowColumn.STEPS])
         return rows
 
     # -- saving ------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ class RankRollup:
 class _Near:
     """The single steps of some part of the events, kept for the next look."""
 
-    def __init__(self, low: int, told: Told) -> None:
+    def __init__(self, low: int, told: StepsTold) -> None:
         self.low = self.high = low
         self.told, self.rows = told, no_rows()
 
@@ -233,12 +234,12 @@ class _Near:
 
     def count_on(self, more: float) -> None:
         if more:
-            self.rows[:, Column.NUMBER] += more
+            self.rows[:, RowColumn.NUMBER] += more
             self.told.number += more
 
     def forget(self, low: int) -> None:
         """Keep only the steps of lines from ``low`` on, once there is much to forget."""
-        gone = int(np.searchsorted(self.rows[:, Column.PLACE], low))
+        gone = int(np.searchsorted(self.rows[:, RowColumn.PLACE], low))
         if 2 * gone > len(self.rows):
             self.rows, self.low = self.rows[gone:].copy(), low
 

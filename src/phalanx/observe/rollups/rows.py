@@ -1,6 +1,6 @@
 """Rows of a roll-up: what the steps of one worker in a stretch of time are in sum.
 
-A row is a row of numbers (``Column``). A single step is a row too, so steps are merged into
+A row is a row of numbers (``RowColumn``). A single step is a row too, so steps are merged into
 seconds, seconds into tens of seconds and these into minutes by the same rule.
 """
 
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Rows = NDArray[np.float64]
-"""Rows in the order of time, with the columns of ``Column``."""
+"""Rows in the order of time, with the columns of ``RowColumn``."""
 
 
-class Column(IntEnum):
+class RowColumn(IntEnum):
     """The numbers of a row. Times are seconds of the run's clock."""
 
     INDEX = 0
@@ -60,14 +60,14 @@ class Column(IntEnum):
     CHECK = 27
 
 
-WIDTH = len(Column)
+WIDTH = len(RowColumn)
 ROW_BYTES = 8 * WIDTH
-PARTS = slice(Column.INPUT, Column.SETTLE + 1)
+PARTS = slice(RowColumn.INPUT, RowColumn.SETTLE + 1)
 """The durations of a step, in their order."""
-_FIRSTS = slice(Column.INDEX, Column.OPENS + 1)
-_SUMS = slice(Column.STEPS, Column.STALENESS + 1)
-_MOST = slice(Column.HIGH, Column.STALEST + 1)
-_LASTS = slice(Column.ENDED, Column.UNTIL + 1)
+_FIRSTS = slice(RowColumn.INDEX, RowColumn.OPENS + 1)
+_SUMS = slice(RowColumn.STEPS, RowColumn.STALENESS + 1)
+_MOST = slice(RowColumn.HIGH, RowColumn.STALEST + 1)
+_LASTS = slice(RowColumn.ENDED, RowColumn.UNTIL + 1)
 _FACTORS = np.arange(1, WIDTH, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
 _SEED = np.uint64(0x5048414C414E5831)
 """Otherwise a row of zeros would be sound."""
@@ -85,40 +85,42 @@ def merge(rows: Rows, index: NDArray[np.float64]) -> Rows:
     lasts = np.append(starts[1:], len(rows)) - 1
     found = np.zeros((len(starts), WIDTH))
     found[:, _FIRSTS] = rows[starts, _FIRSTS]
-    found[:, Column.INDEX] = index[starts]
+    found[:, RowColumn.INDEX] = index[starts]
     found[:, _SUMS] = np.add.reduceat(rows[:, _SUMS], starts)
-    found[:, Column.LOW] = np.fmin.reduceat(rows[:, Column.LOW], starts)
+    found[:, RowColumn.LOW] = np.fmin.reduceat(rows[:, RowColumn.LOW], starts)
     found[:, _MOST] = np.fmax.reduceat(rows[:, _MOST], starts)
     found[:, _LASTS] = rows[lasts, _LASTS]
     between = np.zeros(len(rows))
     between[1:] = gaps(rows)
     between[starts] = 0.0
-    found[:, Column.OTHER] += np.add.reduceat(between, starts)
+    found[:, RowColumn.OTHER] += np.add.reduceat(between, starts)
     return found
 
 
 def gaps(rows: Rows) -> NDArray[np.float64]:
     """Return the script's own seconds between each row and the next."""
-    apart = rows[1:, Column.BEGAN] - rows[:-1, Column.ENDED]
-    return np.where(rows[1:, Column.OPENS] > 0, 0.0, np.maximum(apart, 0.0))
+    apart = rows[1:, RowColumn.BEGAN] - rows[:-1, RowColumn.ENDED]
+    return np.where(rows[1:, RowColumn.OPENS] > 0, 0.0, np.maximum(apart, 0.0))
 
 
 def seal(rows: Rows) -> Rows:
     """Return the rows with their check numbers."""
     sealed = np.ascontiguousarray(rows)
-    sealed.view(np.uint64)[:, Column.CHECK] = _checks(sealed)
+    sealed.view(np.uint64)[:, RowColumn.CHECK] = _checks(sealed)
     return sealed
 
 
 def are_sound(rows: Rows) -> bool:
     """Whether these rows, which were read from a file, are as they were written."""
-    if not np.array_equal(rows.view(np.uint64)[:, Column.CHECK], _checks(rows)):
+    if not np.array_equal(rows.view(np.uint64)[:, RowColumn.CHECK], _checks(rows)):
         return False
-    keys = rows[:, [*range(Column.INDEX, Column.OPENS + 1), *range(Column.ENDED, Column.CHECK)]]
-    return bool(np.all(np.isfinite(keys)) and np.all(np.diff(rows[:, Column.INDEX]) > 0))
+    keys = rows[
+        :, [*range(RowColumn.INDEX, RowColumn.OPENS + 1), *range(RowColumn.ENDED, RowColumn.CHECK)]
+    ]
+    return bool(np.all(np.isfinite(keys)) and np.all(np.diff(rows[:, RowColumn.INDEX]) > 0))
 
 
 def _checks(rows: Rows) -> NDArray[np.uint64]:
-    bits = rows.view(np.uint64)[:, : Column.CHECK]
+    bits = rows.view(np.uint64)[:, : RowColumn.CHECK]
     checks: NDArray[np.uint64] = (bits * _FACTORS).sum(axis=1, dtype=np.uint64) ^ _SEED
     return checks

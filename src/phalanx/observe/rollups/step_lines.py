@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.observe.rollups.rows import PARTS, WIDTH, Column, Rows, no_rows
+from phalanx.observe.rollups.rows import PARTS, WIDTH, RowColumn, Rows, no_rows
 
 LONGEST, LATEST = 1e6, 1e12
 """The most seconds of a part of a step, and of the clock: a machine may report anything."""
@@ -58,7 +58,7 @@ class _EpochDone(msgspec.Struct, tag="epoch", gc=False):
 _decoder = msgspec.json.Decoder(_Steps | _Joined | _Planned | _EpochDone)
 
 
-class Told(msgspec.Struct):
+class StepsTold(msgspec.Struct):
     """What a worker's events have told so far, and how they go on."""
 
     machine: str = ""
@@ -103,7 +103,7 @@ class _Gathered:
         self.lines.append((count, opens, epoch, place, until))
 
 
-def rows_of(lines: Iterable[bytes], place: int, told: Told) -> Rows:
+def rows_of(lines: Iterable[bytes], place: int, told: StepsTold) -> Rows:
     """Return the steps of ``lines``, the first of which begins at ``place``; go on from ``told``.
 
     The lines have no newlines. Whatever is no event that is needed is left out.
@@ -126,7 +126,7 @@ def rows_of(lines: Iterable[bytes], place: int, told: Told) -> Rows:
     return _as_rows(found, told) if found.columns["began"] else no_rows()
 
 
-def _take_other(line: _Joined | _Planned | _EpochDone, told: Told) -> None:
+def _take_other(line: _Joined | _Planned | _EpochDone, told: StepsTold) -> None:
     if isinstance(line, _Joined):
         told.joins, told.machine = True, line.machine
         told.joined = line.time if told.joined is None else told.joined
@@ -137,52 +137,52 @@ def _take_other(line: _Joined | _Planned | _EpochDone, told: Told) -> None:
         told.epoch_done = min(line.epoch, int(MOST)) + told.epochs_before
 
 
-def _as_rows(found: _Gathered, told: Told) -> Rows:
+def _as_rows(found: _Gathered, told: StepsTold) -> Rows:
     lines = np.array(found.lines, dtype=float)
     counts = lines[:, 0].astype(int)
     of_row = np.repeat(lines, counts, axis=0)
     rows = np.zeros((len(of_row), WIDTH))
     for number, name in enumerate(_DURATIONS):
-        rows[:, Column.INPUT + number] = _numbers(found.columns[name], LONGEST)
+        rows[:, RowColumn.INPUT + number] = _numbers(found.columns[name], LONGEST)
     samples, parts = _numbers(found.columns["samples"], MOST), rows[:, PARTS]
     rounds = (samples == 0) & (parts[:, 0] == 0) & (parts[:, 1] == 0)
-    rows[:, Column.ROUNDS], rows[:, Column.STEPS] = rounds, ~rounds
-    rows[:, Column.SAMPLES] = samples
+    rows[:, RowColumn.ROUNDS], rows[:, RowColumn.STEPS] = rounds, ~rounds
+    rows[:, RowColumn.SAMPLES] = samples
     began = np.clip(np.fromiter(found.columns["began"], float), -LATEST, LATEST)
     began = np.maximum.accumulate(np.maximum(began, told.began))
-    rows[:, Column.BEGAN] = began
-    rows[:, Column.ENDED] = began + parts.sum(axis=1)
-    rows[:, Column.INDEX] = np.floor(began)
+    rows[:, RowColumn.BEGAN] = began
+    rows[:, RowColumn.ENDED] = began + parts.sum(axis=1)
+    rows[:, RowColumn.INDEX] = np.floor(began)
     firsts = np.cumsum(counts) - counts
-    rows[firsts[counts > 0], Column.OPENS] = lines[counts > 0, 1]
-    rows[:, Column.PLACE], rows[:, Column.UNTIL] = of_row[:, 3], of_row[:, 4]
-    rows[:, Column.NUMBER] = told.number + np.cumsum(~rounds)
+    rows[firsts[counts > 0], RowColumn.OPENS] = lines[counts > 0, 1]
+    rows[:, RowColumn.PLACE], rows[:, RowColumn.UNTIL] = of_row[:, 3], of_row[:, 4]
+    rows[:, RowColumn.NUMBER] = told.number + np.cumsum(~rounds)
     _add_losses(rows, found.columns)
     _add_epochs(rows, of_row[:, 2], told)
     if told.first is None:
         told.first, told.first_epoch = float(began[0]), float(of_row[0, 2])
-    told.last = max(told.last, float(rows[-1, Column.ENDED]))
-    told.number, told.began = float(rows[-1, Column.NUMBER]), float(began[-1])
+    told.last = max(told.last, float(rows[-1, RowColumn.ENDED]))
+    told.number, told.began = float(rows[-1, RowColumn.NUMBER]), float(began[-1])
     return rows
 
 
 def _add_losses(rows: Rows, columns: dict[str, list[float]]) -> None:
     loss = np.array(columns["loss"], dtype=float)  # null becomes NaN
-    known = (np.abs(loss) < _LARGEST_LOSS) & (rows[:, Column.SAMPLES] > 0)
-    rows[:, Column.WEIGHT] = np.where(known, rows[:, Column.SAMPLES], 0.0)
-    rows[:, Column.LOSS] = np.where(known, loss, 0.0) * rows[:, Column.WEIGHT]
-    rows[:, Column.LOW] = rows[:, Column.HIGH] = np.where(known, loss, np.nan)
-    staleness = np.where(rows[:, Column.STEPS] > 0, _numbers(columns["staleness"], MOST), 0.0)
-    rows[:, Column.STALENESS] = rows[:, Column.STALEST] = staleness
+    known = (np.abs(loss) < _LARGEST_LOSS) & (rows[:, RowColumn.SAMPLES] > 0)
+    rows[:, RowColumn.WEIGHT] = np.where(known, rows[:, RowColumn.SAMPLES], 0.0)
+    rows[:, RowColumn.LOSS] = np.where(known, loss, 0.0) * rows[:, RowColumn.WEIGHT]
+    rows[:, RowColumn.LOW] = rows[:, RowColumn.HIGH] = np.where(known, loss, np.nan)
+    staleness = np.where(rows[:, RowColumn.STEPS] > 0, _numbers(columns["staleness"], MOST), 0.0)
+    rows[:, RowColumn.STALENESS] = rows[:, RowColumn.STALEST] = staleness
 
 
-def _add_epochs(rows: Rows, epochs: NDArray[np.float64], told: Told) -> None:
+def _add_epochs(rows: Rows, epochs: NDArray[np.float64], told: StepsTold) -> None:
     """Add each row's epoch and when that began, which may have been in an earlier line."""
     turns = np.diff(epochs, prepend=told.row_epoch) != 0
     at = np.maximum.accumulate(np.where(turns, np.arange(len(rows)), -1))
-    rows[:, Column.EPOCH] = epochs
-    rows[:, Column.TURNED] = np.where(at >= 0, rows[at, Column.BEGAN], told.turned)
-    told.turned, told.row_epoch = float(rows[-1, Column.TURNED]), float(epochs[-1])
+    rows[:, RowColumn.EPOCH] = epochs
+    rows[:, RowColumn.TURNED] = np.where(at >= 0, rows[at, RowColumn.BEGAN], told.turned)
+    told.turned, told.row_epoch = float(rows[-1, RowColumn.TURNED]), float(epochs[-1])
 
 
 def _numbers(values: Sequence[float], most: float) -> NDArray[np.float64]:

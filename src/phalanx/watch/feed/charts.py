@@ -8,23 +8,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.observe.rollups.rows import PARTS, Column, Rows, gaps
+from phalanx.observe.rollups.rows import PARTS, RowColumn, Rows, gaps
 from phalanx.watch.feed.chart_types import Axis, Chart, Series
 
 Numbers = NDArray[np.float64]
 SPLIT = {
-    "input": (Column.INPUT,),
-    "compute": (Column.COMPUTE,),
-    "communicate": (Column.SEND, Column.REDUCE),
-    "wait": (Column.WAIT, Column.SETTLE),
-    "update": (Column.UPDATE,),
-    "other": (Column.OTHER,),
+    "input": (RowColumn.INPUT,),
+    "compute": (RowColumn.COMPUTE,),
+    "communicate": (RowColumn.SEND, RowColumn.REDUCE),
+    "wait": (RowColumn.WAIT, RowColumn.SETTLE),
+    "update": (RowColumn.UPDATE,),
+    "other": (RowColumn.OTHER,),
 }
 """Where the time goes, as summaries and reports have it: the sums that each part consists of."""
 _HIDDEN = "hidden beside"
 _LEAST = 1e-9
-_FIRST = Column.SAMPLES
-_SUMS = slice(_FIRST, Column.OTHER + 1)
+_FIRST = RowColumn.SAMPLES
+_SUMS = slice(_FIRST, RowColumn.OTHER + 1)
 """The sums that are spread over the time of their row."""
 
 
@@ -70,8 +70,8 @@ def sums_between(rows: Rows, edges: Numbers) -> Numbers:
     What a row has is spread evenly over its time; between two rows only ``OTHER`` grows.
     """
     if not len(rows):
-        return np.zeros((len(edges) - 1, Column.OTHER + 1 - _FIRST))
-    began, ended = rows[:, Column.BEGAN], rows[:, Column.ENDED]
+        return np.zeros((len(edges) - 1, RowColumn.OTHER + 1 - _FIRST))
+    began, ended = rows[:, RowColumn.BEGAN], rows[:, RowColumn.ENDED]
     at = np.maximum(np.searchsorted(began, edges, side="right") - 1, 0)  # in progress at each edge
     since, room = edges - began[at], ended[at] - began[at]
     part = np.clip(since / np.where(room > 0, room, _LEAST), 0.0, 1.0)
@@ -81,11 +81,11 @@ def sums_between(rows: Rows, edges: Numbers) -> Numbers:
     apart = np.append(gaps(rows), 0.0)
     waited = np.cumsum(apart) - apart
     after = np.clip(edges - ended[at], 0.0, apart[at])
-    sums[:, Column.OTHER - _FIRST] += np.diff(waited[at] + after)
+    sums[:, RowColumn.OTHER - _FIRST] += np.diff(waited[at] + after)
     return sums
 
 
-def column(sums: Numbers, name: Column) -> Numbers:
+def column(sums: Numbers, name: RowColumn) -> Numbers:
     """Return one column of ``sums_between``."""
     found: Numbers = sums[:, name - _FIRST]
     return found
@@ -94,7 +94,7 @@ def column(sums: Numbers, name: Column) -> Numbers:
 def seconds_of(sums: Numbers) -> Numbers:
     """Return the seconds of each bin in which the worker took part."""
     parts = sums[:, PARTS.start - _FIRST : PARTS.stop - _FIRST].sum(axis=1)
-    found: Numbers = parts + column(sums, Column.OTHER)
+    found: Numbers = parts + column(sums, RowColumn.OTHER)
     return found
 
 
@@ -114,7 +114,7 @@ def _throughput(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
     series = []
     total = longest = np.zeros(len(stretch.edges) - 1)
     for lane, sums in zip(stretch.lanes, spread, strict=True):
-        samples, seconds = column(sums, Column.SAMPLES), seconds_of(sums)
+        samples, seconds = column(sums, RowColumn.SAMPLES), seconds_of(sums)
         total, longest = total + samples, np.maximum(longest, seconds)
         values = stretch.listed(_ratio(samples, seconds))
         series.append(Series(f"worker {lane.rank}", values, lane.rank))
@@ -125,13 +125,13 @@ def _throughput(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
 
 def _time_split(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
     bins = len(stretch.edges) - 1
-    together = sum(spread, np.zeros((bins, Column.OTHER + 1 - _FIRST)))
+    together = sum(spread, np.zeros((bins, RowColumn.OTHER + 1 - _FIRST)))
     whole = seconds_of(together)
     series = []
     for name, parts in SPLIT.items():
         seconds = sum((column(together, part) for part in parts), np.zeros(bins))
         series.append(Series(name, stretch.listed(_ratio(seconds, whole))))
-    hidden = column(together, Column.HIDDEN)
+    hidden = column(together, RowColumn.HIDDEN)
     if np.any(hidden > 0):
         series.append(Series(_HIDDEN, stretch.listed(_ratio(hidden, whole))))
     return _chart(stretch, "time_split", "Where the time goes", "share", series)
@@ -139,9 +139,9 @@ def _time_split(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
 
 def _bins(rows: Rows, edges: Numbers) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows within the edges, where each bin's first is, and the bins that have any."""
-    low, high = np.searchsorted(rows[:, Column.BEGAN], (edges[0], edges[-1]))
+    low, high = np.searchsorted(rows[:, RowColumn.BEGAN], (edges[0], edges[-1]))
     rows = rows[low:high]
-    place = np.searchsorted(edges, rows[:, Column.BEGAN], side="right") - 1
+    place = np.searchsorted(edges, rows[:, RowColumn.BEGAN], side="right") - 1
     starts = np.flatnonzero(np.diff(place, prepend=-1))
     return rows, starts, place[starts]
 
@@ -154,9 +154,9 @@ def _loss(stretch: Stretch) -> Chart:
         rows, starts, at = _bins(lane.rows, stretch.edges)
         if not len(rows):
             continue
-        sums[at] += np.add.reduceat(rows[:, Column.LOSS : Column.WEIGHT + 1], starts)
-        low[at] = np.fmin(low[at], np.fmin.reduceat(rows[:, Column.LOW], starts))
-        high[at] = np.fmax(high[at], np.fmax.reduceat(rows[:, Column.HIGH], starts))
+        sums[at] += np.add.reduceat(rows[:, RowColumn.LOSS : RowColumn.WEIGHT + 1], starts)
+        low[at] = np.fmin(low[at], np.fmin.reduceat(rows[:, RowColumn.LOW], starts))
+        high[at] = np.fmax(high[at], np.fmax.reduceat(rows[:, RowColumn.HIGH], starts))
     mean = stretch.listed(_ratio(sums[:, 0], sums[:, 1]))
     series = Series("training loss", mean, low=stretch.listed(low), high=stretch.listed(high))
     return _chart(stretch, "loss", "Training loss", "", [series], log=True)
@@ -166,14 +166,14 @@ def _staleness(stretch: Stretch) -> Chart:
     """Return the mean of each worker, with the greatest; nothing if no step was ever stale."""
     bins = len(stretch.edges) - 1
     series = []
-    some = any(np.any(lane.rows[:, Column.STALEST] > 0) for lane in stretch.lanes)
+    some = any(np.any(lane.rows[:, RowColumn.STALEST] > 0) for lane in stretch.lanes)
     for lane in stretch.lanes if some else ():
         mean, most = np.full(bins, np.nan), np.full(bins, np.nan)
         rows, starts, at = _bins(lane.rows, stretch.edges)
         if len(rows):
-            sums = np.add.reduceat(rows[:, Column.STALENESS], starts)
-            mean[at] = _ratio(sums, np.add.reduceat(rows[:, Column.STEPS], starts))
-            most[at] = np.fmax.reduceat(rows[:, Column.STALEST], starts)
+            sums = np.add.reduceat(rows[:, RowColumn.STALENESS], starts)
+            mean[at] = _ratio(sums, np.add.reduceat(rows[:, RowColumn.STEPS], starts))
+            most[at] = np.fmax.reduceat(rows[:, RowColumn.STALEST], starts)
         values, high = stretch.listed(mean), stretch.listed(most)
         series.append(Series(f"worker {lane.rank}", values, lane.rank, high=high))
     title = "Staleness: updates of others that a gradient missed"

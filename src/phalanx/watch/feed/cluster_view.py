@@ -56,6 +56,17 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     throttled: float | None = None
 
 
+_NOW = {
+    "cpu": "cpu_percent",
+    **{part: f"cpu_{part}" for part in ("user", "system", "wait", "steal", "idle")},
+    **{name: name for name in ("memory_bytes", "swap_bytes", "pressure_cpu")},
+    "received": "network_received_per_second",
+    "sent": "network_sent_per_second",
+    "disk": "disk_bytes_per_second",
+    "gpu": "gpu_percent",
+    "throttled": "throttled_percent",
+}
+"""Where a reading has these figures."""
 _SUMS = ("memory_bytes", "swap_bytes", "received", "sent", "disk")
 """Of all machines together these are sums, and all others means."""
 
@@ -156,23 +167,22 @@ class ReadingsFile:
     def read(self) -> bool:
         """Read what is new, a bounded part at a time; return whether there was anything."""
         if self._tail is None:
-            self._tail = LineTail(self._path)
-            self._read_spread()
+            self._tail = LineTail(self._path, self._read_spread())
         lines = self._tail.poll()
         for line in lines:
             self._add(line)
         return bool(lines)
 
-    def _read_spread(self) -> None:
-        """Of a long file read some lines all over it, and go on at its end."""
+    def _read_spread(self) -> int:
+        """Of a long file read some lines all over it; return where its last lines begin."""
         try:
             number = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return
+            return 0
         with os.fdopen(number, "rb") as file:
             about = os.fstat(number)
             if not stat.S_ISREG(about.st_mode) or about.st_size < _LONG_FILE:
-                return
+                return 0
             length = 0
             for place in range(_MOST):
                 file.seek(about.st_size * place // _MOST)
@@ -182,8 +192,7 @@ class ReadingsFile:
                 length += len(line)
                 self._add(line)
         self.readings.thin_like(length / about.st_size)
-        assert self._tail is not None
-        self._tail.skip_to(about.st_size - _END)
+        return about.st_size - _END
 
     def _add(self, line: bytes) -> None:
         try:
@@ -221,13 +230,14 @@ def make_cluster(
         ],
         total=_total(active or list(now.values())),
         charts=charts,
-        strip={
-            name: Strip(x_values=xs, rows=[StripRow(machine=m, values=v) for m, v in rows])
-            for name, rows in columns.items()
-            if rows and name != _NO_STRIP
-        },
+        strip={chart.name: _strip(chart) for chart in charts if chart.name != _NO_STRIP},
         waits=list(waits),
     )
+
+
+def _strip(chart: Chart) -> Strip:
+    rows = [StripRow(machine=series.name, values=series.values) for series in chart.series]
+    return Strip(x_values=chart.x_values, rows=rows)
 
 
 def _cores(found: Readings | None) -> float | None:
@@ -235,23 +245,8 @@ def _cores(found: Readings | None) -> float | None:
 
 
 def _reading(sample: MachineSample) -> Reading:
-    return Reading(
-        cpu=sample.cpu_percent,
-        user=sample.cpu_user,
-        system=sample.cpu_system,
-        wait=sample.cpu_wait,
-        steal=sample.cpu_steal,
-        idle=sample.cpu_idle,
-        memory_bytes=sample.memory_bytes,
-        memory_percent=_part(sample.memory_bytes, sample.memory_total),
-        swap_bytes=sample.swap_bytes,
-        received=sample.network_received_per_second,
-        sent=sample.network_sent_per_second,
-        disk=sample.disk_bytes_per_second,
-        gpu=sample.gpu_percent,
-        pressure_cpu=sample.pressure_cpu,
-        throttled=sample.throttled_percent,
-    )
+    found = {name: getattr(sample, figure) for name, figure in _NOW.items()}
+    return Reading(memory_percent=_part(sample.memory_bytes, sample.memory_total), **found)
 
 
 def _total(readings: Sequence[Reading]) -> Reading:

@@ -18,18 +18,18 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet takes a text that begins so for a formula."""
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     charts: list[Chart]
     rows: list[RunRow]
 
 
 def make_comparison(
     titles: Sequence[str], charts: Sequence[Sequence[Chart]], rows: list[RunRow]
-) -> Comparison:
+) -> RunComparison:
     """Put the charts of several runs together, by name."""
     names, found = _names(titles), [{chart.name: chart for chart in own} for own in charts]
     together = [one for name in CHARTS if (one := _together(name, names, found)) is not None]
-    return Comparison(charts=together, rows=rows)
+    return RunComparison(charts=together, rows=rows)
 
 
 def _names(titles: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.rollups.rank_rollup import WIDTHS
-from phalanx.observe.rollups.rows import Column, Rows
+from phalanx.observe.rollups.rows import RowColumn, Rows
 from phalanx.observe.rollups.run_rollups import RunRollups
 from phalanx.watch.feed.chart_types import Axis, Chart, RankSpans, Timeline
 from phalanx.watch.feed.charts import Lane, Numbers, Stretch, make_charts
@@ -24,7 +24,7 @@ AXES = {
 MOST_POINTS = 5_000
 NEAR_SECONDS = 120.0
 """The longest range of which single steps are read."""
-NEAR_BYTES = 16 << 20
+NEAR_BYTES = 5 << 20
 """The most bytes of events, of all workers, that are read for it."""
 NEAR_STEPS = 2_000
 """The most steps that a timeline shows one by one."""
@@ -232,8 +232,8 @@ class History:
 
 
 def _steps_within(lane: Lane, begin: float, end: float) -> float:
-    inside = (lane.rows[:, Column.ENDED] > begin) & (lane.rows[:, Column.BEGAN] < end)
-    return float(lane.rows[inside][:, [Column.STEPS, Column.ROUNDS]].sum())
+    inside = (lane.rows[:, RowColumn.ENDED] > begin) & (lane.rows[:, RowColumn.BEGAN] < end)
+    return float(lane.rows[inside][:, [RowColumn.STEPS, RowColumn.ROUNDS]].sum())
 
 
 def _below(width: float) -> float:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.observe.rollups.rows import Column, Rows
-from phalanx.observe.rollups.step_lines import Told
+from phalanx.observe.rollups.rows import RowColumn, Rows
+from phalanx.observe.rollups.step_lines import StepsTold
 
 Numbers = NDArray[np.float64]
 
@@ -41,13 +41,13 @@ def step_knots(parts: Sequence[Rows]) -> Knots:
 
 
 def _steps_of(rows: Rows) -> tuple[Numbers, Numbers]:
-    times = np.column_stack([rows[:, Column.BEGAN], rows[:, Column.ENDED]]).ravel()
-    after = rows[:, Column.NUMBER]
-    places = np.column_stack([after - rows[:, Column.STEPS], after]).ravel()
+    times = np.column_stack([rows[:, RowColumn.BEGAN], rows[:, RowColumn.ENDED]]).ravel()
+    after = rows[:, RowColumn.NUMBER]
+    places = np.column_stack([after - rows[:, RowColumn.STEPS], after]).ravel()
     return np.maximum.accumulate(times), places
 
 
-def epoch_knots(steps: Knots, parts: Sequence[Rows], told: Sequence[Told]) -> Knots:
+def epoch_knots(steps: Knots, parts: Sequence[Rows], told: Sequence[StepsTold]) -> Knots:
     """Turn steps into epochs: whole when an epoch ends, in between by its steps.
 
     ``parts``: the rows of the whole run, which show when each epoch began.
@@ -55,7 +55,7 @@ def epoch_knots(steps: Knots, parts: Sequence[Rows], told: Sequence[Told]) -> Kn
     firsts = [(one.first_epoch, one.first) for one in told if one.first is not None]
     if not firsts:
         return steps
-    turns = [rows[:, [Column.EPOCH, Column.TURNED]] for rows in parts]
+    turns = [rows[:, [RowColumn.EPOCH, RowColumn.TURNED]] for rows in parts]
     both = np.concatenate([np.array(firsts), *turns])
     both = both[np.lexsort((both[:, 1], both[:, 0]))]
     epochs, first_rows = np.unique(both[:, 0], return_index=True)
@@ -70,12 +70,12 @@ def epoch_knots(steps: Knots, parts: Sequence[Rows], told: Sequence[Told]) -> Kn
 
 
 def _share_of_last(
-    begins: Numbers, done: float, parts: Sequence[Rows], told: Sequence[Told]
+    begins: Numbers, done: float, parts: Sequence[Rows], told: Sequence[StepsTold]
 ) -> float:
     """Return the share of the last epoch that is done, by the one before it or by its samples."""
     if len(begins) > 1:
         usual = float(begins[-1] - begins[-2])
         return min(1.0, (done - float(begins[-1])) / usual) if usual > 0 else 1.0
     whole = max(one.samples for one in told)
-    trained = sum(float(rows[:, Column.SAMPLES].sum()) for rows in parts)
+    trained = sum(float(rows[:, RowColumn.SAMPLES].sum()) for rows in parts)
     return min(1.0, trained / whole) if whole else 1.0

@@ -25,7 +25,7 @@ from phalanx.watch.feed.cluster_view import (
     WaitRow,
     make_cluster,
 )
-from phalanx.watch.feed.comparison import Comparison, csv_of, make_comparison
+from phalanx.watch.feed.comparison import RunComparison, csv_of, make_comparison
 from phalanx.watch.feed.epoch_charts import epoch_charts
 from phalanx.watch.feed.history import AXES
 from phalanx.watch.feed.marks import marks_of
@@ -43,10 +43,21 @@ class RunFeed:
     def __init__(self, paths: RunPaths) -> None:
         self.paths = paths
         self._run = RunReader(paths)
+        self._kept_rows: list[Row] = []
+        self._rows_key: tuple[float, int] | None = None
 
     @property
     def title(self) -> str:
         return name_of(self.paths.id)
+
+    @property
+    def status(self) -> str:
+        return self._run.status
+
+    @property
+    def building(self) -> float | None:
+        """The share of the run's files that has been read; ``None`` when all has."""
+        return self._run.building
 
     def refresh(self) -> bool:
         """Read what is new, a bounded part at a time; return whether there was anything."""
@@ -132,8 +143,15 @@ class RunFeed:
         return None if ended is None else self._run.history.place(ended, by)
 
     def _rows(self) -> list[Row]:
-        rows = make_history(self._run.logs(), self._run.began())
-        return rows or (self._run.summary.history if self._run.summary else [])
+        """Return the epochs of the run, made anew only if there is something new in them."""
+        ended = self._run.summary
+        if ended is not None and ended.history and ended.resumes is None:
+            return ended.history
+        logs, began = self._run.logs(), self._run.began()
+        key = (began, sum(len(log.epochs) + len(log.logged) + len(log.settled) for log in logs))
+        if key != self._rows_key:
+            self._rows_key, self._kept_rows = key, make_history(logs, began)
+        return self._kept_rows
 
     def _seconds(self) -> float | None:
         if self._run.summary:
@@ -274,7 +292,7 @@ def _straggler(late: Straggler) -> str:
     return f"worker {late.rank}{where}{f': {late.cause}' if late.cause else ''}"
 
 
-def compare(feeds: Sequence[RunFeed], by: str, points: int) -> Comparison:
+def compare(feeds: Sequence[RunFeed], by: str, points: int) -> RunComparison:
     """Compare runs by what each of them has; ``by``: time, step or epoch."""
     charts = [feed.charts(by, points) for feed in feeds]
     rows = [row_of(feed.paths) for feed in feeds]

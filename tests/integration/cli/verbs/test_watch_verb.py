@@ -183,6 +183,19 @@ def test_a_run_shows_itself_while_it_trains(shell: Shell) -> None:
         assert "watch" not in (shell.runs / run / "launch.json").read_text()
 
 
+def test_a_comparison_shows_the_list(shell: Shell) -> None:
+    words = ("compare", shell.script(), "--watch", "--strategies", "allreduce")
+    assert ADDRESS.search(shell(*words, "--dry-run").out) is None
+    with watching(shell.folder, *words, "--", "hang") as process:
+        found = address_of(process)
+        assert found[3] is None
+        client = Client(int(found[1]))
+        client.enter(found[0])
+        assert client("/api/runs").status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LONG) == 130
+
+
 def test_a_run_that_nobody_watches_has_nothing_of_it(shell: Shell) -> None:
     """Neither its controller nor its workers load the pages, and its folder has no file of them."""
     script = shell.script(TRAINING + LOADED)

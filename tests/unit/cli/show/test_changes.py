@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.cli.show.progress import MOST_SHARES, MOST_SWITCHES, ChangeLines
 from phalanx.cli.show.result_lines import describe
-from phalanx.observe.events.event_types import Balanced, SamplesSettled, Switched
+from phalanx.observe.events.event_types import Balanced, SamplesSettled, Switched, WorkerLost
 from phalanx.observe.summary.summary import Summary
 
 
@@ -65,3 +65,12 @@ def test_what_is_taken_back_is_said() -> None:
     )
     told = [changes.line(tried) for _ in range(40)]
     assert len([line for line in told if line]) == MOST_SHARES
+
+
+def test_a_lost_worker_is_told_once_and_not_by_itself() -> None:
+    def lost(rank: int, worker: int) -> WorkerLost:
+        return WorkerLost(time=1.0, rank=rank, worker=worker, machine=f"m{worker}", address="")
+
+    changes = ChangeLines()
+    told = [changes.line(lost(*pair)) for pair in ((0, 2), (1, 2), (2, 0), (2, 1))]
+    assert told == ["worker 0 goes on without worker 2 on m2", None, None, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import made_events
@@ -21,7 +22,7 @@ from phalanx.observe.events.event_types import (
     Planned,
     Steps,
 )
-from phalanx.observe.summary.progress_state import ProgressState
+from phalanx.observe.summary.progress_state import ProgressState, trained_before
 
 joined = partial(made_events.joined, time=10.0)
 
@@ -124,6 +125,18 @@ def test_a_resumed_run_counts_what_was_trained_before() -> None:
     state.take(steps(0, 10.0, epoch=2))
     assert state.share == pytest.approx(500 / 800)
     assert state.remaining == pytest.approx(3 * state.elapsed)
+
+
+def test_what_was_trained_before_is_in_the_manifest(tmp_path: Path) -> None:
+    assert trained_before(None) == trained_before(str(tmp_path)) == 0
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text('{"epoch": 2, "samples": 1000, "position": 30, "more": []}')
+    assert trained_before(str(tmp_path)) == 2030
+    manifest.write_text("{")
+    assert trained_before(str(tmp_path)) == 0
+    with manifest.open("r+b") as file:
+        file.truncate(1 << 30)
+    assert trained_before(str(tmp_path)) == 0
 
 
 @given(st.permutations([0] * 4 + [1] * 4))

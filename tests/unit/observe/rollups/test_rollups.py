@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from phalanx.observe.events.event_types import Event, encode
 from phalanx.observe.events.timeline import read_ranks
 from phalanx.observe.rollups import rank_rollup
 from phalanx.observe.rollups.rank_rollup import WIDTHS, RankRollup
-from phalanx.observe.rollups.rows import ROW_BYTES, Column, Rows
+from phalanx.observe.rollups.rows import ROW_BYTES, RowColumn, Rows
 from phalanx.observe.rollups.run_rollups import RunRollups
 
 SUMMED = (
@@ -47,7 +48,7 @@ def rows_of(rollup: RankRollup) -> list[Rows]:
 
 def same(found: list[Rows], expected: list[Rows]) -> None:
     for mine, theirs in zip(found, expected, strict=True):
-        kept = slice(None, Column.CHECK)
+        kept = slice(None, RowColumn.CHECK)
         np.testing.assert_allclose(mine[:, kept], theirs[:, kept], rtol=1e-9, atol=1e-9)
 
 
@@ -115,20 +116,20 @@ def test_sums_are_those_of_the_steps(
     for rows in rows_of(read_all(paths)):
         for name in SUMMED:
             total = sum(getattr(row, name) for row in log.rows)
-            assert rows[:, Column[name.upper()]].sum() == pytest.approx(total)
-        assert rows[:, Column.STEPS].sum() == len(log.steps)
-        assert rows[:, Column.ROUNDS].sum() == len(log.rounds)
-        assert rows[:, Column.WEIGHT].sum() == sum(s.samples for s in known)
-        assert rows[:, Column.LOSS].sum() == pytest.approx(
+            assert rows[:, RowColumn[name.upper()]].sum() == pytest.approx(total)
+        assert rows[:, RowColumn.STEPS].sum() == len(log.steps)
+        assert rows[:, RowColumn.ROUNDS].sum() == len(log.rounds)
+        assert rows[:, RowColumn.WEIGHT].sum() == sum(s.samples for s in known)
+        assert rows[:, RowColumn.LOSS].sum() == pytest.approx(
             sum((s.loss or 0.0) * s.samples for s in known)
         )
-        assert rows[:, Column.STALENESS].sum() == sum(s.staleness for s in log.steps)
+        assert rows[:, RowColumn.STALENESS].sum() == sum(s.staleness for s in log.steps)
         if log.steps:
-            assert rows[:, Column.STALEST].max() == max(s.staleness for s in log.steps)
-            assert rows[-1, Column.NUMBER] == len(log.steps)
+            assert rows[:, RowColumn.STALEST].max() == max(s.staleness for s in log.steps)
+            assert rows[-1, RowColumn.NUMBER] == len(log.steps)
         if known:
-            assert np.nanmin(rows[:, Column.LOW]) == min(s.loss or 0.0 for s in known)
-            assert np.nanmax(rows[:, Column.HIGH]) == max(s.loss or 0.0 for s in known)
+            assert np.nanmin(rows[:, RowColumn.LOW]) == min(s.loss or 0.0 for s in known)
+            assert np.nanmax(rows[:, RowColumn.HIGH]) == max(s.loss or 0.0 for s in known)
 
 
 def test_the_scripts_own_time_is_between_steps_but_not_before_a_join(tmp_path: Path) -> None:
@@ -136,8 +137,8 @@ def test_the_scripts_own_time_is_between_steps_but_not_before_a_join(tmp_path: P
     paths = made_run(tmp_path, {0: [*begun(), even(count=10), joined(time=499.0), later]})
     minutes = read_all(paths).rows(60, *ALL)
     # 9 gaps of a tenth of a step in each part; the absence between them is nobody's time.
-    assert minutes[:, Column.OTHER].sum() == pytest.approx(2 * 9 * 0.05)
-    assert minutes[:, Column.OPENS].tolist() == [1.0, 1.0]
+    assert minutes[:, RowColumn.OTHER].sum() == pytest.approx(2 * 9 * 0.05)
+    assert minutes[:, RowColumn.OPENS].tolist() == [1.0, 1.0]
 
 
 @pytest.fixture
@@ -163,8 +164,13 @@ def _flip(path: Path, place: int) -> None:
     path.write_bytes(data)
 
 
+def _folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 DAMAGES: dict[str, Callable[[RunPaths], object]] = {
-    "no folder": lambda paths: [file.unlink() for file in paths.rollups.iterdir()],
+    "no folder": lambda paths: shutil.rmtree(paths.rollups),
     "no state": lambda paths: (paths.rollups / "rank-0.state").unlink(),
     "a wrong state": lambda paths: _flip(paths.rollups / "rank-0.state", 40),
     "an empty state": lambda paths: (paths.rollups / "rank-0.state").write_bytes(b""),
@@ -173,10 +179,7 @@ DAMAGES: dict[str, Callable[[RunPaths], object]] = {
     "a wrong row": lambda paths: _flip(paths.rollups / "rank-0.1s", 5000),
     "wrong tens": lambda paths: _flip(paths.rollups / "rank-0.10s", 300),
     "rows of zeros": lambda paths: (paths.rollups / "rank-0.1s").write_bytes(bytes(99 * ROW_BYTES)),
-    "a folder": lambda paths: (
-        (paths.rollups / "rank-0.1s").unlink(),
-        (paths.rollups / "rank-0.1s").mkdir(),
-    ),
+    "a folder": lambda paths: _folder_instead(paths.rollups / "rank-0.1s"),
 }
 
 
@@ -254,8 +257,8 @@ def test_absurd_figures_are_bounded(tmp_path: Path) -> None:
     with paths.events_of(0).open("ab") as file:
         file.write(text.replace(b'"samples":[1,', b'"samples":[1' + b"0" * 400 + b","))
     for rows in rows_of(read_all(paths)):
-        rows[:, [Column.LOW, Column.HIGH]] = 0.0
-        assert np.all(np.isfinite(rows)) and np.all(np.diff(rows[:, Column.BEGAN]) >= 0)
+        rows[:, [RowColumn.LOW, RowColumn.HIGH]] = 0.0
+        assert np.all(np.isfinite(rows)) and np.all(np.diff(rows[:, RowColumn.BEGAN]) >= 0)
 
 
 def test_a_second_reader_has_a_folder_of_its_own(saved: RunPaths) -> None:
@@ -314,6 +317,6 @@ def test_single_steps_are_those_of_the_events(saved: RunPaths) -> None:
     for first, last in ((100.0, 105.0), (102.0, 107.5), (150.0, 199.0), (100.0, 101.0)):
         rows = rollup.steps(first, last)
         wanted = [s for s in log.steps if first <= s.began <= last]
-        found = rows[(rows[:, Column.BEGAN] >= first) & (rows[:, Column.BEGAN] <= last)]
-        assert found[:, Column.BEGAN].tolist() == [s.began for s in wanted]
-        assert found[:, Column.NUMBER].tolist() == [s.number + 1 for s in wanted]
+        found = rows[(rows[:, RowColumn.BEGAN] >= first) & (rows[:, RowColumn.BEGAN] <= last)]
+        assert found[:, RowColumn.BEGAN].tolist() == [s.began for s in wanted]
+        assert found[:, RowColumn.NUMBER].tolist() == [s.number + 1 for s in wanted]

@@ -53,9 +53,13 @@ def known(series: Series) -> list[float]:
 @pytest.fixture
 def two(tmp_path: Path) -> RunPaths:
     """100 seconds of two workers, the second of which trains half as fast; two epochs."""
-    fast = [even(0, 100), epoch_done(0, 150.0, 0), even(0, 100, 150.0, epoch=1)]
-    slow = [even(1, 50, apart=1.0), epoch_done(1, 150.0, 0), even(1, 50, 150.0, 1.0, epoch=1)]
-    done = [epoch_done(0, 200.0, 1), finished()]
+    fast: list[Event] = [even(0, 100), epoch_done(0, 150.0, 0), even(0, 100, 150.0, epoch=1)]
+    slow: list[Event] = [
+        even(1, 50, apart=1.0),
+        epoch_done(1, 150.0, 0),
+        even(1, 50, 150.0, 1.0, epoch=1),
+    ]
+    done: list[Event] = [epoch_done(0, 200.0, 1), finished()]
     return made_run(tmp_path, {0: [*begun(), *fast, *done], 1: [*begun(1), *slow, *done]})
 
 
@@ -92,7 +96,7 @@ def test_rounds_and_settling_and_hidden_communication_are_in_the_split(tmp_path:
     names = ("began", "samples", "compute", "send", "reduce", "settle")
     both = {name: zip(getattr(own, name), getattr(met, name), strict=True) for name in names}
     mixed = {name: [value for pair in pairs for value in pair] for name, pairs in both.items()}
-    rows = steps(0, 16, **mixed, hidden=[0.25, 0.0] * 8)
+    rows = steps(0, 16, hidden=[0.25, 0.0] * 8, **mixed)  # type: ignore[arg-type]
     history = read(made_run(tmp_path, {0: [*begun(), rows]}))
     found = series_of(charts_of(history, points=8)["time_split"])
     means = {name: sum(known(one)) / len(known(one)) for name, one in found.items()}
@@ -169,7 +173,11 @@ def test_an_unfinished_epoch_is_in_part_done(tmp_path: Path) -> None:
     begin = begun(samples=400)
     first = read(made_run(tmp_path / "1", {0: [*begin, even(count=50)]}))
     assert first.place(25.0, "epoch") == pytest.approx(0.5, abs=0.02)
-    second = [even(count=100), epoch_done(0, 150.0, 0), even(count=25, began=150.0, epoch=1)]
+    second: list[Event] = [
+        even(count=100),
+        epoch_done(0, 150.0, 0),
+        even(count=25, began=150.0, epoch=1),
+    ]
     later = read(made_run(tmp_path / "2", {0: [*begin, *second]}))
     assert later.place(62.5, "epoch") == pytest.approx(1.25, abs=0.02)
 

@@ -6,20 +6,17 @@ decoded, and all other events.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from phalanx.core.files import LONGEST_LINE
 from phalanx.observe.events import event_types as ev
+from phalanx.observe.events.collect import LineTail
 from phalanx.observe.events.timeline import RankLog
 from phalanx.observe.summary.progress_state import ProgressState
 
-_CHUNK = 1 << 20
 _STEPS = b'{"type":"steps"'
 _NEWEST = 400
 """The most lines of steps that are decoded of the newest chunk."""
@@ -31,29 +28,15 @@ class RankReader:
     """One worker's events: all but its steps in ``log``, and its newest steps."""
 
     def __init__(self, path: Path, rank: int) -> None:
-        self._path, self._rank = path, rank
-        self._begin()
-
-    def _begin(self) -> None:
-        self.log = RankLog(self._rank)
+        self.log = RankLog(rank)
+        self.tail = LineTail(path)
         self._recent: deque[ev.Steps] = deque()
         self._rows = 0
-        self._offset = 0
-        self._partial = b""
-        self._size = 0
         self._steps = 0
         """How many steps the worker has made."""
         self._before = 0
         """How many of them before its present epoch."""
         self._skipped = False
-
-    @property
-    def unread(self) -> int:
-        return max(0, self._size - self._offset)
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     def window(self) -> RankLog:
         """The log with the newest steps."""
@@ -64,35 +47,15 @@ class RankReader:
 
     def read(self, state: ProgressState) -> bool:
         """Read the next part of what is new; return whether there was anything."""
-        data = self._next()
-        if not data:
-            return False
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        if len(self._partial) > LONGEST_LINE:
-            self._partial = b""
+        before, lines = self.tail.size, self.tail.poll()
+        if self.tail.size < before:  # another file: a controller reads printed figures anew
+            self.log = RankLog(self.log.rank)
         self._take(lines, state)
-        return True
-
-    def _next(self) -> bytes:
-        try:
-            number = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with os.fdopen(number, "rb", buffering=0) as file:
-                about = os.fstat(number)
-                if not stat.S_ISREG(about.st_mode):
-                    return b""
-                if about.st_size < self._offset:  # replaced: another controller reads figures anew
-                    self._begin()
-                self._size = about.st_size
-                file.seek(self._offset)
-                data = file.read(_CHUNK)
-        except OSError:
-            return b""
-        self._offset += len(data)
-        return data
+        return bool(lines)
 
     def _take(self, lines: list[bytes], state: ProgressState) -> None:
         steps = sum(line.startswith(_STEPS) for line in lines)
-        left_out = steps if self.unread else max(0, steps - _NEWEST)
+        left_out = steps if self.tail.unread else max(0, steps - _NEWEST)
         last = b""
         for line in lines:
             if line.startswith(_STEPS):
@@ -106,7 +69,7 @@ class RankReader:
                     self._before = _after(_decoded(last)) or self._steps
                 self.log.add(event)
                 state.take(event)
-        if self._skipped and not self.unread:
+        if self._skipped and not self.tail.unread:
             self._estimate(state)
 
     def _take_steps(self, event: ev.Event | None, state: ProgressState) -> None:

@@ -73,7 +73,7 @@ class RunReader:
         while True:
             found = [reader.read(self.state) for reader in self.ranks.values()]
             changed |= any(found)
-            behind = any(reader.unread for reader in self.ranks.values())
+            behind = any(reader.tail.unread for reader in self.ranks.values())
             if not behind or time.monotonic() >= until:
                 break
         if self._behind and not behind:
@@ -90,8 +90,8 @@ class RunReader:
     @property
     def building(self) -> float | None:
         """The share of the files that has been read; ``None`` when all has."""
-        whole = sum(reader.size for reader in self.ranks.values())
-        left = sum(reader.unread for reader in self.ranks.values())
+        whole = sum(reader.tail.size for reader in self.ranks.values())
+        left = sum(reader.tail.unread for reader in self.ranks.values())
         own = 1.0 - left / whole if whole and left else None
         shares = [share for share in (own, self.history.share_read) if share is not None]
         return min(shares, default=None)
