@@ -47,13 +47,12 @@ export function listen(path, signal, handlers) {
   const again = async () => {
     await new Promise((done) => setTimeout(done, wait));
     wait = Math.min(8000, wait * 1.6);
-    if (signal.aborted) return;
     // An event source does not say why it failed; an ordinary request does.
-    const answers = await get("runs?limit=1", signal).then(() => true, () => false);
+    const answers = !signal.aborted && (await get("runs?limit=1", signal).then(() => true, () => false));
     if (signal.aborted) return;
-    if (!answers) return again();
-    open();
-    return (handlers.charts ?? handlers.pool)?.();
+    if (answers) open();
+    else again();
+    if (answers) (handlers.charts ?? handlers.pool)?.();
   };
   open();
   signal.addEventListener("abort", () => source.close());
