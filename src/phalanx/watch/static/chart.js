@@ -67,7 +67,7 @@ export class Chart {
     this.shape = shape;
     this.showLegend();
     this.plot.setAttribute("aria-label", this.summary());
-    if (!this.values.hidden) this.showTable();
+    this.showTable();
   }
 
   /** A series with its look: a worker, machine or run has the same in all charts. */
@@ -198,8 +198,7 @@ export class Chart {
   }
 
   toggleLog() {
-    this.log = !this.log;
-    this.logged.setAttribute("aria-pressed", this.log);
+    this.logged.setAttribute("aria-pressed", (this.log = !this.log));
     this.show();
   }
 
@@ -209,9 +208,9 @@ export class Chart {
   }
 
   toggleTable() {
+    this.opener.setAttribute("aria-expanded", this.values.hidden);
     this.values.hidden = !this.values.hidden;
-    this.opener.setAttribute("aria-expanded", !this.values.hidden);
-    if (!this.values.hidden) this.showTable();
+    this.showTable();
   }
 
   toggleSeries(name) {
@@ -221,6 +220,7 @@ export class Chart {
   }
 
   showTable() {
+    if (this.values.hidden) return;
     const { title, x_values: places, x, unit, series } = this.chart;
     const every = Math.max(1, Math.ceil(places.length / TABLE_ROWS));
     const rows = places.map((_, i) => i).filter((i) => (places.length - 1 - i) % every === 0);

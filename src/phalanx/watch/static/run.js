@@ -59,8 +59,7 @@ export function buildRun({ id, body, signal, view: first }) {
   const log = logTail(id, signal);
   body.append(verdict, tiles, group.toolbar(), h("div.columns", {}, group.node, h("aside.side", { "aria-label": "Events and workers" },
     section("What happened", marks), section("Workers", workers))), section("Log", log.node), section("Command and settings", settings));
-  let view = first;
-  let charts = [];
+  let [view, charts] = [first, []];
   const showTiles = (found = figures(view, charts)) => fill(tiles, found, () => found.map((figure) => tile(...figure)));
   group.loaded = (answer) => {
     charts = answer.charts;
