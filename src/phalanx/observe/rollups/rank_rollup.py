@@ -128,11 +128,12 @@ class RankRollup:
             return no_rows()
         if not at or (len(rows) and rows[-1, RowColumn.INDEX] < level.last[0, RowColumn.INDEX]):
             return rows
-        index, parts = [rows[:, RowColumn.INDEX]], [rows]
-        for finer in reversed(self._levels[:at]):
-            index.append(finer.last[:, RowColumn.INDEX] * finer.width // width)
-            parts.append(finer.last)
-        return merge(np.concatenate(parts), np.maximum.accumulate(np.concatenate(index)))
+        # What the finer levels have not closed yet belongs to the last row, or follows it.
+        finer = self._levels[:at][::-1]
+        index = [one.last[:, RowColumn.INDEX] * one.width // width for one in finer]
+        places = np.maximum.accumulate(np.concatenate([rows[-1:, RowColumn.INDEX], *index]))
+        tail = merge(np.concatenate([rows[-1:], *(one.last for one in finer)]), places)
+        return np.concatenate([rows[:-1], tail])
 
     def step_bytes(self, first: float, last: float) -> int:
         """Return how many bytes of events ``steps`` would read."""
