@@ -73,9 +73,11 @@ class Watching:
         self._process = start(*words, cwd=folder)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, self._process.communicate(timeout=LIMIT)[1]
+        assert '"address"' in line, line + self._process.communicate(timeout=LIMIT)[1]
         self.address: str = json.loads(line)["address"].partition("#")[0]
         self.port = urlsplit(self.address).port or 0
+        # The address lets one visitor in; others come with what that one was given.
+        self.cookies: Any = []
 
     def end(self) -> None:
         if self._process.poll() is None:
@@ -110,7 +112,12 @@ class Visit:
         self.page.on("console", self._hear)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("dialog", lambda dialog: self._dismiss(dialog))
-        self.page.goto(server.address)
+        if server.cookies:
+            context.add_cookies(server.cookies)
+            self.page.goto(self.base)
+        else:
+            self.page.goto(server.address)
+            server.cookies = context.cookies()
 
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):

@@ -23,7 +23,7 @@ def _pages(folder: Path) -> dict[str, str]:
         "runs": "table tbody tr",
         f"run/{STRANGE}": f"{CHART} canvas",
         f"run/{run}/cluster": "figure canvas",
-        f"run/{run}/timeline": "canvas.timeline + .tip",
+        f"run/{run}/timeline": "#timeline-words:has-text('steps')",
         f"compare/{run},{STRANGE}": f"{CHART} canvas",
     }
 
@@ -46,14 +46,14 @@ def test_a_visitor_goes_through_all_pages(
             tick.check()
         page.click("text=Compare 2 runs")
         page.wait_for_selector(f"{CHART} .legend li:nth-child(2)")
-        assert page.locator("th:has-text('Throughput')").count() == 1
+        assert page.locator("th:has-text('Samples/s')").count() == 1
         page.click("nav >> text=Runs")
         page.click("table tbody tr >> nth=0 >> a")
         page.wait_for_selector(f"{CHART} canvas")
         for title, ready in (("Cluster", "figure canvas"), ("Timeline", "canvas.timeline")):
             page.click(f"nav >> text={title}")
             page.wait_for_selector(ready)
-        page.click("text=one step")
+        page.click("text=One step")
         page.wait_for_function(
             "/, step \\d+\\.$/.test(document.querySelector('#timeline-words').textContent)"
         )
@@ -113,7 +113,7 @@ def test_all_can_be_done_by_keyboard(browser: Browser, server: Watching, finishe
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline == "solid", "what has the focus can be seen"
         press("+")
-        assert page.locator("text=Whole run").is_visible()
+        assert page.locator("main >> text=Whole run").is_visible()
         press("Escape")
         press("4")
         page.wait_for_selector("canvas.timeline")

@@ -2,8 +2,6 @@
 const watchers = new Set();
 let state = "idle";
 
-export class Refused extends Error {}
-
 function show(now) {
   if (state !== now) watchers.forEach((watcher) => watcher(now));
   state = now;
@@ -22,10 +20,12 @@ export async function get(path, signal = null) {
     throw error;
   }
   if (response.status === 401) show("locked");
-  const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Refused(String(answer.error ?? `The server answered ${response.status}.`));
+  if (!response.ok) {
+    const { error = `The server answered ${response.status}.` } = await response.json().catch(() => ({}));
+    throw new Error(String(error));
+  }
   show("live");
-  return answer;
+  return response.json();
 }
 
 export function query(path, values) {
@@ -47,13 +47,12 @@ export function listen(path, signal, handlers) {
   const again = async () => {
     await new Promise((done) => setTimeout(done, wait));
     wait = Math.min(8000, wait * 1.6);
-    if (signal.aborted) return;
     // An event source does not say why it failed; an ordinary request does.
-    const answers = await get("runs?limit=1", signal).then(() => true, () => false);
+    const answers = !signal.aborted && (await get("runs?limit=1", signal).then(() => true, () => false));
     if (signal.aborted) return;
-    if (!answers) return again();
-    open();
-    return (handlers.charts ?? handlers.pool)?.();
+    if (answers) open();
+    else again();
+    if (answers) (handlers.charts ?? handlers.pool)?.();
   };
   open();
   signal.addEventListener("abort", () => source.close());

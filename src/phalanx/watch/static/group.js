@@ -37,12 +37,12 @@ export class Group {
     this.empty.hidden = charts.length > 0;
     setText(this.empty, "There are no figures yet.");
     const ends = charts.flatMap((chart) => [chart.x_values[0], chart.x_values.at(-1)]);
-    const [low, high] = [Math.min(...ends), Math.max(...ends)];
-    this.full = charts.length ? [low, high > low ? high : low + 1] : [0, 1];
-    for (const [name, chart] of this.charts) {
-      if (charts.some((found) => found.name === name)) continue;
-      chart.close();
-      chart.node.remove();
+    const low = Math.min(...ends);
+    this.full = charts.length ? [low, Math.max(...ends) > low ? Math.max(...ends) : low + 1] : [0, 1];
+    const gone = [...this.charts.keys()].filter((name) => !charts.some((chart) => chart.name === name));
+    for (const name of gone) {
+      this.charts.get(name).close();
+      this.charts.get(name).node.remove();
       this.charts.delete(name);
     }
     const before = this.charts.size;

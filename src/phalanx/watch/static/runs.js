@@ -47,8 +47,8 @@ export function openRuns(main, signal, knowsPool) {
     const enough = ticked.size > 1 && ticked.size <= MOST;
     setText(compare, ticked.size > MOST ? `Compare at most ${MOST}` : ticked.size ? `Compare ${ticked.size} runs` : "Compare");
     compare.setAttribute("aria-disabled", String(!enough));
+    compare.toggleAttribute("href", enough);
     if (enough) compare.href = `#/compare/${[...ticked].map(encodeURIComponent).join(",")}`;
-    else compare.removeAttribute("href");
   };
   const offer = (select, values) => {
     const { value } = select;

@@ -1,5 +1,2 @@
-// Sets the theme before anything is drawn; without a choice of the user the system decides.
-(() => {
-  const chosen = localStorage.getItem("phalanx-theme");
-  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
-})();
+// Sets the theme that the user chose before anything is drawn; without a choice the system decides.
+if (["light", "dark"].includes(localStorage.getItem("phalanx-theme"))) document.documentElement.dataset.theme = localStorage.getItem("phalanx-theme");

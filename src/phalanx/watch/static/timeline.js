@@ -21,11 +21,8 @@ class Timeline {
     this.canvas = h("canvas.timeline", { tabindex: 0, role: "img", onwheel: (event) => this.wheel(event), onkeydown: (event) => this.key(event),
       onpointerdown: (event) => this.press(event), onpointermove: (event) => this.move(event), onpointerup: () => (this.held = null),
       onpointerleave: () => (this.tip.hidden = true), ondblclick: () => this.show(null) });
-    this.names = h("ol.row-names");
-    this.legend = h("ul.legend.parts");
-    this.words = h("p", { id: "timeline-words" });
-    this.tip = h("p.tip", { hidden: true });
-    this.shares = h("div");
+    [this.names, this.legend, this.shares] = [h("ol.row-names"), h("ul.legend.parts"), h("div")];
+    [this.words, this.tip] = [h("p", { id: "timeline-words" }), h("p.tip", { hidden: true })];
     const tool = (label, title, act) => button(label, act, { "aria-label": title, title });
     body.append(h("div.toolbar", { role: "group", "aria-label": "Zoom" }, tool("−", "Zoom out", () => this.zoom(2)), tool("+", "Zoom in", () => this.zoom(0.5)),
       tool("◀", "Earlier", () => this.pan(-0.2)), tool("▶", "Later", () => this.pan(0.2)), button("One step", () => this.oneStep()), button("Whole run", () => this.show(null))),
