@@ -14,12 +14,13 @@ from playwright.sync_api import Browser, Page
 CHART = "figure[data-chart=loss]"
 
 
-@pytest.fixture
-def training(tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a run that goes on for minutes."""
-    process = train(tmp_path, epochs=2000)
+    folder = tmp_path_factory.mktemp("training")
+    process = train(folder, epochs=2000)
     try:
-        yield tmp_path
+        yield folder
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

@@ -167,7 +167,7 @@ export class Chart {
     this.showValues(left >= 0 ? idx : null);
     const far = (mark) => Math.abs(drawing.valToPos(mark.at, "x") - left);
     const near = left >= 0 && this.group.visibleMarks().sort((a, b) => far(a) - far(b))[0];
-    this.tip.hidden = !near || far(near) > 7;
+    this.tip.hidden = !near || far(near) > 7 || !this.plot.matches(":hover, :focus");
     if (!this.tip.hidden) setText(this.tip, `${glyph(near.kind)} ${near.text}`);
   }
 
@@ -216,7 +216,6 @@ export class Chart {
   toggleSeries(name) {
     if (!this.hidden.delete(name)) this.hidden.add(name);
     this.show();
-    this.legend.querySelectorAll("button")[this.entries.findIndex((entry) => entry.name === name)].focus();
   }
 
   showTable() {
@@ -224,8 +223,8 @@ export class Chart {
     const { title, x_values: places, x, unit, series } = this.chart;
     const every = Math.max(1, Math.ceil(places.length / TABLE_ROWS));
     const rows = places.map((_, i) => i).filter((i) => (places.length - 1 - i) % every === 0);
-    fill(this.values, [rows.map((i) => places[i]), series.map((s) => s.name)], () => table(`${title} as a table`, [
-      { title: x.name, cell: (i) => place(places[i], x.name) }, ...series.map((s) => ({ title: s.name, cell: (i) => quantity(s.values[i], unit) }))], rows));
+    fill(this.values, [rows.map((i) => places[i]), series.map((s) => s.name)], () => table(`${title} as a table${unit && `, in ${unit}`}`, [
+      { title: x.name, cell: (i) => place(places[i], x.name) }, ...series.map((s) => ({ title: s.name, cell: (i) => figure(s.values[i], unit) }))], rows));
   }
 
   saveCsv() {

@@ -63,7 +63,7 @@ function machineTable(machines) {
     figure("GPU", "gpu", "%"), figure("CPU pressure", "pressure_cpu", "%"), figure("Throttled", "throttled", "%"),
   ];
   // A figure that no machine has is no column.
-  return table("Machines now", columns.filter(({ name }) => !name || machines.some((m) => m.now?.[name] != null)), machines);
+  return table("Machines, one by one", columns.filter(({ name }) => !name || machines.some((m) => m.now?.[name] != null)), machines);
 }
 
 function cpuBar(now) {

@@ -15,12 +15,17 @@ export function h(name, properties = {}, ...children) {
   return node;
 }
 
-/** Fills `node` again where `value` is not what it was filled from: focus and scrolling are kept otherwise. */
+/** Fills `node` again where `value` is not what it was filled from; what has the focus, and scrolling, stay. */
 export function fill(node, value, build) {
   const key = JSON.stringify(value);
   if (node.filledFrom === key) return;
   node.filledFrom = key;
+  const find = (what) => [...node.querySelectorAll(what)];
+  const places = find(".scroll").map((box) => [box.scrollLeft, box.scrollTop]);
+  const focused = find("a, button, input, [tabindex]").indexOf(document.activeElement);
   node.replaceChildren(...[build()].flat(3).filter(Boolean));
+  find(".scroll").forEach((box, i) => box.scrollTo(...(places[i] ?? [0, 0])));
+  find("a, button, input, [tabindex]")[focused]?.focus({ preventScroll: true });
 }
 
 export function setText(node, text) { if (node.textContent !== text) node.textContent = text; }

@@ -55,10 +55,10 @@ function progressLine() {
 export function buildRun({ id, body, signal, view: first }) {
   const tiles = h("dl.tiles", { "aria-label": "Figures now" });
   const group = new Group({ path: runPath(id, "/charts"), signal });
-  const [marks, workers, verdict, settings] = ["div", "div", "div", "div"].map((name) => h(name));
+  const [marks, workers, verdict, settings, result] = ["div", "div", "div", "div", "div"].map((name) => h(name));
   const log = logTail(id, signal);
   body.append(verdict, tiles, group.toolbar(), h("div.columns", {}, group.node, h("aside.side", { "aria-label": "Events and workers" },
-    section("What happened", marks), section("Workers", workers))), section("Log", log.node), section("Command and settings", settings));
+    section("What happened", marks), section("Workers", workers))), section("Log", log.node), section("Command and settings", settings, result));
   let [view, charts] = [first, []];
   const showTiles = (found = figures(view, charts)) => fill(tiles, found, () => found.map((figure) => tile(...figure)));
   group.loaded = (answer) => {
@@ -74,7 +74,8 @@ export function buildRun({ id, body, signal, view: first }) {
       fill(marks, view.marks, () => markList(group, view.marks));
       group.takeMarks(view.marks);
       fill(workers, view.workers, () => workerTable(view.workers));
-      fill(settings, [view.command, view.settings, view.result], () => settingsOf(view));
+      fill(settings, [view.command, view.settings], () => settingsOf(view));
+      fill(result, view.result, () => (Object.keys(view.result).length ? [h("h3", {}, "Figures"), pairs(view.result)] : []));
       log.take(view.workers);
     },
   };
@@ -95,7 +96,7 @@ function figures({ status, seconds, progress, result }, charts) {
 }
 
 function workerTable(workers) {
-  return table("Workers", [
+  return table("Workers, one by one", [
     { title: "Worker", cell: (w) => [w.rank, small(w.machine)] }, { title: "State", text: true, cell: (w) => [w.state, small(w.device)] },
     { title: "Samples/s", cell: (w) => [number(w.samples_per_second), small(w.share == null ? "" : percent(w.share, 0))] },
     { title: "Waits", cell: (w) => [percent(w.waiting, 0), small(w.staleness ? `${number(Number(w.staleness.toPrecision(2)))} stale` : "")] }], workers);
@@ -107,17 +108,15 @@ function verdictOf({ worth, notes }) {
   return section("Was it worth it?", lines, notes.length > 0 && h("ul.notes", {}, notes.map((line) => h("li", {}, line))));
 }
 
-function settingsOf({ command, settings, result, script, system }) {
-  const flat = (name, value) => {
-    if (value === null || typeof value !== "object") return [[name, typeof value === "number" ? number(value) : String(value)]];
-    if (Array.isArray(value)) return [[name, value.map((v) => (v !== null && typeof v === "object" ? JSON.stringify(v) : String(v))).join(", ")]];
-    return Object.entries(value).flatMap(([key, inner]) => flat(name ? `${name}.${key}` : key, inner));
-  };
-  const list = (values) => h("dl.settings", {}, flat("", values).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+function pairs(values) {
+  const text = (value) => (typeof value === "number" ? number(value) : typeof value === "string" ? value : JSON.stringify(value));
+  return h("dl.settings", {}, Object.entries(values).map(([name, value]) => h("div", {}, h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, text(value)))));
+}
+
+function settingsOf({ command, settings, script, system }) {
   const words = command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
   const copy = button("Copy", () => navigator.clipboard.writeText(words).then(() => say("The command was copied.")));
-  return [h("div.command", {}, h("pre", { tabindex: 0, role: "region", "aria-label": "Command" }, words), copy),
-    list({ script: script ?? "–", system: system || "–", ...settings }), Object.keys(result).length > 0 && [h("h3", {}, "Figures"), list(result)]];
+  return [h("div.command", {}, h("pre", { tabindex: 0, role: "region", "aria-label": "Command" }, words), copy), pairs({ script, system, ...settings })];
 }
 
 function logTail(id, signal) {
