@@ -25,6 +25,8 @@ from phalanx.watch.streams import OpenPages, ReadingThread
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 256
 LONGEST_HEAD = 16 << 10
+IDLE_SECONDS = 60
+"""Seconds for which a connection is kept for a page's next question."""
 LAST_SECONDS = 1
 """Seconds that answers may still take when the server is to end."""
 _ENDED = 5.0
@@ -78,6 +80,7 @@ class WatchServer:
                 proxy_headers=False,
                 limit_concurrency=MOST_CONNECTIONS,
                 h11_max_incomplete_event_size=LONGEST_HEAD,
+                timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=LAST_SECONDS,
             )
         )

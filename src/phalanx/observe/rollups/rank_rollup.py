@@ -132,8 +132,8 @@ class RankRollup:
         finer = self._levels[:at][::-1]
         index = [one.last[:, RowColumn.INDEX] * one.width // width for one in finer]
         places = np.maximum.accumulate(np.concatenate([rows[-1:, RowColumn.INDEX], *index]))
-        last = merge(np.concatenate([rows[-1:], *(one.last for one in finer)]), places)
-        return np.concatenate([rows[:-1], last])
+        tail = merge(np.concatenate([rows[-1:], *(one.last for one in finer)]), places)
+        return np.concatenate([rows[:-1], tail])
 
     def step_bytes(self, first: float, last: float) -> int:
         """Return how many bytes of events ``steps`` would read."""

@@ -36,6 +36,32 @@ def trained_before(resume: str | None) -> int:
     return found.epoch * found.samples + found.position if found else 0
 
 
+@dataclass(frozen=True)
+class _Stretch:
+    """Some steps of a worker, in sum."""
+
+    began: float
+    ended: float
+    samples: int
+    seconds: float
+    waited: float
+    steps: int
+    """Without rounds, which are rows without samples."""
+    staleness: int
+
+    @classmethod
+    def of(cls, steps: ev.Steps) -> _Stretch:
+        return cls(
+            began=steps.began[0],
+            ended=_end(steps),
+            samples=sum(steps.samples),
+            seconds=sum(map(sum, _columns(steps))),
+            waited=sum(steps.wait) + sum(steps.settle),
+            steps=sum(map(bool, steps.samples)),
+            staleness=sum(steps.staleness),
+        )
+
+
 @dataclass
 class WorkerState:
     """One row of the display; figures are of the last few seconds."""
@@ -46,7 +72,7 @@ class WorkerState:
     loss: float | None = None
     samples: int = 0
     finished: str = ""
-    recent: deque[ev.Steps] = field(default_factory=deque)
+    recent: deque[_Stretch] = field(default_factory=deque)
 
     def take(self, steps: ev.Steps) -> None:
         self.epoch = max(self.epoch, steps.epoch)
@@ -54,8 +80,8 @@ class WorkerState:
         known = [loss for loss in steps.loss if loss is not None]
         self.loss = known[-1] if known else self.loss
         if steps.began:
-            self.recent.append(steps)
-        while self.recent and _end(self.recent[-1]) - _end(self.recent[0]) > WINDOW_SECONDS:
+            self.recent.append(_Stretch.of(steps))
+        while self.recent and self.recent[-1].ended - self.recent[0].ended > WINDOW_SECONDS:
             self.recent.popleft()
 
     @property
@@ -63,21 +89,19 @@ class WorkerState:
         """Samples per second over the last few seconds."""
         if not self.recent:
             return None
-        seconds = _end(self.recent[-1]) - self.recent[0].began[0]
-        return sum(sum(s.samples) for s in self.recent) / seconds if seconds > 0 else None
+        seconds = self.recent[-1].ended - self.recent[0].began
+        return sum(s.samples for s in self.recent) / seconds if seconds > 0 else None
 
     @property
     def waiting(self) -> float | None:
         """The share of its recent time for which the worker waited for others."""
-        seconds = sum(sum(map(sum, _columns(s))) for s in self.recent)
-        waited = sum(sum(s.wait) + sum(s.settle) for s in self.recent)
-        return waited / seconds if seconds > 0 else None
+        seconds = sum(s.seconds for s in self.recent)
+        return sum(s.waited for s in self.recent) / seconds if seconds > 0 else None
 
     @property
     def staleness(self) -> float | None:
-        # A row without samples is a round.
-        steps = sum(sum(map(bool, s.samples)) for s in self.recent)
-        return sum(sum(s.staleness) for s in self.recent) / steps if steps else None
+        steps = sum(s.steps for s in self.recent)
+        return sum(s.staleness for s in self.recent) / steps if steps else None
 
 
 @dataclass(frozen=True)
@@ -245,9 +269,9 @@ class ProgressState:
         worker = self._worker(event.rank)
         worker.take(event)
         if worker.recent:
-            self._last = max(self._last, _end(worker.recent[-1]))
+            self._last = max(self._last, worker.recent[-1].ended)
             if self._began is None:
-                self._began = worker.recent[0].began[0]
+                self._began = worker.recent[0].began
 
     def _worker(self, rank: int) -> WorkerState:
         return self.workers.setdefault(rank, WorkerState(rank))

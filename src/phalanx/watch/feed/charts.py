@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.observe.rollups.rows import PARTS, RowColumn, Rows, gaps
+from phalanx.observe.rollups.rows import PARTS, WIDTH, RowColumn, Rows, gaps, merge
 from phalanx.watch.feed.chart_types import Axis, Chart, Series
 
 Numbers = NDArray[np.float64]
@@ -59,9 +59,11 @@ class Stretch:
 
 def make_charts(stretch: Stretch) -> list[Chart]:
     spread = [sums_between(lane.rows, stretch.edges) for lane in stretch.lanes]
-    charts = [_throughput(stretch, spread), _time_split(stretch, spread), _loss(stretch)]
-    staleness = _staleness(stretch)
-    return [*charts, staleness] if staleness.series else charts
+    binned = [_binned(lane.rows, stretch.edges) for lane in stretch.lanes]
+    charts = [_throughput(stretch, spread), _time_split(stretch, spread), _loss(stretch, binned)]
+    if any(np.any(rows[:, RowColumn.STALEST] > 0) for rows in binned):
+        charts.append(_staleness(stretch, binned))
+    return charts
 
 
 def sums_between(rows: Rows, edges: Numbers) -> Numbers:
@@ -137,44 +139,31 @@ def _time_split(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
     return _chart(stretch, "time_split", "Where the time goes", "share", series)
 
 
-def _bins(rows: Rows, edges: Numbers) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows within the edges, where each bin's first is, and the bins that have any."""
+def _binned(rows: Rows, edges: Numbers) -> Rows:
+    """Return a row for each bin; those of bins in which no step began are NaN."""
     low, high = np.searchsorted(rows[:, RowColumn.BEGAN], (edges[0], edges[-1]))
-    rows = rows[low:high]
-    place = np.searchsorted(edges, rows[:, RowColumn.BEGAN], side="right") - 1
-    starts = np.flatnonzero(np.diff(place, prepend=-1))
-    return rows, starts, place[starts]
+    place = np.searchsorted(edges, rows[low:high, RowColumn.BEGAN], side="right") - 1
+    found = np.full((len(edges) - 1, WIDTH), np.nan)
+    found[np.unique(place)] = merge(rows[low:high], place.astype(float))
+    return found
 
 
-def _loss(stretch: Stretch) -> Chart:
-    bins = len(stretch.edges) - 1
-    sums = np.zeros((bins, 2))
-    low, high = np.full(bins, np.nan), np.full(bins, np.nan)
-    for lane in stretch.lanes:
-        rows, starts, at = _bins(lane.rows, stretch.edges)
-        if not len(rows):
-            continue
-        sums[at] += np.add.reduceat(rows[:, RowColumn.LOSS : RowColumn.WEIGHT + 1], starts)
-        low[at] = np.fmin(low[at], np.fmin.reduceat(rows[:, RowColumn.LOW], starts))
-        high[at] = np.fmax(high[at], np.fmax.reduceat(rows[:, RowColumn.HIGH], starts))
+def _loss(stretch: Stretch, binned: Sequence[Rows]) -> Chart:
+    together = np.stack([np.full((len(stretch.edges) - 1, WIDTH), np.nan), *binned])
+    sums = np.nansum(together[:, :, RowColumn.LOSS : RowColumn.WEIGHT + 1], axis=0)
     mean = stretch.listed(_ratio(sums[:, 0], sums[:, 1]))
-    series = Series("training loss", mean, low=stretch.listed(low), high=stretch.listed(high))
+    low = stretch.listed(np.fmin.reduce(together[:, :, RowColumn.LOW]))
+    high = stretch.listed(np.fmax.reduce(together[:, :, RowColumn.HIGH]))
+    series = Series("training loss", mean, low=low, high=high)
     return _chart(stretch, "loss", "Training loss", "", [series], log=True)
 
 
-def _staleness(stretch: Stretch) -> Chart:
-    """Return the mean of each worker, with the greatest; nothing if no step was ever stale."""
-    bins = len(stretch.edges) - 1
+def _staleness(stretch: Stretch, binned: Sequence[Rows]) -> Chart:
+    """Return the mean of each worker, with the greatest."""
     series = []
-    some = any(np.any(lane.rows[:, RowColumn.STALEST] > 0) for lane in stretch.lanes)
-    for lane in stretch.lanes if some else ():
-        mean, most = np.full(bins, np.nan), np.full(bins, np.nan)
-        rows, starts, at = _bins(lane.rows, stretch.edges)
-        if len(rows):
-            sums = np.add.reduceat(rows[:, RowColumn.STALENESS], starts)
-            mean[at] = _ratio(sums, np.add.reduceat(rows[:, RowColumn.STEPS], starts))
-            most[at] = np.fmax.reduceat(rows[:, RowColumn.STALEST], starts)
-        values, high = stretch.listed(mean), stretch.listed(most)
-        series.append(Series(f"worker {lane.rank}", values, lane.rank, high=high))
+    for lane, rows in zip(stretch.lanes, binned, strict=True):
+        mean = stretch.listed(_ratio(rows[:, RowColumn.STALENESS], rows[:, RowColumn.STEPS]))
+        most = stretch.listed(rows[:, RowColumn.STALEST])
+        series.append(Series(f"worker {lane.rank}", mean, lane.rank, high=most))
     title = "Staleness: updates of others that a gradient missed"
     return _chart(stretch, "staleness", title, "updates", series)

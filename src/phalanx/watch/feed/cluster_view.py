@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from phalanx.observe.events.collect import LineTail
 from phalanx.observe.events.event_types import MachineSample
@@ -113,7 +116,8 @@ class Readings:
     def __init__(self) -> None:
         self.last: MachineSample | None = None
         self.times: list[float] = []
-        self.columns: dict[str, list[float | None]] = {name: [] for name in FIGURES}
+        self.columns: dict[str, list[float]] = {name: [] for name in FIGURES}
+        """The values at these times; what is not known is NaN."""
         self._every = 1
         """So many readings are averaged into one."""
         self._waiting: list[MachineSample] = []
@@ -134,12 +138,12 @@ class Readings:
         """Readings so far were a ``share`` of those that there are: average as many of the next."""
         self._every = max(1, round(1.0 / share))
 
-    def rows(self) -> tuple[list[float], dict[str, list[float | None]]]:
+    def rows(self) -> tuple[list[float], dict[str, list[float]]]:
         """Return the moments, and each figure at these."""
         if not self._waiting:
             return self.times, self.columns
         columns = {
-            name: [*self.columns[name], _mean([value(sample) for sample in self._waiting])]
+            name: [*self.columns[name], _known([value(sample) for sample in self._waiting])]
             for name, (_, _, value) in FIGURES.items()
         }
         return [*self.times, self._waiting[-1].time], columns
@@ -147,7 +151,7 @@ class Readings:
     def _keep(self, samples: Sequence[MachineSample]) -> None:
         self.times.append(samples[-1].time)
         for name, (_, _, value) in FIGURES.items():
-            self.columns[name].append(_mean([value(sample) for sample in samples]))
+            self.columns[name].append(_known([value(sample) for sample in samples]))
         if len(self.times) > _MOST:
             self._every *= 2
             del self.times[:-1:2]
@@ -271,29 +275,30 @@ def _columns(
     count = max(1, min(points, max(len(times) for times, _ in rows.values())))
     width = (last - first) / count or 1.0
     for machine, (times, figures) in rows.items():
-        places = [min(count - 1, int((time - first) / width)) for time in times]
+        places = np.minimum((np.array(times) - first) / width, count - 1).astype(np.int64)
         for name, values in figures.items():
-            if any(value is not None for value in values):
-                columns[name].append((machine, _bucketed(places, values, count)))
+            means = _bucketed(places, np.array(values), count)
+            if any(value is not None for value in means):
+                columns[name].append((machine, means))
     xs = [first - began + (place + 0.5) * width for place in range(count)]
     return xs, columns
 
 
 def _bucketed(
-    places: Sequence[int], values: Sequence[float | None], count: int
+    places: NDArray[np.int64], values: NDArray[np.float64], count: int
 ) -> list[float | None]:
     """Average ``values`` by their places; a single empty place gets the value before it."""
-    sums = [0.0] * count
-    known = [0] * count
-    for place, value in zip(places, values, strict=True):
-        if value is not None:
-            sums[place] += value
-            known[place] += 1
-    found = [total / n if n else None for total, n in zip(sums, known, strict=True)]
-    return [
-        before if value is None and place and (before := found[place - 1]) is not None else value
-        for place, value in enumerate(found)
-    ]
+    known = ~np.isnan(values)
+    numbers = np.bincount(places[known], minlength=count)
+    sums = np.bincount(places[known], weights=values[known], minlength=count)
+    means = np.where(numbers, sums / np.maximum(numbers, 1), np.nan)
+    means[1:] = np.where(numbers[1:], means[1:], means[:-1])
+    return [None if math.isnan(mean) else mean for mean in means.tolist()]
+
+
+def _known(values: Sequence[float | None]) -> float:
+    mean = _mean(values)
+    return math.nan if mean is None else mean
 
 
 def _part(used: float | None, whole: float | None) -> float | None:

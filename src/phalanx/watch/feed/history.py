@@ -148,8 +148,11 @@ class History:
         last: float | None,
     ) -> tuple[float, float]:
         """Return the range on the clock of the events, within that of the run."""
-        begin = bounds[0] if first is None else self._moment(by, first, began)
-        end = bounds[1] if last is None else self._moment(by, last, began)
+        begin, end = bounds
+        if first is not None and math.isfinite(first):
+            begin = self._moment(by, first, began)
+        if last is not None and math.isfinite(last):
+            end = self._moment(by, last, began)
         begin = min(max(begin, bounds[0]), bounds[1])
         return begin, min(max(end, begin), bounds[1])
 

@@ -143,7 +143,7 @@ def test_the_printed_command_does_what_was_planned(
     (line,) = [line for line in planned.err.splitlines() if line.startswith("follow it: ")]
     jobs: list[Job] = []
 
-    def execute(title: str, job: Job, out: object) -> int:
+    def execute(title: str, job: Job, out: object, **_: object) -> int:
         jobs.append(job)
         return 0
 

@@ -162,7 +162,7 @@ def test_run_follows_it(
 ) -> None:
     jobs: list[tuple[str, Job]] = []
 
-    def execute(title: str, job: Job, out: object) -> int:
+    def execute(title: str, job: Job, out: object, **_: object) -> int:
         jobs.append((title, job))
         return 0
 

@@ -120,7 +120,7 @@ def test_a_data_set_that_is_not_prepared_is_named(
     script = shell.script("import tensorflow_datasets as tfds\ntfds.load('mnist')\n")
     (shell.folder / "data" / ("mnist" if prepared else "cifar10")).mkdir(parents=True)
     monkeypatch.setattr("phalanx.cli.request.systems.environment_for", lambda *_: Path("python"))
-    monkeypatch.setattr("phalanx.cli.verbs.run.execute_and_tell", lambda *_: 0)
+    monkeypatch.setattr("phalanx.cli.verbs.run.execute_and_tell", lambda *_, **__: 0)
     answer = shell("run", "--framework", "tensorflow", script, "--data", "data")
     assert answer.code == 0
     assert ("has no prepared data set mnist" in answer.err) is not prepared

@@ -194,8 +194,9 @@ def test_a_range_is_drawn_finely(two: RunPaths, by: str, first: float, last: flo
     assert known(series_of(chart)["worker 0"]) == pytest.approx(
         [8.0] * len(chart.x_values), rel=0.3
     )
-    for odd in ((-50.0, 1e9), (60.0, 20.0), (1e9, 1e12)):
+    for odd in ((-50.0, 1e9), (60.0, 20.0), (1e9, 1e12), (math.nan, math.inf), (1e300, -1e300)):
         charts_of(history, by, first=odd[0], last=odd[1])
+        msgspec.json.encode(history.timeline(*odd))
 
 
 def test_several_trainings_of_a_script_follow_each_other(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,7 @@ def test_readings_are_bounded_and_averaged() -> None:
     times, columns = readings.rows()
     assert len(times) <= 2100 and times[-1] == 35_999.0
     assert columns.keys() == FIGURES.keys()
-    known = [value for value in columns["cpu"][:-1] if value is not None]
-    assert known[-1] == pytest.approx(50.0)
+    assert columns["cpu"][-2] == pytest.approx(50.0) and math.isnan(columns["gpu"][0])
     readings.add(sample(0.0))
     assert readings.last is not None and readings.last.time == 35_999.0
 
@@ -113,3 +113,11 @@ def test_a_pool_of_idle_machines() -> None:
     assert found.machines[0].now.memory_percent == 12.5
     assert found.charts[0].x_values[0] >= 0.0 and found.charts[0].x_values[-1] < 30.0
     msgspec.json.encode(found)
+
+
+def test_readings_that_cannot_be() -> None:
+    pool = PoolFeed()
+    for number, value in enumerate((0.0, -1.7e308, 1.7e308, 5.0)):
+        pool.take("m1", sample(value, cpu_percent=1.7e308, memory_bytes=-(10**30), cores=-1.0))
+        pool.take(f"m{number}", sample(float(number), network_sent_per_second=1.7e308))
+        msgspec.json.encode(pool.view())

@@ -18,9 +18,9 @@ from phalanx.observe.events.timeline import RankLog
 from phalanx.observe.summary.progress_state import ProgressState
 
 _STEPS = b'{"type":"steps"'
-_NEWEST = 400
+_NEWEST = 100
 """The most lines of steps that are decoded of the newest chunk."""
-_MOST_ROWS = 600
+_MOST_ROWS = 300
 """How many of its newest steps a worker is judged by."""
 
 

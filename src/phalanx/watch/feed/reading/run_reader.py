@@ -37,7 +37,9 @@ _BUDGET = 0.2
 _LOOK = 2.0
 """Seconds between two looks at the status, and for new files."""
 _JUDGE = 10.0
-"""Seconds between two judgements of what a run's machines are worth to it."""
+"""Seconds between two judgements of what a run's machines are worth to it, at least,"""
+_JUDGE_SHARE = 0.002
+"""and the part of the time that they may take."""
 _MOST_NOTES = 2000
 _MOST_RANKS = 4096
 T = TypeVar("T")
@@ -63,7 +65,7 @@ class RunReader:
         self._summary: Summary | None = None
         self._summary_stamp = 0
         self._behind = True
-        self._looked = self._judged = float("-inf")
+        self._looked = self._due = float("-inf")
 
     def refresh(self) -> bool:
         """Read what is new, a bounded part at a time; return whether there was anything."""
@@ -83,8 +85,10 @@ class RunReader:
         self.notes = [*self.notes, *notes][-_MOST_NOTES:]
         read = [file.read() for file in self.files.values()]
         more = self.history.read_more(_BUDGET)
-        if now - self._judged >= _JUDGE and self.status == RUNNING and not behind:
+        if now >= self._due and self.status == RUNNING and not behind:
             self._judge()
+            took = time.monotonic() - now
+            self._due = now + max(_JUDGE, took / _JUDGE_SHARE)
         return changed or bool(notes) or any(read) or more
 
     @property
@@ -177,7 +181,6 @@ class RunReader:
         return before != self.status
 
     def _judge(self) -> None:
-        self._judged = time.monotonic()
         if not self.strategy or self.launch.launcher == "inprocess":
             return
         helpers = {w.rank for w in self.launch.workers if w.role not in ("", "worker")}
