@@ -47,8 +47,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("finished")
     process = train(folder, epochs=4)
-    said, errors = process.communicate(timeout=200)
-    assert process.returncode == 0, said + errors
+    assert process.wait(timeout=200) == 0, (folder / "said.txt").read_text()
     (run,) = run_ids(folder)
     shutil.copytree(folder / "runs" / run, folder / "runs" / HOSTILE)
     return folder

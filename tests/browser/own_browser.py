@@ -60,9 +60,10 @@ def needed(found: bool, what: str) -> None:
 
 
 def train(folder: Path, epochs: int) -> subprocess.Popen[str]:
-    """Start a run of two workers in ``folder``."""
+    """Start a run of two workers in ``folder``; what it says is in ``said.txt`` there."""
     (folder / "train.py").write_text(SCRIPT.replace("EPOCHS", str(epochs)))
-    return start("run", "train.py", "--workers", "2", cwd=folder)
+    with (folder / "said.txt").open("w") as out:
+        return start("run", "train.py", "--workers", "2", cwd=folder, out=out)
 
 
 class Watching:

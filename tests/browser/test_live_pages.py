@@ -25,10 +25,10 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         try:
-            process.communicate(timeout=60)
+            process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate(timeout=10)
+            process.wait(timeout=10)
 
 
 def _moves(page: Page) -> None:
