@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -116,28 +116,27 @@ def id_of(paths: RunPaths) -> str:
 def list_runs(home: Path, limit: int = 200, before: str | None = None) -> RunList:
     """Return the newest runs, or those older than ``before``."""
     folders = sorted(_folders(home), key=lambda folder: folder.name, reverse=True)
-    studies = [row for folder in folders if (row := _study(RunPaths(folder))) is not None]
-    belongs = {run: study.id for study in studies for run in study.runs}
+    studies = {folder: row for folder in folders if (row := _study(folder)) is not None}
+    belongs = {run: study.id for study in studies.values() for run in study.runs}
     rows: list[RunRow] = []
-    for run_id, paths in _runs(folders):
+    for run_id, paths in _runs(folders, studies.keys()):
         if before is not None and run_id >= before:
             continue
         if len(rows) >= limit:
-            return RunList(runs=rows, studies=studies, more=True)
+            return RunList(runs=rows, studies=list(studies.values()), more=True)
         study = run_id.partition(INSIDE)[0] if INSIDE in run_id else belongs.get(run_id)
         rows.append(msgspec.structs.replace(row_of(paths), study=study))
-    return RunList(runs=rows, studies=studies)
+    return RunList(runs=rows, studies=list(studies.values()))
 
 
-def _runs(folders: list[Path]) -> Iterator[tuple[str, RunPaths]]:
+def _runs(folders: list[Path], studies: Collection[Path]) -> Iterator[tuple[str, RunPaths]]:
     for folder in folders:
-        paths = RunPaths(folder)
-        if paths.study.exists():
+        if folder in studies:
             for inner in sorted(_folders(folder), key=lambda one: one.name, reverse=True):
                 if _is_run(RunPaths(inner)):
                     yield f"{folder.name}{INSIDE}{inner.name}", RunPaths(inner)
-        elif _is_run(paths):
-            yield folder.name, paths
+        elif _is_run(RunPaths(folder)):
+            yield folder.name, RunPaths(folder)
 
 
 def _folders(home: Path) -> Iterator[Path]:
@@ -146,13 +145,15 @@ def _folders(home: Path) -> Iterator[Path]:
     except OSError:
         return
     for entry in entries:
-        if _is_name(entry.name) and _is_folder(path := home / entry.name) and _lies_in(home, path):
+        path, link = home / entry.name, entry.is_symlink()
+        there = _is_folder(path) and _lies_in(home, path) if link else entry.is_dir()
+        if there and _is_name(entry.name):
             yield path
 
 
 def _is_name(name: str) -> bool:
-    plain = name not in ("", ".", "..") and not name.startswith(".")
-    return plain and len(name) <= _LONGEST_NAME and not re.search(r"[/\\\x00]", name)
+    plain = name != "" and not name.startswith(".") and len(name) <= _LONGEST_NAME
+    return plain and not re.search(r"[/\\\x00]", name)
 
 
 def _is_folder(path: Path) -> bool:
@@ -178,15 +179,16 @@ def _unknown(run_id: str) -> UnknownRun:
     return UnknownRun(f"there is no run {run_id[:80]!r}", "List the runs: phalanx runs")
 
 
-def _study(paths: RunPaths) -> StudyRow | None:
-    if not paths.study.is_file():
+def _study(folder: Path) -> StudyRow | None:
+    file = f"{folder}/study.json"
+    if not os.path.isfile(file):  # noqa: PTH113  (asked of every folder, every few seconds)
         return None
     try:
-        record = read_record(paths.study, StudyRecord)
+        record = read_record(Path(file), StudyRecord) or StudyRecord()
     except InputError:  # longer than Phalanx writes it
-        record = None
-    record = record or StudyRecord()
-    return StudyRow(id=paths.id, script=record.script, began=record.started_wall, runs=record.runs)
+        record = StudyRecord()
+    name, began = folder.name, record.started_wall
+    return StudyRow(id=name, script=record.script, began=began, runs=record.runs)
 
 
 def row_of(paths: RunPaths) -> RunRow:
