@@ -25,7 +25,7 @@ def watched(wanted: bool, out: Output, run: RunPaths | None = None) -> Iterator[
 
     home = runs_home() if run is None else run.folder.absolute().parent
     server = WatchServer(home, partial(tell_next, out), out.note, start=fragment(run))
-    with server.beside():
+    with server.serving():
         tell_address(server, out)
         yield
     out.say(f"watch   phalanx watch --port {server.port}{f' {run.id}' if run else ''}")
