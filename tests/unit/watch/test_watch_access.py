@@ -154,7 +154,7 @@ def test_wrong_tokens_are_refused(tmp_path: Path) -> None:
 
 
 def gate(secret: bytes) -> PageGate:
-    return PageGate(Response(), secret, list)
+    return PageGate(Response(), secret, lambda: None)
 
 
 def test_a_cookie_cannot_be_made_or_changed() -> None:

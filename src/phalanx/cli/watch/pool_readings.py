@@ -7,13 +7,13 @@ again, at growing intervals.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from phalanx.core.background import BackgroundThread
 from phalanx.core.errors import PhalanxError
 from phalanx.core.terminal import Say
 from phalanx.launch.link.agent_link import open_agent
@@ -36,14 +36,21 @@ Take = Callable[[str, MachineSample | None], None]
 def readings(machines: Sequence[Machine], take: Take, note: Say) -> Iterator[None]:
     """Within the ``with`` block, have all machines read; ``take`` is called in another thread."""
     loop = EventLoop()
-    for machine in machines:
-        loop.submit(_read(machine, take, note))
+    work = [loop.submit(_read(machine, take, note)) for machine in machines]
     try:
         yield
     finally:
-        ending = BackgroundThread("phalanx-leaving")
-        ending.submit(loop.close)
-        ending.close(LEAVE_SECONDS)
+        for reading in work:
+            reading.cancel()
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            loop.submit(_others_ended()).result(2 * LEAVE_SECONDS)
+            loop.close()
+
+
+async def _others_ended() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=LEAVE_SECONDS)
 
 
 async def _read(machine: Machine, take: Take, note: Say) -> None:
@@ -72,8 +79,13 @@ async def _listen(machine: Machine, take: Take) -> None:
                 take(machine.name, sample_of(fields, link.clock_offset))
         return name == "sample"
 
-    async with await open_agent(machine, run=None, timeout=START_SECONDS) as link:
+    link = await open_agent(machine, run=None, timeout=START_SECONDS)
+    try:
         with link.diverted(heard):
             await link.ask("sample", on=True)
             while link.lost is None:
                 await asyncio.sleep(LOOK_SECONDS)
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await link.close(grace=0.0)
