@@ -26,7 +26,6 @@ from phalanx.watch.feed.runs_list import RunList, find_run, list_runs
 T = TypeVar("T")
 NEWEST = 200
 MOST_FEEDS = 16
-MOST_ANSWERS = 64
 PERIOD, LIST_PERIOD = 1.0, 2.0
 """Seconds between two looks at a run, and at the list of runs."""
 BUSY_PERIOD = 0.02
@@ -65,7 +64,7 @@ class Kept:
         self._answers: dict[Hashable, bytes] = {}
 
     def refresh(self) -> None:
-        """Read what is new, unless that was just done or there is a history to catch up with."""
+        """Read what is new, unless that was just done and nothing older is left to read."""
         now = time.monotonic()
         if now - self._read < FRESH and self.feed.building is None:
             return
@@ -81,8 +80,6 @@ class Kept:
     def answer(self, key: Hashable, make: Callable[[RunFeed], Any]) -> bytes:
         """Return what ``make`` finds, as JSON; all pages share it."""
         if key not in self._answers:
-            if len(self._answers) >= MOST_ANSWERS:
-                self._answers.clear()
             began = time.thread_time()
             self._answers[key] = msgspec.json.encode(make(self.feed))
             self._spent += time.thread_time() - began
@@ -109,13 +106,13 @@ class Library:
         return found
 
     def take(self, machine: str, sample: MachineSample | None) -> None:
-        """Take a reading of a machine of the pool; any thread may call this."""
+        """Take a reading of a machine of the pool, or that it does not answer; from any thread."""
         if self.pool is not None:
             self._thread.submit(self.pool.take, machine, sample)
 
     def close(self, seconds: float) -> None:
         """Keep what was added up for the next server; wait for that a little."""
-        for kept in self._kept.values():
+        for kept in list(self._kept.values()):
             self._thread.submit(kept.feed.close)
         self._thread.close(seconds)
 

@@ -14,7 +14,6 @@ import uvicorn
 
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.trust import user_secret
-from phalanx.observe.events.event_types import MachineSample
 from phalanx.watch.access import PageGate
 from phalanx.watch.app import make_app
 from phalanx.watch.feed.pool_view import PoolFeed
@@ -60,10 +59,10 @@ class WatchServer:
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]
         self._start = start
-        self._library = Library(home, pool)
+        self.library = Library(home, pool)
         # Of this user alone; where no key can be kept, cookies end with this process.
         secret = user_secret("watch") or secrets.token_bytes(32)
-        app = make_app(self._library, complain)
+        app = make_app(self.library, complain)
         self._gate = PageGate(app, secret, lambda: announce(self.address))
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
@@ -82,17 +81,13 @@ class WatchServer:
                 timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=LAST_SECONDS,
             ),
-            self._library,
+            self.library,
         )
 
     @property
     def address(self) -> str:
         """The address that is valid once."""
         return f"http://{LOOPBACK}:{self.port}/enter?token={self._gate.token}{self._start}"
-
-    def take(self, machine: str, sample: MachineSample | None) -> None:
-        """Pass on a reading of a machine of the pool; ``None`` if it does not answer."""
-        self._library.take(machine, sample)
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
@@ -109,7 +104,7 @@ class WatchServer:
         finally:
             self._uvicorn.should_exit = True
             thread.join(_ENDED)
-            self._library.close(LAST_SECONDS / 2)
+            self.library.close(LAST_SECONDS / 2)
 
 
 def _listening(port: int) -> socket.socket:

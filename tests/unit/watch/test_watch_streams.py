@@ -77,7 +77,7 @@ def test_the_server_ends_while_pages_are_open(home: Path) -> None:
 
 def test_machines_of_a_pool_are_announced(home: Path) -> None:
     with served(home, PoolFeed()) as site:
-        site.server.take("silent", None)
+        site.server.library.take("silent", None)
         page = Events(site.client, "/api/stream")
         assert [run["id"] for run in page.next("state")["runs"]] == [RUN]
         assert page.next("pool") == {"changed": True}

@@ -69,7 +69,7 @@ def watch(
         server = open_now.enter_context(served(out, home, found, port, machines is not None))
         out.result({"address": server.address, "run": found.id if found else None})
         if machines is not None:
-            open_now.enter_context(readings(machines, server.take, out.note))
+            open_now.enter_context(readings(machines, server.library.take, out.note))
         if not no_browser and is_desktop(os.environ) and not json:
             open_now.enter_context(opened_browser(server.address))
         while not interrupts.asked():
