@@ -113,7 +113,7 @@ def served(home: Path, pool: PoolFeed | None = None, *, enter: bool = True) -> I
     server = WatchServer(home, addresses.append, complaints.append, pool=pool)
     addresses.append(server.address)
     client = Client(server.port)
-    with server.beside():
+    with server.serving():
         if enter:
             client.enter(addresses[0])
         yield Served(server, client, addresses, complaints)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import secrets
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -16,14 +14,13 @@ import uvicorn
 
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.trust import user_secret
-from phalanx.watch.access import Access, PageGate
+from phalanx.watch.access import PageGate
 from phalanx.watch.app import make_app
 from phalanx.watch.feed.pool_view import PoolFeed
 from phalanx.watch.library import Library
-from phalanx.watch.streams import OpenPages, ReadingThread
 
 LOOPBACK = "127.0.0.1"
-MOST_CONNECTIONS = 256
+MOST_CONNECTIONS = 128
 LONGEST_HEAD = 16 << 10
 IDLE_SECONDS = 60
 """Seconds for which a connection is kept for a page's next question."""
@@ -33,11 +30,15 @@ _ENDED = 5.0
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to us: uvicorn would send itself the signal again, and not exit with 0."""
+    """Lets open pages go first when it ends."""
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    def __init__(self, config: uvicorn.Config, library: Library) -> None:
+        super().__init__(config)
+        self._library = library
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._library.ended.set()
+        await super().shutdown(sockets)
 
 
 class WatchServer:
@@ -57,18 +58,15 @@ class WatchServer:
         errors, both in the server's thread. ``start``: the part of the pages to open first."""
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]
-        self._start, self._announce = start, announce
+        self._start = start
+        self.library = Library(home, pool)
         # Of this user alone; where no key can be kept, cookies end with this process.
         secret = user_secret("watch") or secrets.token_bytes(32)
-        self._access = Access(secret, self._token_used)
-        self._thread = ReadingThread()
-        self._pool = pool
-        self._streams = OpenPages(self._thread)
-        self._library = Library(home, pool)
-        app = make_app(self._library, self._thread, self._streams, complain)
+        app = make_app(self.library, complain)
+        self._gate = PageGate(app, secret, lambda: announce(self.address))
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                PageGate(app, self._access),
+                self._gate,
                 http="h11",
                 loop="asyncio",
                 ws="none",
@@ -82,34 +80,21 @@ class WatchServer:
                 h11_max_incomplete_event_size=LONGEST_HEAD,
                 timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=LAST_SECONDS,
-            )
+            ),
+            self.library,
         )
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def address(self) -> str:
         """The address that is valid once."""
-        return f"http://{LOOPBACK}:{self.port}/enter?token={self._access.token}{self._start}"
-
-    @property
-    def place(self) -> str:
-        """The address without its token."""
-        return f"http://{LOOPBACK}:{self.port}/"
-
-    def take(self, machine: str, sample: object) -> None:
-        """Pass on a reading of a machine of the pool; ``None`` if it does not answer."""
-        if self._pool is not None:
-            self._thread.give(self._pool.take, machine, sample)
-
-    def run(self) -> None:
-        """Serve until SIGINT or SIGTERM; call this from the main thread."""
-        asyncio.run(self._serve(signals=True))
+        return f"http://{LOOPBACK}:{self.port}/enter?token={self._gate.token}{self._start}"
 
     @contextlib.contextmanager
-    def beside(self) -> Iterator[None]:
+    def serving(self) -> Iterator[None]:
         """Serve from a thread of its own for as long as the ``with`` block takes."""
         thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(signals=False)),
+            target=self._uvicorn.run,
+            args=([self._socket],),
             name="phalanx-watch-server",
             daemon=True,
         )
@@ -118,26 +103,8 @@ class WatchServer:
             yield
         finally:
             self._uvicorn.should_exit = True
-            if self._loop is not None:
-                with contextlib.suppress(RuntimeError):  # it has ended
-                    self._loop.call_soon_threadsafe(self._end)
             thread.join(_ENDED)
-
-    async def _serve(self, *, signals: bool) -> None:
-        self._loop = asyncio.get_running_loop()
-        if signals:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._loop.add_signal_handler(number, self._end)
-        with self._socket:
-            await self._uvicorn.serve([self._socket])
-        self._thread.close(self._library.close, LAST_SECONDS / 2)
-
-    def _end(self) -> None:
-        self._streams.end()
-        self._uvicorn.should_exit = True
-
-    def _token_used(self) -> None:
-        self._announce(self.address)
+            self.library.close(LAST_SECONDS / 2)
 
 
 def _listening(port: int) -> socket.socket:

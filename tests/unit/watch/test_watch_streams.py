@@ -1,23 +1,25 @@
-"""What open pages are told: one reading for all, none without a page, short queues, a quick end."""
+"""What open pages are told: one reading for all, none without a page, a quick end."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from made_runs import write_run
 from watch_client import Events, served
 
 from phalanx.watch.feed.pool_view import PoolFeed
 from phalanx.watch.feed.run_feed import RunFeed
-from phalanx.watch.streams import MOST_PAGES, MOST_WAITING, Look, Page, ReadingThread, Subject
+from phalanx.watch.library import Library, Look
 
 RUN = "20250102-000000-made"
 STREAM = f"/api/run/{RUN}/stream"
-LONG = 60.0
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ def test_the_server_ends_while_pages_are_open(home: Path) -> None:
 
 def test_machines_of_a_pool_are_announced(home: Path) -> None:
     with served(home, PoolFeed()) as site:
-        site.server.take("silent", None)
+        site.server.library.take("silent", None)
         page = Events(site.client, "/api/stream")
         assert [run["id"] for run in page.next("state")["runs"]] == [RUN]
         assert page.next("pool") == {"changed": True}
@@ -86,83 +88,98 @@ def test_machines_of_a_pool_are_announced(home: Path) -> None:
         assert site.client("/api/pool").status == 404
 
 
-def test_only_so_many_pages_may_watch(home: Path) -> None:
+def test_only_so_many_pages_may_watch(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phalanx.watch.server.MOST_CONNECTIONS", 8)
     with served(home) as site:
-        pages = [Events(site.client, STREAM) for _ in range(MOST_PAGES)]
-        pages[-1].next("state")
-        assert site.client(STREAM).status == 503
+        pages = [Events(site.client, STREAM) for _ in range(4)]
+        answers = []
+        for _ in range(4):
+            with contextlib.suppress(AssertionError):
+                pages.append(Events(site.client, STREAM))
+            answers.append(site.client("/api/runs").status)
+        assert answers[-1] == 503
         for page in pages:
             page.close()
 
 
-def watched(look: Look) -> tuple[Subject, list[str]]:
-    looks: list[str] = []
-
-    def found() -> Look:
-        looks.append("look")
-        return look
-
-    return Subject(ReadingThread(), found), looks
-
-
-def test_a_page_that_does_not_read_is_dropped() -> None:
+def test_looking_stops_with_the_page() -> None:
     async def story() -> None:
-        page = Page()
-        page.task = asyncio.create_task(asyncio.sleep(LONG))  # it waits for its socket
-        for number in range(MOST_WAITING):
-            page.tell(b"%d" % number)
-        await asyncio.sleep(0)
-        assert not page.task.cancelling()
-        page.tell(b"one more")
-        with pytest.raises(asyncio.CancelledError):
-            await page.task
-        assert page.events.qsize() == MOST_WAITING
-
-    asyncio.run(story())
-
-
-def test_looking_stops_with_the_last_page() -> None:
-    async def story() -> None:
-        subject, looks = watched(Look({"n": 1}, wait=0.0))
-        first, second = Page(), Page()
-        subject.join(first)
-        subject.join(second)
-        assert b'{"n":1}' in (await first.events.get() or b"")
-        subject.leave(first)
-        subject.leave(second)
-        await asyncio.sleep(0.01)
+        looks, events = watched({"n": 1})
+        assert b'{"n":1}' in await anext(events)
+        await events.aclose()
         seen = len(looks)
-        for _ in range(20):
-            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
         assert len(looks) == seen
 
     asyncio.run(story())
 
 
-def test_an_unchanged_state_is_sent_once_and_a_late_page_has_it() -> None:
+def test_an_unchanged_state_is_sent_once_and_the_end_is_heard() -> None:
     async def story() -> None:
-        subject, looks = watched(Look({"n": 1}, wait=0.0))
-        page, late = Page(), Page()
-        subject.join(page)
+        library = Library(Path())
+        looks, events = watched({"n": 1}, library)
+        await anext(events)
+        following = asyncio.ensure_future(anext(events, None))
         while len(looks) < 5:
             await asyncio.sleep(0.005)
-        assert page.events.qsize() == 1
-        subject.join(late)
-        assert late.events.get_nowait() == page.events.get_nowait()
-        subject.end()
-        assert (await page.events.get(), await late.events.get()) == (None, None)
+        assert not following.done()
+        library.ended.set()
+        assert await following is None
 
     asyncio.run(story())
 
 
-def test_a_run_that_cannot_be_read_ends_the_stream_and_no_more() -> None:
+def test_a_page_is_told_that_there_is_more_to_draw_as_often_as_it_costs(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunFeed, "refresh", lambda feed: True)
+    times = Clock()
+    monkeypatch.setattr("phalanx.watch.library.time", times)
+    library = Library(home)
+    told = []
+    for second in range(30):
+        times.now = float(second)
+        times.cost = 0.1 if second >= 10 else 0.0
+        told.append(library.look_at_run(RUN).number)
+        library.answer(RUN, "charts", times.draw)
+    assert told[:6] == [1, 1, 2, 2, 3, 3]
+    assert told[29] - told[12] == 1, "each drawing takes a tenth of a second"
+
+
+def test_a_run_that_cannot_be_read_ends_the_stream() -> None:
     def fails() -> Look:
         raise OSError
 
     async def story() -> None:
-        page = Page()
-        Subject(ReadingThread(), fails).join(page)
-        async with asyncio.timeout(LONG):
-            assert await page.events.get() is None
+        assert [each async for each in Library(Path()).events(fails)] == []
 
     asyncio.run(story())
+
+
+def watched(
+    state: Any, library: Library | None = None
+) -> tuple[list[str], AsyncGenerator[bytes, None]]:
+    looks: list[str] = []
+
+    def look() -> Look:
+        looks.append("look")
+        return Look(msgspec.json.encode(state), "charts", 0, 0.005)
+
+    return looks, (library or Library(Path())).events(look)
+
+
+class Clock:
+    """Stands in for the module ``time``; drawing takes what ``cost`` says."""
+
+    def __init__(self) -> None:
+        self.now = self.processor = self.cost = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return self.processor
+
+    def draw(self, feed: RunFeed) -> str:
+        self.processor += self.cost
+        return ""

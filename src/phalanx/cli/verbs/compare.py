@@ -50,7 +50,7 @@ def compare(
     from phalanx.cli.request.request import check
     from phalanx.cli.request.systems import read_systems
     from phalanx.cli.request.values import check_at_least, check_at_most, read_batches
-    from phalanx.cli.watch.beside import watched
+    from phalanx.cli.watch.watch import watched
     from phalanx.core.spec import parse_specs
 
     wanted = read_systems(ctx, systems, strategies, script)

@@ -95,7 +95,7 @@ def _explain(request: Request, out: Output) -> int:
 def execute_and_tell(title: str, job: Job, out: Output, *, watch: bool = False) -> int:
     """Run ``job`` to its end and print its outcome; return the exit code."""
     from phalanx.cli.show.progress import observe
-    from phalanx.cli.watch.beside import watched
+    from phalanx.cli.watch.watch import watched
     from phalanx.core.run_folder.run_paths import new_run
     from phalanx.launch.run.controller import execute
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import msgspec
 
-from phalanx.core.errors import MachineError, PhalanxError
+from phalanx.core.errors import PhalanxError
 from phalanx.core.terminal import Say
-from phalanx.launch.link.agent_frames import AgentListener
-from phalanx.launch.link.agent_link import AgentLink, open_agent
+from phalanx.launch.link.agent_link import open_agent
 from phalanx.launch.link.event_loop import EventLoop
 from phalanx.observe.events.event_types import MachineSample
 from phalanx.observe.machines.monitor import sample_of
 from phalanx.pool.machine import Machine
 
 START_SECONDS = 30.0
+LOOK_SECONDS = 1.0
 SHORTEST_WAIT, LONGEST_WAIT = 2.0, 60.0
 LEAVE_SECONDS = 0.5
 """Seconds for all agents to end in order; then their connections are cut, which ends them too."""
@@ -32,42 +32,19 @@ Take = Callable[[str, MachineSample | None], None]
 """Is given a machine's name and a reading; ``None`` if it does not answer."""
 
 
-class _Hearer(AgentListener):
-    """Passes on the readings that one agent sends."""
-
-    def __init__(self, machine: Machine, take: Take) -> None:
-        self._machine, self._take = machine, take
-        self.link: AgentLink | None = None
-        self.lost = asyncio.Event()
-
-    def on_tell(self, name: str, fields: dict[str, Any], payload: bytes) -> None:
-        if name == "sample" and self.link is not None:
-            with contextlib.suppress(msgspec.ValidationError):
-                self._take(self._machine.name, sample_of(fields, self.link.clock_offset))
-
-    def on_lost(self, error: MachineError) -> None:
-        self.lost.set()
-
-
 @contextlib.contextmanager
 def readings(machines: Sequence[Machine], take: Take, note: Say) -> Iterator[None]:
     """Within the ``with`` block, have all machines read; ``take`` is called in another thread."""
     loop = EventLoop()
-    work = loop.submit(_read_all(machines, take, note))
+    work = [loop.submit(_read(machine, take, note)) for machine in machines]
     try:
         yield
     finally:
-        work.cancel()
-        ending = loop.submit(_others_ended())
-        with contextlib.suppress(concurrent.futures.TimeoutError, PhalanxError):
-            ending.result(2 * LEAVE_SECONDS)
+        for reading in work:
+            reading.cancel()
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            loop.submit(_others_ended()).result(2 * LEAVE_SECONDS)
             loop.close()
-
-
-async def _read_all(machines: Sequence[Machine], take: Take, note: Say) -> None:
-    async with asyncio.TaskGroup() as group:
-        for machine in machines:
-            group.create_task(_read(machine, take, note))
 
 
 async def _others_ended() -> None:
@@ -95,12 +72,19 @@ async def _read(machine: Machine, take: Take, note: Say) -> None:
 
 async def _listen(machine: Machine, take: Take) -> None:
     """Start an agent, and pass on what it reads until it is lost."""
-    hearer = _Hearer(machine, take)
-    link = await open_agent(machine, run=None, timeout=START_SECONDS, listener=hearer)
+
+    def heard(name: str, fields: dict[str, Any], payload: bytes) -> bool:
+        if name == "sample":
+            with contextlib.suppress(msgspec.ValidationError):
+                take(machine.name, sample_of(fields, link.clock_offset))
+        return name == "sample"
+
+    link = await open_agent(machine, run=None, timeout=START_SECONDS)
     try:
-        hearer.link = link
-        await link.ask("sample", on=True)
-        await hearer.lost.wait()
+        with link.diverted(heard):
+            await link.ask("sample", on=True)
+            while link.lost is None:
+                await asyncio.sleep(LOOK_SECONDS)
     finally:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):

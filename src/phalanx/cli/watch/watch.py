@@ -9,8 +9,8 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from phalanx.watch.server import WatchServer
 
 MOST_PORT = 65535
+LOOK_SECONDS = 0.1
 
 
 def watch(
@@ -53,29 +54,62 @@ def watch(
     """
     if terminal:
         return _in_terminal(run, plain=not (port or pool or json))
-    from phalanx.watch.feed.pool_view import PoolFeed
-    from phalanx.watch.server import WatchServer
+    from phalanx.cli.watch.pool_readings import readings
+    from phalanx.launch.run.interrupts import Interrupts
+    from phalanx.launch.ssh.ssh_login import with_passwords
+    from phalanx.pool.blueprint import read_blueprint
 
     if not 0 <= port <= MOST_PORT:
         raise InputError(f"--port cannot be {port}", f"Give a number from 1 to {MOST_PORT}.")
     out = Output(json)
     home, found = _wanted(run)
-    feed = PoolFeed() if pool is not None else None
-    server = WatchServer(
-        home,
-        partial(tell_next, out),
-        out.note,
-        port=port,
-        start=fragment(found, pool is not None),
-        pool=feed,
-    )
-    with _idle_machines(pool, server, out):
-        tell_address(server, out)
+    machines = with_passwords(read_blueprint(pool).machines) if pool else None
+    with contextlib.ExitStack() as open_now:
+        interrupts = open_now.enter_context(Interrupts())
+        server = open_now.enter_context(served(out, home, found, port, machines is not None))
         out.result({"address": server.address, "run": found.id if found else None})
-        opened = not no_browser and is_desktop(os.environ) and not json
-        with opened_browser(server.address) if opened else contextlib.nullcontext():
-            server.run()
+        if machines is not None:
+            open_now.enter_context(readings(machines, server.library.take, out.note))
+        if not no_browser and is_desktop(os.environ) and not json:
+            open_now.enter_context(opened_browser(server.address))
+        while not interrupts.asked():
+            time.sleep(LOOK_SECONDS)
     return 0
+
+
+@contextlib.contextmanager
+def served(
+    out: Output, home: Path, run: RunPaths | None, port: int = 0, pool: bool = False
+) -> Iterator[WatchServer]:
+    """Within the ``with`` block, serve the pages of ``home``; say where."""
+    from phalanx.watch.feed.pool_view import PoolFeed
+    from phalanx.watch.server import WatchServer
+
+    def tell_next(address: str) -> None:
+        out.note(f"the address has been used; for another browser  {address}")
+
+    start = "#/pool" if pool else fragment(run)
+    feed = PoolFeed() if pool else None
+    server = WatchServer(home, tell_next, out.note, port=port, start=start, pool=feed)
+    with server.serving():
+        out.say(f"open    {server.address}")
+        if line := tunnel(os.environ, server.port):
+            out.say(f"but first, on the computer that you sit at:  {line}")
+        yield server
+
+
+@contextlib.contextmanager
+def watched(wanted: bool, out: Output, run: RunPaths | None = None) -> Iterator[None]:
+    """``--watch`` of ``run`` and ``compare``: the pages, for as long as the command takes."""
+    if not wanted:
+        yield
+        return
+    from phalanx.core.run_folder.run_paths import runs_home
+
+    home = runs_home() if run is None else run.folder.absolute().parent
+    with served(out, home, run) as server:
+        yield
+    out.say(f"watch   phalanx watch --port {server.port}{f' {run.id}' if run else ''}")
 
 
 def _in_terminal(name: str | None, *, plain: bool) -> int:
@@ -102,21 +136,9 @@ def _wanted(name: str | None) -> tuple[Path, RunPaths | None]:
     return found.folder.absolute().parent, found
 
 
-def fragment(run: RunPaths | None, pool: bool = False) -> str:
+def fragment(run: RunPaths | None) -> str:
     """Return the end of an address that opens a run's page: a server never sees this part."""
-    if pool:
-        return "#/pool"
     return f"#/run/{quote(run.id, safe='')}" if run and not run.study.exists() else ""
-
-
-def tell_address(server: WatchServer, out: Output) -> None:
-    out.say(f"open    {server.address}")
-    if line := tunnel(os.environ, server.port):
-        out.say(f"but first, on the computer that you sit at:  {line}")
-
-
-def tell_next(out: Output, address: str) -> None:
-    out.note(f"the address has been used; for another browser  {address}")
 
 
 def tunnel(variables: Mapping[str, str], port: int) -> str | None:
@@ -157,17 +179,3 @@ def opened_browser(address: str) -> Iterator[None]:
         yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _idle_machines(file: Path | None, server: WatchServer, out: Output) -> Iterator[None]:
-    if file is None:
-        yield
-        return
-    from phalanx.cli.watch.pool_readings import readings
-    from phalanx.launch.ssh.ssh_login import with_passwords
-    from phalanx.pool.blueprint import read_blueprint
-
-    machines = with_passwords(read_blueprint(file).machines)
-    with readings(machines, server.take, out.note):
-        yield
