@@ -18,8 +18,6 @@ from phalanx.watch.feed.chart_types import Chart, Timeline
 from phalanx.watch.feed.cluster_view import (
     ENDED,
     LOST,
-    SILENT,
-    SILENT_SECONDS,
     UP,
     ClusterView,
     WaitRow,
@@ -110,18 +108,12 @@ class RunFeed:
         ]
 
     def cluster(self, points: int = 300) -> ClusterView:
-        waits = self._run.summary.waits if self._run.summary else self._run.waits
-        states = self._machine_states()
-        machines: dict[str, tuple[float | None, list[int], str]] = {
-            row.name: (row.cores, row.workers, states.get(row.name, UP)) for row in self._machines()
-        }
-        return make_cluster(
-            machines,
-            {name: file.readings for name, file in self._run.files.items()},
-            self._run.began(),
-            points,
-            [WaitRow(by=wait.waiting, late=wait.late, seconds=wait.seconds) for wait in waits],
-        )
+        run = self._run
+        waits = [
+            WaitRow(by=wait.waiting, late=wait.late, seconds=wait.seconds)
+            for wait in (run.summary.waits if run.summary else run.waits)
+        ]
+        return make_cluster(self._machines(), run.readings, run.began(), points, waits)
 
     def timeline(
         self, first: float | None = None, last: float | None = None, points: int = 600
@@ -212,42 +204,18 @@ class RunFeed:
         return "training" if live is not None else "starting"
 
     def _machines(self) -> list[MachineRow]:
-        rows = {
-            machine.name: MachineRow(
-                name=machine.name,
-                cores=machine.cores or None,
-                workers=[slot.rank for slot in machine.slots],
-            )
-            for machine in self._run.plan.machines
-        }
-        homes = {worker.rank: worker.machine for worker in self._run.launch.workers}
-        homes |= {log.rank: log.joined.machine for log in self._run.logs() if log.joined}
-        for rank, name in homes.items():
-            row = rows.setdefault(name, MachineRow(name=name, cores=None, workers=[]))
-            if rank not in row.workers:
-                row.workers.append(rank)
-        for name in self._run.files:
-            rows.setdefault(name, MachineRow(name=name, cores=None, workers=[]))
-        return [row for row in rows.values() if row.name]
-
-    def _machine_states(self) -> dict[str, str]:
-        lost = {r for r, worker in self._run.state.workers.items() if worker.finished == "lost"}
-        newest = max(
-            (f.readings.last.time for f in self._run.files.values() if f.readings.last), default=0
-        )
-        states: dict[str, str] = {}
-        for row in self._machines():
-            file = self._run.files.get(row.name)
-            last = file.readings.last if file else None
-            if self._run.status != RUNNING:
-                states[row.name] = ENDED
-            elif row.workers and lost.issuperset(row.workers):
-                states[row.name] = LOST
-            elif last is not None and newest - last.time > SILENT_SECONDS:
-                states[row.name] = SILENT
-            else:
-                states[row.name] = UP
-        return states
+        """Return the planned machines, and those that only the workers or readings tell of."""
+        run, homes = self._run, {worker.rank: worker.machine for worker in self._run.launch.workers}
+        homes |= {log.rank: log.joined.machine for log in run.logs() if log.joined}
+        cores = {machine.name: machine.cores or None for machine in run.plan.machines}
+        lost = {rank for rank, worker in run.state.workers.items() if worker.finished == "lost"}
+        rows = []
+        for name in dict.fromkeys(filter(None, [*cores, *homes.values(), *run.readings])):
+            ranks = sorted(rank for rank, machine in homes.items() if machine == name)
+            state = LOST if ranks and lost.issuperset(ranks) else UP
+            state = state if run.status == RUNNING else ENDED
+            rows.append(MachineRow(name=name, cores=cores.get(name), workers=ranks, state=state))
+        return rows
 
     def _noted(self) -> list[str]:
         return [noted.text for log in self._run.logs() for noted in log.noted]

@@ -27,7 +27,7 @@ from phalanx.observe.summary.run_records import LaunchRecord, PlanRecord, read_r
 from phalanx.observe.summary.run_status import RUNNING, status_of
 from phalanx.observe.summary.summary import read_summary
 from phalanx.observe.summary.summary_fields import Summary
-from phalanx.watch.feed.cluster_view import ReadingsFile
+from phalanx.watch.feed.cluster_view import Readings
 from phalanx.watch.feed.history import History
 from phalanx.watch.feed.reading.event_reader import RankReader
 from phalanx.watch.feed.runs_list import UNREADABLE
@@ -52,7 +52,7 @@ class RunReader:
         self.paths = paths
         self.history = History(paths)
         self.ranks: dict[int, RankReader] = {}
-        self.files: dict[str, ReadingsFile] = {}
+        self.readings: dict[str, Readings] = {}
         self.notes: list[Note] = []
         self.state = ProgressState()
         self.launch = LaunchRecord()
@@ -83,7 +83,7 @@ class RunReader:
         self._behind = behind
         notes = list(decode_notes(self._notes_tail.poll()))
         self.notes = [*self.notes, *notes][-_MOST_NOTES:]
-        read = [file.read() for file in self.files.values()]
+        read = [file.read() for file in self.readings.values()]
         more = self.history.read_more(_BUDGET)
         if now >= self._due and self.status == RUNNING and not behind:
             self._judge()
@@ -130,8 +130,8 @@ class RunReader:
         if began is not None:
             return began
         joins = [log.joined.time for log in self.logs() if log.joined]
-        readings = [file.readings for file in self.files.values()]
-        return min(joins or [found.times[0] for found in readings if found.times], default=0.0)
+        readings = [found.times[0] for found in self.readings.values() if found.times]
+        return min(joins or readings, default=0.0)
 
     def wall(self) -> float:
         """Return the same moment in seconds since 1970."""
@@ -156,8 +156,8 @@ class RunReader:
                 self.ranks[rank] = RankReader(file, rank)
         self.ranks = dict(sorted(self.ranks.items()))
         for file in sorted(paths.machines.glob("*.jsonl")) if paths.machines.is_dir() else ():
-            if file.stem not in self.files and file.is_file():
-                self.files[file.stem] = ReadingsFile(file)
+            if file.stem not in self.readings and file.is_file():
+                self.readings[file.stem] = Readings(file)
         return self._look_at_end()
 
     def _look_at_end(self) -> bool:
