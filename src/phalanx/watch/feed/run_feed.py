@@ -264,4 +264,4 @@ def compare(feeds: Sequence[RunFeed], by: str, points: int) -> RunComparison:
     """Compare runs by what each of them has; ``by``: time, step or epoch."""
     charts = [feed.charts(by, points) for feed in feeds]
     rows = [row_of(feed.paths) for feed in feeds]
-    return make_comparison([feed.title for feed in feeds], charts, rows)
+    return make_comparison(charts, rows)
