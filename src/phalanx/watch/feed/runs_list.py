@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import time
@@ -95,25 +96,26 @@ def id_of(paths: RunPaths) -> str:
 
 def list_runs(home: Path, limit: int = 200, before: str | None = None) -> RunList:
     """Return the newest runs, or those older than ``before``."""
-    found = list(_folders(home))
-    studies = [row for paths in found if (row := _study(paths)) is not None]
+    found = {paths.id: paths for paths in _folders(home)}
+    studies = [row for paths in found.values() if (row := _study(paths)) is not None]
     belongs = {run: study.id for study in studies for run in study.runs}
     for study in studies:
-        inside = list(_folders(home / study.id))
-        belongs |= {f"{study.id}{INSIDE}{paths.id}": study.id for paths in inside}
-        found += inside
-    runs = {id_of(paths): paths for paths in found if _is_run(paths)}
-    older = [one for one in sorted(runs, reverse=True) if before is None or one < before]
+        inside = {f"{study.id}{INSIDE}{paths.id}": paths for paths in _folders(home / study.id)}
+        belongs |= dict.fromkeys(inside, study.id)
+        found |= inside
+    older = (one for one in sorted(found, reverse=True) if before is None or one < before)
+    newest = list(itertools.islice((one for one in older if _is_run(found[one])), limit + 1))
     rows = [
-        msgspec.structs.replace(row_of(runs[one]), study=belongs.get(one)) for one in older[:limit]
+        msgspec.structs.replace(row_of(found[one]), study=belongs.get(one))
+        for one in newest[:limit]
     ]
-    return RunList(runs=rows, studies=studies, more=len(older) > limit)
+    return RunList(runs=rows, studies=studies, more=len(newest) > limit)
 
 
 def _folders(home: Path) -> Iterator[RunPaths]:
-    """Yield the folders in ``home`` that may be runs, the newest first."""
+    """Yield the folders in ``home`` that may be runs."""
     try:
-        entries = sorted(os.scandir(home), key=lambda entry: entry.name, reverse=True)
+        entries = list(os.scandir(home))
     except OSError:
         return
     for entry in entries:
