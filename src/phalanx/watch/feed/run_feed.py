@@ -12,6 +12,7 @@ from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.speedup.speedup_lines import lines as worth_lines
 from phalanx.observe.summary.history import Row, make_history
+from phalanx.observe.summary.progress_state import WorkerState
 from phalanx.observe.summary.run_status import RUNNING
 from phalanx.watch.feed.chart_types import Chart, Timeline
 from phalanx.watch.feed.cluster_view import (
@@ -133,57 +134,48 @@ class RunFeed(RunReader):
 
     def _progress(self) -> Progress:
         state = self.state
-        ended = self.status != RUNNING
-        share = 1.0 if self.status == "done" else state.share
         return Progress(
             done=state.before + state.samples,
             total=state.total_samples,
-            share=share,
-            left_seconds=None if ended else state.remaining,
+            share=1.0 if self.status == "done" else state.share,
+            left_seconds=state.remaining if self.status == RUNNING else None,
             epoch=min(state.epoch, state.epochs or state.epoch),
             epochs=state.epochs,
         )
 
     def _workers(self) -> Iterator[WorkerRow]:
-        summary = self.summary
+        """Return what the workers do now; of a run that has ended, what they did on average."""
+        summary, whole = self.summary, self.state.samples
         told = {worker.rank: worker for worker in summary.per_worker} if summary else {}
-        planned = {worker.rank: worker.machine for worker in self.launch.workers}
-        shares = next(
-            (r.log.balanced[-1].shares for r in self.ranks.values() if r.log.balanced), []
-        )
-        whole = self.state.samples
+        homes = self._homes()
+        balanced = next((log.balanced for log in self.logs() if log.balanced), [])
+        shares = dict(enumerate(balanced[-1].shares)) if balanced else {}
         for rank in self.numbers():
-            reader, live = self.ranks.get(rank), self.state.workers.get(rank)
-            joined = reader.log.joined if reader else None
+            live = self.state.workers.get(rank) or WorkerState(rank)
+            joined = self.ranks[rank].log.joined if rank in self.ranks else None
             known = told.get(rank)
-            part = live.samples / whole if live and whole else None
-            fast = known.samples_per_second if known else live.rate if live else None
-            stale = known.mean_staleness if known else live.staleness if live else None
+            begun = "training" if joined else "starting"
             yield WorkerRow(
                 rank=rank,
-                machine=joined.machine if joined else planned.get(rank, ""),
+                machine=homes.get(rank, ""),
                 device=joined.device if joined else "",
-                state=self._state_of(rank),
-                epoch=live.epoch + 1 if live else None,
-                loss=live.loss if live else None,
-                samples_per_second=fast,
-                share=shares[rank] if rank < len(shares) else part,
-                waiting=known.wait_share if known else live.waiting if live else None,
-                staleness=stale,
+                state=live.finished or (begun if self.status == RUNNING else ENDED),
+                epoch=live.epoch + 1 if joined else None,
+                loss=live.loss,
+                samples_per_second=known.samples_per_second if known else live.rate,
+                share=shares.get(rank, live.samples / whole if whole else None),
+                waiting=known.wait_share if known else live.waiting,
+                staleness=known.mean_staleness if known else live.staleness,
             )
 
-    def _state_of(self, rank: int) -> str:
-        live = self.state.workers.get(rank)
-        if live is not None and live.finished:
-            return live.finished
-        if self.status != RUNNING:
-            return ENDED
-        return "training" if live is not None else "starting"
+    def _homes(self) -> dict[int, str]:
+        """Return each worker's machine."""
+        planned = {worker.rank: worker.machine for worker in self.launch.workers}
+        return planned | {log.rank: log.joined.machine for log in self.logs() if log.joined}
 
     def _machines(self) -> list[MachineRow]:
         """Return the planned machines, and those that only the workers or readings tell of."""
-        homes = {worker.rank: worker.machine for worker in self.launch.workers}
-        homes |= {log.rank: log.joined.machine for log in self.logs() if log.joined}
+        homes = self._homes()
         cores = {machine.name: machine.cores or None for machine in self.plan.machines}
         lost = {rank for rank, worker in self.state.workers.items() if worker.finished == "lost"}
         rows = []

@@ -25,6 +25,8 @@ INSIDE = ":"
 """Between the names of a study and of a run in its folder."""
 UNREADABLE = "unreadable"
 _TAIL = 1 << 16
+_SAME = ("strategy", "workers", "seconds", "epochs", "samples_per_second")
+"""A row has these figures as they are in the run's summary."""
 _NAME = re.compile(r"(?!\.)[^/\\\x00:]{1,255}")
 
 
@@ -163,13 +165,9 @@ def _ended_row(paths: RunPaths, _stamp: int) -> RunRow | None:
     accuracies = (found.test_accuracy, found.validation_accuracy, found.train_accuracy)
     return msgspec.structs.replace(
         _begun_row(paths, found.status),
-        strategy=found.strategy,
-        workers=found.workers,
-        seconds=found.seconds,
-        epochs=found.epochs,
+        **{name: getattr(found, name) for name in _SAME},
         accuracy=next((value for value in accuracies if value is not None), None),
         loss=found.train_loss,
-        samples_per_second=found.samples_per_second,
         worth=found.worth.advice if found.worth else None,
     )
 

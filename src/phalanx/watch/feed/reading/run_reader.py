@@ -71,7 +71,7 @@ class RunReader:
             found = [reader.read(self.state) for reader in self.ranks.values()]
             changed |= any(found)
             behind = any(reader.tail.unread for reader in self.ranks.values())
-        if behind:
+        if changed and self.status != RUNNING:
             self._looked = float("-inf")  # what the workers wrote last tells how the run ended
         notes = list(decode_notes(self._notes_tail.poll()))
         self.notes.extend(notes)
