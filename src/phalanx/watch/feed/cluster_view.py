@@ -14,7 +14,7 @@ from phalanx.observe.events.event_types import MachineSample
 from phalanx.watch.feed.chart_types import Axis, Chart, Series
 from phalanx.watch.feed.run_view import MachineRow
 
-MOST = 1024
+MOST = 600
 """Readings that are kept of a machine: of a long time, one of several."""
 UP, LOST, ENDED, UNREACHABLE = "up", "lost", "ended", "unreachable"
 _TIME = Axis("time", "s")
@@ -172,12 +172,16 @@ def _charts(readings: Mapping[str, Readings], began: float, points: int) -> list
         name: np.minimum((np.array(found.times) - first) / width, count - 1).astype(np.int64)
         for name, found in readings.items()
     }
+    columns = {
+        name: np.array([[now[one] for *_, one in _CHARTS] for now in found.figures], dtype=float).T
+        for name, found in readings.items()
+    }
     charts = []
-    for name, title, unit, figure in _CHARTS:
+    for number, (name, title, unit, _) in enumerate(_CHARTS):
         series = [
-            Series(machine, _means(places[machine], [one[figure] for one in found.figures], count))
-            for machine, found in readings.items()
-            if any(one[figure] is not None for one in found.figures)
+            Series(machine, _means(places[machine], figures[number], count))
+            for machine, figures in columns.items()
+            if not np.isnan(figures[number]).all()
         ]
         if series:
             charts.append(Chart(name, title, unit, _TIME, xs, series))
@@ -185,10 +189,9 @@ def _charts(readings: Mapping[str, Readings], began: float, points: int) -> list
 
 
 def _means(
-    places: NDArray[np.int64], given: Sequence[float | None], count: int
+    places: NDArray[np.int64], values: NDArray[np.float64], count: int
 ) -> list[float | None]:
     """Average values by their places; a single empty place gets the value before it."""
-    values = np.array(given, dtype=float)
     known = ~np.isnan(values)
     numbers = np.bincount(places[known], minlength=count)
     sums = np.bincount(places[known], weights=values[known], minlength=count)
