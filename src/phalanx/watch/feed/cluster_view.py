@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -197,4 +198,4 @@ def _means(
     sums = np.bincount(places[known], weights=values[known], minlength=count)
     means = np.where(numbers, sums / np.maximum(numbers, 1), np.nan)
     means[1:] = np.where(numbers[1:], means[1:], means[:-1])
-    return [float(mean) if np.isfinite(mean) else None for mean in means.tolist()]
+    return [mean if math.isfinite(mean) else None for mean in means.tolist()]
