@@ -1,100 +1,56 @@
-"""A run in a notebook: HTML with small charts, without a server or a port.
+"""A run in a notebook: what the terminal shows, as HTML with charts, without a server or a port.
 
 It thus works in a remote notebook too: what is shown travels as the output of a cell.
 """
 
 from __future__ import annotations
 
+import io
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from phalanx.core.run_folder.run_paths import RunPaths, find_run
-from phalanx.core.words import count, loss, short
+from phalanx.core.words import short
 from phalanx.observe.summary.run_records import StudyRecord, read_record, study_folders
 from phalanx.observe.summary.run_status import RUNNING
 from phalanx.watch.feed.chart_types import Chart
-from phalanx.watch.feed.reading.log_tail import visible
 from phalanx.watch.feed.run_feed import RunFeed
-from phalanx.watch.feed.run_view import RunView
-from phalanx.watch.run_words import (
-    MACHINES,
-    WORKERS,
-    machine_cells,
-    mark_words,
-    progress_words,
-    title_words,
-    worker_cells,
-)
+from phalanx.watch.terminal import PERIOD, frame_of, read_all
 
-PERIOD = 1.0
-_LONGEST = 80
-_MOST_ROWS = 32
-_MOST_MARKS = 8
-_MOST_SERIES, _MOST_NAMED = 12, 3
-_WIDTH, _HEIGHT = 280, 90
-_PADDING = 4
-_POINTS = 140
-_SHOWN = ("loss", "evaluation", "throughput")
-_STYLE = (
-    ".phalanx{font:13px/1.45 system-ui,sans-serif;max-width:72em}"
-    ".phalanx table{border-collapse:collapse;margin:.5em 0;font-variant-numeric:tabular-nums}"
-    ".phalanx td,.phalanx th{padding:.1em .8em .1em 0;text-align:right;font-weight:normal}"
-    ".phalanx td:first-child,.phalanx th:first-child{text-align:left}"
-    ".phalanx th{opacity:.7}.phalanx figure{display:inline-block;margin:0 1em .5em 0}"
-    ".phalanx figcaption{opacity:.8}.phalanx ul{margin:.3em 0;padding-left:1.2em}"
-    ".phalanx svg{display:block;width:280px;height:90px;max-width:100%}"
-    ".phalanx progress{width:100%;height:.6em}"
-)
+_COLUMNS, _LINES = 100, 40
+_WIDTH, _HEIGHT, _POINTS = 280, 90, 140
+_CHARTS = ("loss", "evaluation", "throughput")
+_MOST_SERIES = 12
+_TEXT = '<pre style="font-family:monospace;line-height:1.3">{code}</pre>'
 
 
 class RunPanel:
     """One run, which a notebook shows as HTML; each time anew, as it is then."""
 
     def __init__(self, paths: RunPaths) -> None:
-        self._feed = RunFeed(paths)
-        self._read()
-
-    @property
-    def goes_on(self) -> bool:
-        return self._feed.status == RUNNING
-
-    def refresh(self) -> bool:
-        return self._feed.refresh()
-
-    def close(self) -> None:
-        self._feed.close()
-
-    def _read(self) -> None:
-        while self._feed.refresh() and (not self.goes_on or self._feed.building is not None):
-            continue
+        self.feed = RunFeed(paths)
+        read_all(self.feed)
 
     def html(self) -> str:
         """Return what is known now; every text of the run is escaped."""
-        view = self._feed.view()
-        charts = {chart.name: chart for chart in self._feed.charts("time", _POINTS)}
-        machines = [machine for machine in self._feed.cluster(2).machines if machine.now]
-        parts = [
-            f"<style>{_STYLE}</style>",
-            _head(view),
-            "".join(_figure(charts[name]) for name in _SHOWN if name in charts),
-            _table(WORKERS, [worker_cells(row) for row in view.workers]),
-            _table(MACHINES, [machine_cells(row) for row in machines]),
-            _list([mark_words(mark) for mark in view.marks[-_MOST_MARKS:]]),
-            "".join(f"<p>{_text(line, 400)}</p>" for line in view.worth),
-        ]
-        return f'<div class="phalanx">{"".join(parts)}</div>'
+        console = Console(record=True, file=io.StringIO(), width=_COLUMNS, highlight=False)
+        console.print(frame_of(self.feed, _COLUMNS, _LINES), soft_wrap=True)
+        text = console.export_html(inline_styles=True, code_format=_TEXT)
+        charts = [c for c in self.feed.charts("time", _POINTS) if c.name in _CHARTS]
+        return f"<div>{''.join(map(_figure, charts))}{text}</div>"
 
     def _repr_html_(self) -> str:
-        self._read()
+        read_all(self.feed)
         return self.html()
 
     def __repr__(self) -> str:
-        view = self._feed.view()
-        return f"<run {short(view.id, _LONGEST)}: {view.status}  {progress_words(view)}>"
+        return f"<run {short(self.feed.paths.id, 80)}: {self.feed.status}>"
 
 
 def show(run: str | Path | None = None) -> RunPanel | None:
@@ -117,14 +73,14 @@ def _paths_of(run: str | Path | None) -> RunPaths:
 def _follow(panel: RunPanel, update: Callable[[str], None]) -> None:
     try:
         update(panel.html())
-        while panel.goes_on:
+        while panel.feed.status == RUNNING:
             time.sleep(PERIOD)
-            if panel.refresh():
+            if panel.feed.refresh():
                 update(panel.html())
     except KeyboardInterrupt:
         return
     finally:
-        panel.close()
+        panel.feed.close()
 
 
 def _jupyter(panel: RunPanel) -> Callable[[str], None] | None:
@@ -145,73 +101,26 @@ def _marimo() -> Callable[[str], None] | None:
     return lambda text: marimo.output.replace(marimo.Html(text))
 
 
-def _text(text: str, most: int = _LONGEST) -> str:
-    """Return any text as HTML that shows it, on one line and of a bounded length."""
-    return escape(short(visible(text), most))
-
-
-def _head(view: RunView) -> str:
-    done = view.progress.share
-    bar = "" if done is None else f'<progress max="1" value="{done:.4f}"></progress>'
-    words = f"{view.status}  {title_words(view)}  {progress_words(view)}"
-    return f"<b>{_text(view.title)}</b> {_text(words, 300)}{bar}"
-
-
 def _figure(chart: Chart) -> str:
-    """Draw a chart; its caption has the newest values of what is no single worker's."""
-    known = [v for one in chart.series for v in one.values if v is not None]
+    """Draw a chart, a line a series, from its lowest value to its highest."""
+    known = [value for one in chart.series for value in one.values if value is not None]
     if not known:
         return ""
-    low, high = min(known), max(known)
-    lines, told = [], []
+    low, first = min(known), chart.x_values[0]
+    wide = _WIDTH / ((chart.x_values[-1] - first) or 1.0)
+    tall = _HEIGHT / ((max(known) - low) or 1.0)
+    lines = []
     for place, one in enumerate(chart.series[:_MOST_SERIES]):
-        colour = f"hsl({(210 + 47 * place) % 360} 60% 50%)"
-        path = _path(chart.x_values, one.values, low, high)
-        lines.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        newest = next((v for v in reversed(one.values) if v is not None), None)
-        if newest is not None and (one.rank is None or len(chart.series) == 1):
-            words = _text(f"{one.name} {_figure_words(chart.unit, newest)}")
-            told.append(f'<span style="color:{colour}">■</span> {words}')
-    span = f"{_figure_words(chart.unit, low)} to {_figure_words(chart.unit, high)}"
+        points = " ".join(
+            f"{wide * (x - first):.1f},{_HEIGHT - tall * (value - low):.1f}"
+            for x, value in zip(chart.x_values, one.values, strict=False)
+            if value is not None
+        )
+        colour = f"hsl({210 + 47 * place} 60% 50%)"
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}"/>')
+    title = f"{chart.title}: {low:.4g} to {max(known):.4g} {chart.unit}"
     return (
-        f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{_text(f"{chart.title}: {span}", 300)}">'
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="currentColor" opacity=".05"/>'
-        f"{''.join(lines)}</svg><figcaption>{' '.join(told[:_MOST_NAMED])}</figcaption></figure>"
+        f'<figure style="display:inline-block;margin:.5em"><svg width="{_WIDTH}" '
+        f'height="{_HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(lines)}</svg>'
+        f"<figcaption>{escape(title)}</figcaption></figure>"
     )
-
-
-def _figure_words(unit: str, value: float) -> str:
-    if unit == "share":
-        return f"{100 * value:.2f} %"
-    return f"{count(value)} {unit}" if unit else loss(value)
-
-
-def _path(xs: Sequence[float], values: Sequence[float | None], low: float, high: float) -> str:
-    """Return a line with a gap wherever a value is not known."""
-    wide, tall = (xs[-1] - xs[0]) or 1.0, (high - low) or 1.0
-    inner, room = _WIDTH - 2 * _PADDING, _HEIGHT - 2 * _PADDING
-    parts, pen = [], "M"
-    for x, value in zip(xs, values, strict=False):
-        if value is None:
-            pen = "M"
-            continue
-        across = _PADDING + inner * (x - xs[0]) / wide
-        down = _PADDING + room * (1.0 - (value - low) / tall)
-        parts.append(f"{pen}{across:.1f} {down:.1f}")
-        pen = "L"
-    return "".join(parts)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return ""
-    lines = [[f"<td>{_text(cell)}</td>" for cell in row] for row in rows[:_MOST_ROWS]]
-    if len(rows) > _MOST_ROWS:
-        lines.append([f"<td>and {len(rows) - _MOST_ROWS} more</td>"])
-    body = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
-    return f"<table><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>{body}</table>"
-
-
-def _list(lines: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{_text(line, 300)}</li>' for line in lines)}</ul>" if lines else ""

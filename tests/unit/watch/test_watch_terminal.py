@@ -134,13 +134,13 @@ def test_it_is_live_until_the_run_ends(tmp_path: Path, monkeypatch: pytest.Monke
 
 def counting_frames(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     drawn: list[tuple[object, ...]] = []
-    frame: Callable[..., object] = terminal._Screen.frame
+    frame: Callable[..., object] = terminal.frame_of
 
-    def counted(screen: object, *args: object) -> object:
+    def counted(feed: object, *args: object) -> object:
         drawn.append(args)
-        return frame(screen, *args)
+        return frame(feed, *args)
 
-    monkeypatch.setattr(terminal._Screen, "frame", counted)
+    monkeypatch.setattr(terminal, "frame_of", counted)
     return drawn
 
 

@@ -9,11 +9,8 @@ from phalanx.launch.launcher import Launch
 from phalanx.launch.run.observer import Observer
 from phalanx.launch.run.open_run_folder import append_to_log
 from phalanx.observe.events.event_types import Event
-from phalanx.observe.events.notes import ALERT, LONGEST, NOTE, Note, encode_note
+from phalanx.observe.events.notes import ALERT, NOTE, Note, encode_note
 from phalanx.observe.summary.summary import Summary
-
-MOST = 2000
-"""The most lines that one controller writes."""
 
 
 class KeptNotes(Observer):
@@ -27,7 +24,6 @@ class KeptNotes(Observer):
         self._paths, self._observer = paths, observer
         self._open = paths.launch.exists()
         self._waiting: list[str] = []
-        self._left = MOST
 
     def started(self, launch: Launch) -> None:
         self._open = True
@@ -59,10 +55,7 @@ class KeptNotes(Observer):
         self._observer.finished(summary)
 
     def _keep(self, text: str, kind: str) -> None:
-        if self._left <= 0:
-            return
-        self._left -= 1
-        line = encode_note(Note(time=time.time(), text=text[:LONGEST], kind=kind))
+        line = encode_note(Note(time=time.time(), text=text, kind=kind))
         if self._open:
             append_to_log(self._paths.notes, [line])
         else:

@@ -84,14 +84,15 @@ class EventTail:
         self._tails = [LineTail(paths.events_of(rank)) for rank in ranks]
 
     def poll(self) -> list[Event]:
-        return _decoded(line for tail in self._tails for line in tail.poll())
+        return decoded(line for tail in self._tails for line in tail.poll())
 
     def drain(self) -> list[Event]:
         """Return the remaining events, after the last worker has ended."""
-        return _decoded(line for tail in self._tails for line in tail.drain())
+        return decoded(line for tail in self._tails for line in tail.drain())
 
 
-def _decoded(lines: Iterable[bytes]) -> list[Event]:
+def decoded(lines: Iterable[bytes]) -> list[Event]:
+    """Return the events of ``lines``; damaged lines are left out."""
     events: list[Event] = []
     for line in lines:
         try:

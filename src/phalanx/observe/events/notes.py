@@ -12,8 +12,6 @@ FAULT = "fault"
 """News of a machine: lost, away, connected again, a job that waits."""
 ALERT = "alert"
 """Somebody has to look: a worker hangs, a disk is full."""
-LONGEST = 2000
-"""Characters of a text; a longer one is cut."""
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):

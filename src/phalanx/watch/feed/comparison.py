@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from bisect import bisect_left
+import itertools
+import math
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from phalanx.watch.feed.chart_types import Chart, Series
 from phalanx.watch.feed.runs_list import RunRow
@@ -23,63 +25,42 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[RunRow]
 
 
-def make_comparison(
-    titles: Sequence[str], charts: Sequence[Sequence[Chart]], rows: list[RunRow]
-) -> RunComparison:
-    """Put the charts of several runs together, by name."""
-    names, found = _names(titles), [{chart.name: chart for chart in own} for own in charts]
-    together = [one for name in CHARTS if (one := _together(name, names, found)) is not None]
+def make_comparison(charts: Sequence[Sequence[Chart]], rows: list[RunRow]) -> RunComparison:
+    """Put the charts of several runs together; ``rows``: the runs, in the same order."""
+    names = [row.name for row in rows]
+    told = [
+        f"{name} ({names[: place + 1].count(name)})" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    ]
+    own = [
+        (name, run, chart)
+        for name in CHARTS
+        for run, found in zip(told, charts, strict=True)
+        for chart in found
+        if chart.name == name
+    ]
+    groups = itertools.groupby(own, key=lambda one: one[0])
+    together = [_together([(run, chart) for _, run, chart in group]) for _, group in groups]
     return RunComparison(charts=together, rows=rows)
 
 
-def _names(titles: Sequence[str]) -> list[str]:
-    """Number those that are called the same."""
-    return [
-        f"{title} ({titles[: place + 1].count(title)})" if titles.count(title) > 1 else title
-        for place, title in enumerate(titles)
-    ]
+def _together(runs: Sequence[tuple[str, Chart]]) -> Chart:
+    xs = sorted({x for _, chart in runs for x in chart.x_values})
+    series = [Series(run, _at(xs, chart)) for run, chart in runs]
+    return msgspec.structs.replace(runs[0][1], x_values=xs, series=series)
 
 
-def _together(name: str, names: Sequence[str], found: Sequence[dict[str, Chart]]) -> Chart | None:
-    own = [
-        (title, charts[name]) for title, charts in zip(names, found, strict=True) if name in charts
-    ]
-    if not own:
-        return None
-    xs = sorted({x for _, chart in own for x in chart.x_values})
-    series = [
-        Series(title, _at(xs, chart.x_values, one.values))
-        for title, chart in own
-        if (one := _main(chart)) is not None
-    ]
-    first = own[0][1]
-    return Chart(name, first.title, first.unit, first.x, xs, series, log=first.log)
-
-
-def _main(chart: Chart) -> Series | None:
-    """Return the series that stands for the whole run."""
-    by_name = {series.name: series for series in chart.series if series.rank is None}
-    chosen = next((by_name[name] for name in _PREFERRED if name in by_name), None)
-    return chosen or next(iter(by_name.values()), None) or next(iter(chart.series), None)
-
-
-def _at(
-    xs: Sequence[float], own: Sequence[float], values: Sequence[float | None]
-) -> list[float | None]:
-    """Return the line through ``values`` at the moments ``xs``; nothing before and after it."""
-    known = [(x, value) for x, value in zip(own, values, strict=False) if value is not None]
-    places = [x for x, _ in known]
-    found: list[float | None] = []
-    for x in xs:
-        at = bisect_left(places, x)
-        if at < len(known) and places[at] == x:
-            found.append(known[at][1])
-        elif 0 < at < len(known):
-            (left, low), (right, high) = known[at - 1], known[at]
-            found.append(low + (high - low) * (x - left) / (right - left))
-        else:
-            found.append(None)
-    return found
+def _at(xs: Sequence[float], chart: Chart) -> list[float | None]:
+    """Return the line of the whole run at the moments ``xs``; nothing before and after it."""
+    by_name = {series.name: series for series in reversed(chart.series)}
+    told = next((by_name[name] for name in _PREFERRED if name in by_name), None)
+    values = (told or chart.series[0]).values if chart.series else []
+    known = [(x, v) for x, v in zip(chart.x_values, values, strict=False) if v is not None]
+    if not known:
+        return [None] * len(xs)
+    places, heights = zip(*known, strict=True)
+    line = np.interp(xs, places, heights, left=math.nan, right=math.nan)
+    return [None if math.isnan(value) else value for value in line.tolist()]
 
 
 def csv_of(chart: Chart) -> str:

@@ -11,15 +11,13 @@ import msgspec
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.speedup.speedup_lines import lines as worth_lines
-from phalanx.observe.speedup.straggler import Straggler
 from phalanx.observe.summary.history import Row, make_history
+from phalanx.observe.summary.progress_state import WorkerState
 from phalanx.observe.summary.run_status import RUNNING
 from phalanx.watch.feed.chart_types import Chart, Timeline
 from phalanx.watch.feed.cluster_view import (
     ENDED,
     LOST,
-    SILENT,
-    SILENT_SECONDS,
     UP,
     ClusterView,
     WaitRow,
@@ -31,65 +29,44 @@ from phalanx.watch.feed.history import AXES
 from phalanx.watch.feed.marks import marks_of
 from phalanx.watch.feed.reading.log_tail import LogTail, read_log
 from phalanx.watch.feed.reading.run_reader import RunReader
-from phalanx.watch.feed.run_view import MachineRow, Mark, Progress, RunView, WorkerRow
+from phalanx.watch.feed.run_view import MachineRow, Progress, RunView, WorkerRow
 from phalanx.watch.feed.runs_list import id_of, name_of, row_of
 
 __all__ = ["RunFeed", "compare", "csv_of"]
 
 
-class RunFeed:
+class RunFeed(RunReader):
     """One run; ``refresh`` reads what is new, and everything else tells what has been read."""
 
     def __init__(self, paths: RunPaths) -> None:
-        self.paths = paths
-        self._run = RunReader(paths)
+        super().__init__(paths)
         self._kept_rows: list[Row] = []
         self._rows_key: tuple[float, int] | None = None
 
-    @property
-    def title(self) -> str:
-        return name_of(self.paths.id)
-
-    @property
-    def status(self) -> str:
-        return self._run.status
-
-    @property
-    def building(self) -> float | None:
-        """The share of the run's files that has been read; ``None`` when all has."""
-        return self._run.building
-
-    def refresh(self) -> bool:
-        """Read what is new, a bounded part at a time; return whether there was anything."""
-        return self._run.refresh()
-
-    def close(self) -> None:
-        """Keep what was added up for the next time; nothing can be read afterwards."""
-        self._run.close()
-
     def view(self) -> RunView:
-        launch, state, summary = self._run.launch, self._run.state, self._run.summary
+        launch, state, summary = self.launch, self.state, self.summary
         settings = msgspec.to_builtins(launch.settings) if launch.settings else {}
-        worth = summary.worth if summary else self._run.worth
+        worth = summary.worth if summary else self.worth
+        noted = [noted.text for log in self.logs() for noted in log.noted]
         return RunView(
             id=id_of(self.paths),
-            title=self.title,
-            status=self._run.status,
+            title=name_of(self.paths.id),
+            status=self.status,
             command=launch.command,
             script=launch.script,
             system=launch.system,
             settings={n: v for n, v in settings.items() if v is not None and n != "virtual"},
-            strategy=self._run.strategy or None,
+            strategy=self.strategy or None,
             began=launch.started_wall,
             seconds=self._seconds(),
             progress=self._progress(),
             workers=list(self._workers()),
             machines=self._machines(),
-            notes=list(dict.fromkeys([*state.notes, *self._noted()])),
+            notes=list(dict.fromkeys([*state.notes, *noted])),
             worth=list(worth_lines(worth)) if worth else [],
             result=self._result(),
-            marks=self._marks(),
-            building=self._run.building,
+            marks=marks_of(self.logs(), self.notes, self.began(), self.wall(), self._place),
+            building=self.building,
         )
 
     def charts(
@@ -105,195 +82,128 @@ class RunFeed:
         places = [self._place_of(row, by) for row in rows]
         inside = [x if x is not None and low <= x <= high else None for x in places]
         return [
-            *self._run.history.charts(by, points, first, last),
+            *self.history.charts(by, points, first, last),
             *epoch_charts(rows, inside, AXES[by], points),
         ]
 
     def cluster(self, points: int = 300) -> ClusterView:
-        waits = self._run.summary.waits if self._run.summary else self._run.waits
-        states = self._machine_states()
-        machines: dict[str, tuple[float | None, list[int], str]] = {
-            row.name: (row.cores, row.workers, states.get(row.name, UP)) for row in self._machines()
-        }
-        return make_cluster(
-            machines,
-            {name: file.readings for name, file in self._run.files.items()},
-            self._run.began(),
-            points,
-            [WaitRow(by=wait.waiting, late=wait.late, seconds=wait.seconds) for wait in waits],
-        )
+        waits = [
+            WaitRow(by=wait.waiting, late=wait.late, seconds=wait.seconds)
+            for wait in (self.summary.waits if self.summary else self.waits)
+        ]
+        return make_cluster(self._machines(), self.readings, self.began(), points, waits)
 
     def timeline(
         self, first: float | None = None, last: float | None = None, points: int = 600
     ) -> Timeline:
-        return self._run.history.timeline(first, last, points)
+        return self.history.timeline(first, last, points)
 
     def log(self, rank: int, lines: int = 200) -> LogTail:
         return read_log(self.paths, rank, lines)
 
     def _place(self, seconds: float) -> tuple[float | None, float | None]:
         """Return the step and the epoch that the run had come to after so many seconds."""
-        return self._run.history.place(seconds, "step"), self._run.history.place(seconds, "epoch")
+        return self.history.place(seconds, "step"), self.history.place(seconds, "epoch")
 
     def _place_of(self, row: Row, by: str) -> float | None:
         """Return where the end of an epoch lies on an axis."""
         ended, epoch = row["seconds"], row["epoch"]
         if by == "epoch":
             return None if epoch is None else float(epoch) + 1.0
-        return None if ended is None else self._run.history.place(ended, by)
+        return None if ended is None else self.history.place(ended, by)
 
     def _rows(self) -> list[Row]:
         """Return the epochs of the run, made anew only if there is something new in them."""
-        ended = self._run.summary
+        ended = self.summary
         if ended is not None and ended.history and ended.resumes is None:
             return ended.history
-        logs, began = self._run.logs(), self._run.began()
+        logs, began = self.logs(), self.began()
         key = (began, sum(len(log.epochs) + len(log.logged) + len(log.settled) for log in logs))
         if key != self._rows_key:
             self._rows_key, self._kept_rows = key, make_history(logs, began)
         return self._kept_rows
 
     def _seconds(self) -> float | None:
-        if self._run.summary:
-            return self._run.summary.seconds
-        wall = self._run.launch.started_wall
-        if self._run.status == RUNNING and wall is not None:
+        if self.summary:
+            return self.summary.seconds
+        wall = self.launch.started_wall
+        if self.status == RUNNING and wall is not None:
             return max(0.0, time.time() - wall)
-        ends = [log.last_time for log in self._run.logs() if log.last_time is not None]
-        return max(0.0, max(ends) - self._run.began()) if ends else None
+        ends = [log.last_time for log in self.logs() if log.last_time is not None]
+        return max(0.0, max(ends) - self.began()) if ends else None
 
     def _progress(self) -> Progress:
-        state = self._run.state
-        ended = self._run.status != RUNNING
-        share = 1.0 if self._run.status == "done" else state.share
+        state = self.state
         return Progress(
             done=state.before + state.samples,
             total=state.total_samples,
-            share=share,
-            left_seconds=None if ended else state.remaining,
+            share=1.0 if self.status == "done" else state.share,
+            left_seconds=state.remaining if self.status == RUNNING else None,
             epoch=min(state.epoch, state.epochs or state.epoch),
             epochs=state.epochs,
         )
 
     def _workers(self) -> Iterator[WorkerRow]:
-        summary = self._run.summary
+        """Return what the workers do now; of a run that has ended, what they did on average."""
+        summary, whole = self.summary, self.state.samples
         told = {worker.rank: worker for worker in summary.per_worker} if summary else {}
-        planned = {worker.rank: worker.machine for worker in self._run.launch.workers}
-        shares = next(
-            (r.log.balanced[-1].shares for r in self._run.ranks.values() if r.log.balanced), []
-        )
-        whole = self._run.state.samples
-        for rank in self._run.numbers():
-            reader, live = self._run.ranks.get(rank), self._run.state.workers.get(rank)
-            joined = reader.log.joined if reader else None
+        homes = self._homes()
+        balanced = next((log.balanced for log in self.logs() if log.balanced), [])
+        shares = dict(enumerate(balanced[-1].shares)) if balanced else {}
+        for rank in self.numbers():
+            live = self.state.workers.get(rank) or WorkerState(rank)
+            joined = self.ranks[rank].log.joined if rank in self.ranks else None
             known = told.get(rank)
-            part = live.samples / whole if live and whole else None
-            fast = known.samples_per_second if known else live.rate if live else None
-            stale = known.mean_staleness if known else live.staleness if live else None
+            begun = "training" if joined else "starting"
             yield WorkerRow(
                 rank=rank,
-                machine=joined.machine if joined else planned.get(rank, ""),
+                machine=homes.get(rank, ""),
                 device=joined.device if joined else "",
-                state=self._state_of(rank),
-                epoch=live.epoch + 1 if live else None,
-                loss=live.loss if live else None,
-                samples_per_second=fast,
-                share=shares[rank] if rank < len(shares) else part,
-                waiting=known.wait_share if known else live.waiting if live else None,
-                staleness=stale,
+                state=live.finished or (begun if self.status == RUNNING else ENDED),
+                epoch=live.epoch + 1 if joined else None,
+                loss=live.loss,
+                samples_per_second=known.samples_per_second if known else live.rate,
+                share=shares.get(rank, live.samples / whole if whole else None),
+                waiting=known.wait_share if known else live.waiting,
+                staleness=known.mean_staleness if known else live.staleness,
             )
 
-    def _state_of(self, rank: int) -> str:
-        live = self._run.state.workers.get(rank)
-        if live is not None and live.finished:
-            return live.finished
-        if self._run.status != RUNNING:
-            return ENDED
-        return "training" if live is not None else "starting"
+    def _homes(self) -> dict[int, str]:
+        """Return each worker's machine."""
+        planned = {worker.rank: worker.machine for worker in self.launch.workers}
+        return planned | {log.rank: log.joined.machine for log in self.logs() if log.joined}
 
     def _machines(self) -> list[MachineRow]:
-        rows = {
-            machine.name: MachineRow(
-                name=machine.name,
-                cores=machine.cores or None,
-                workers=[slot.rank for slot in machine.slots],
-            )
-            for machine in self._run.plan.machines
-        }
-        homes = {worker.rank: worker.machine for worker in self._run.launch.workers}
-        homes |= {log.rank: log.joined.machine for log in self._run.logs() if log.joined}
-        for rank, name in homes.items():
-            row = rows.setdefault(name, MachineRow(name=name, cores=None, workers=[]))
-            if rank not in row.workers:
-                row.workers.append(rank)
-        for name in self._run.files:
-            rows.setdefault(name, MachineRow(name=name, cores=None, workers=[]))
-        return [row for row in rows.values() if row.name]
-
-    def _machine_states(self) -> dict[str, str]:
-        lost = {r for r, worker in self._run.state.workers.items() if worker.finished == "lost"}
-        newest = max(
-            (f.readings.last.time for f in self._run.files.values() if f.readings.last), default=0
-        )
-        states: dict[str, str] = {}
-        for row in self._machines():
-            file = self._run.files.get(row.name)
-            last = file.readings.last if file else None
-            if self._run.status != RUNNING:
-                states[row.name] = ENDED
-            elif row.workers and lost.issuperset(row.workers):
-                states[row.name] = LOST
-            elif last is not None and newest - last.time > SILENT_SECONDS:
-                states[row.name] = SILENT
-            else:
-                states[row.name] = UP
-        return states
-
-    def _noted(self) -> list[str]:
-        return [noted.text for log in self._run.logs() for noted in log.noted]
-
-    def _marks(self) -> list[Mark]:
-        return marks_of(
-            self._run.logs(), self._run.notes, self._run.began(), self._run.wall(), self._place
-        )
+        """Return the planned machines, and those that only the workers or readings tell of."""
+        homes = self._homes()
+        cores = {machine.name: machine.cores or None for machine in self.plan.machines}
+        lost = {rank for rank, worker in self.state.workers.items() if worker.finished == "lost"}
+        rows = []
+        for name in dict.fromkeys(filter(None, [*cores, *homes.values(), *self.readings])):
+            ranks = sorted(rank for rank, machine in homes.items() if machine == name)
+            state = LOST if ranks and lost.issuperset(ranks) else UP
+            state = state if self.status == RUNNING else ENDED
+            rows.append(MachineRow(name=name, cores=cores.get(name), workers=ranks, state=state))
+        return rows
 
     def _result(self) -> dict[str, float | int | str | None]:
         """The run's last figures; while it trains, those of its newest epoch."""
-        summary = self._run.summary
-        source: dict[str, Any]
-        if summary is None:
-            rows = self._rows()
-            newest = {n: v for row in rows for n, v in row.items() if v is not None}
-            source = {**newest, "epochs": len(rows), "samples_per_second": self._run.state.rate}
-            source["seconds"] = self._seconds()
-            extra: dict[str, Any] = {}
+        found: dict[str, Any] = {}
+        if self.summary is not None:
+            found = {**self.summary.metrics, **msgspec.structs.asdict(self.summary)}
         else:
-            source = msgspec.structs.asdict(summary)
-            extra = dict(summary.metrics)
-            if late := summary.straggler:
-                extra["straggler"] = _straggler(late)
-        accuracies = [source.get(f"{part}_accuracy") for part in ("test", "validation", "train")]
-        found = {name: source.get(name) for name in _RESULT}
+            rows = self._rows()
+            found = {n: value for row in rows for n, value in row.items() if value is not None}
+            found["samples_per_second"] = self.state.rate
+        accuracies = (found.get(f"{part}_accuracy") for part in ("test", "validation", "train"))
         found["accuracy"] = next((value for value in accuracies if value is not None), None)
-        found["loss"] = source.get("train_loss")
-        predicted = {f"predicted_{name}": value for name, value in self._run.plan.predicted.items()}
-        return {n: v for n, v in {**extra, **found, **predicted}.items() if v is not None}
-
-
-_RESULT = (
-    "epochs", "samples", "seconds", "samples_per_second", "step_seconds", "train_loss",
-    "train_accuracy", "test_loss", "test_accuracy", "validation_loss", "validation_accuracy",
-    "bytes_sent", "samples_lost", "nonfinite_steps", "checkpoints", "resumes", "emulated",
-)  # fmt: skip
-
-
-def _straggler(late: Straggler) -> str:
-    where = f" on {late.machine}" if late.machine else ""
-    return f"worker {late.rank}{where}{f': {late.cause}' if late.cause else ''}"
+        found["loss"] = found.get("train_loss")
+        found |= {f"predicted_{name}": value for name, value in self.plan.predicted.items()}
+        return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 
 def compare(feeds: Sequence[RunFeed], by: str, points: int) -> RunComparison:
     """Compare runs by what each of them has; ``by``: time, step or epoch."""
     charts = [feed.charts(by, points) for feed in feeds]
     rows = [row_of(feed.paths) for feed in feeds]
-    return make_comparison([feed.title for feed in feeds], charts, rows)
+    return make_comparison(charts, rows)

@@ -50,8 +50,12 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class MachineRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    cores: int | None
-    workers: list[int]
+    cores: float | None = None
+    workers: list[int] = []
+    state: str = "up"
+    """``up``, ``lost``, ``ended`` or, in a pool, ``unreachable``."""
+    now: dict[str, float | None] | None = None
+    """Its newest reading, where machines are shown; null where the kernel does not tell."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

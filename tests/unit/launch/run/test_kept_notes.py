@@ -10,10 +10,10 @@ import pytest
 from launch_support import Recorder, run
 
 from phalanx.core.run_folder.run_paths import RunPaths
-from phalanx.launch.run.kept_notes import MOST, KeptNotes
+from phalanx.launch.run.kept_notes import KeptNotes
 from phalanx.launch.run.observer import Observer
 from phalanx.launch.run.open_run_folder import FreeSpace
-from phalanx.observe.events.notes import ALERT, FAULT, LONGEST, NOTE, Note, decode_notes
+from phalanx.observe.events.notes import ALERT, FAULT, NOTE, Note, decode_notes
 
 GIB = 1 << 30
 Disk = namedtuple("Disk", "total used free")
@@ -51,16 +51,6 @@ def test_nothing_is_written_before_the_run(tmp_path: Path) -> None:
     paths.make()
     kept.started(None)  # type: ignore[arg-type]
     assert [note.text for note in notes(paths)] == ["connecting"]
-
-
-def test_notes_are_bounded(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path).make()
-    paths.launch.touch()
-    kept = KeptNotes(paths, Observer())
-    for _ in range(MOST + 50):
-        kept.note("x" * 3 * LONGEST)
-    assert len(notes(paths)) == MOST
-    assert {len(note.text) for note in notes(paths)} == {LONGEST}
 
 
 def test_a_full_disk_loses_notes_and_nothing_else(tmp_path: Path) -> None:

@@ -282,11 +282,11 @@ def test_of_many_steps_only_the_newest_are_decoded(
         decoded.append(line)
         return msgspec.json.decode(line, type=ev.Event)
 
-    monkeypatch.setattr(ev, "decode", counting)
+    monkeypatch.setattr("phalanx.observe.events.collect.decode", counting)
     paths.detached.touch()
     view = read(paths).view()
     assert len(decoded) < 600
-    assert view.progress.done == pytest.approx(100 * lines, rel=0.01)
+    assert decoded and view.progress.done == 100 * lines
     assert view.workers[0].samples_per_second == pytest.approx(400, rel=0.05)
     assert view.workers[0].waiting == pytest.approx(0.2, rel=0.05)
 

@@ -6,12 +6,12 @@ nothing: nobody asks its workers.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-from typing import TypeVar
 
 from phalanx.core.errors import InputError
 from phalanx.core.run_folder.run_paths import RunPaths
@@ -27,8 +27,9 @@ from phalanx.observe.summary.run_records import LaunchRecord, PlanRecord, read_r
 from phalanx.observe.summary.run_status import RUNNING, status_of
 from phalanx.observe.summary.summary import read_summary
 from phalanx.observe.summary.summary_fields import Summary
-from phalanx.watch.feed.cluster_view import ReadingsFile
+from phalanx.watch.feed.cluster_view import Readings
 from phalanx.watch.feed.history import History
+from phalanx.watch.feed.marks import MOST
 from phalanx.watch.feed.reading.event_reader import RankReader
 from phalanx.watch.feed.runs_list import UNREADABLE
 
@@ -36,13 +37,8 @@ _BUDGET = 0.2
 """Seconds that one refresh reads at most, apart from what is begun."""
 _LOOK = 2.0
 """Seconds between two looks at the status, and for new files."""
-_JUDGE = 10.0
-"""Seconds between two judgements of what a run's machines are worth to it, at least,"""
-_JUDGE_SHARE = 0.002
-"""and the part of the time that they may take."""
-_MOST_NOTES = 2000
-_MOST_RANKS = 4096
-T = TypeVar("T")
+_JUDGE = 20.0
+"""Seconds between two judgements of what a run's machines are worth to it."""
 
 
 class RunReader:
@@ -52,8 +48,8 @@ class RunReader:
         self.paths = paths
         self.history = History(paths)
         self.ranks: dict[int, RankReader] = {}
-        self.files: dict[str, ReadingsFile] = {}
-        self.notes: list[Note] = []
+        self.readings: dict[str, Readings] = {}
+        self.notes: deque[Note] = deque(maxlen=MOST)
         self.state = ProgressState()
         self.launch = LaunchRecord()
         self.plan = PlanRecord()
@@ -63,32 +59,27 @@ class RunReader:
         """What a run that is still going on is worth, and who waits: by its newest steps."""
         self._notes_tail = LineTail(paths.notes)
         self._summary: Summary | None = None
-        self._summary_stamp = 0
-        self._behind = True
-        self._looked = self._due = float("-inf")
+        self._looked = float("-inf")
+        self._judged = float("-inf")
 
     def refresh(self) -> bool:
         """Read what is new, a bounded part at a time; return whether there was anything."""
         now = time.monotonic()
         changed = self._look() if now - self._looked >= _LOOK else False
-        until = now + _BUDGET
-        while True:
+        behind = True
+        while behind and time.monotonic() < now + _BUDGET:
             found = [reader.read(self.state) for reader in self.ranks.values()]
             changed |= any(found)
             behind = any(reader.tail.unread for reader in self.ranks.values())
-            if not behind or time.monotonic() >= until:
-                break
-        if self._behind and not behind:
-            changed |= self._look()  # what the workers wrote last tells how the run ended
-        self._behind = behind
+        if changed and self.status != RUNNING:
+            self._looked = float("-inf")  # what the workers wrote last tells how the run ended
         notes = list(decode_notes(self._notes_tail.poll()))
-        self.notes = [*self.notes, *notes][-_MOST_NOTES:]
-        read = [file.read() for file in self.files.values()]
+        self.notes.extend(notes)
+        read = [one.read() for one in self.readings.values()]
         more = self.history.read_more(_BUDGET)
-        if now >= self._due and self.status == RUNNING and not behind:
+        if self.status == RUNNING and not behind and now - self._judged >= _JUDGE:
+            self._judged = now
             self._judge()
-            took = time.monotonic() - now
-            self._due = now + max(_JUDGE, took / _JUDGE_SHARE)
         return changed or bool(notes) or any(read) or more
 
     @property
@@ -130,8 +121,8 @@ class RunReader:
         if began is not None:
             return began
         joins = [log.joined.time for log in self.logs() if log.joined]
-        readings = [file.readings for file in self.files.values()]
-        return min(joins or [found.times[0] for found in readings if found.times], default=0.0)
+        readings = [found.times[0] for found in self.readings.values() if found.times]
+        return min(joins or readings, default=0.0)
 
     def wall(self) -> float:
         """Return the same moment in seconds since 1970."""
@@ -142,43 +133,28 @@ class RunReader:
 
     def _look(self) -> bool:
         """Look for new files and at the status; return whether that has changed."""
-        self._looked = time.monotonic()
-        paths = self.paths
-        if not self.launch.workers and (launch := _record(paths.launch, LaunchRecord)):
-            self.launch = launch
-            if launch.settings:
-                self.state.epochs = launch.settings.epochs
-                self.state.before = trained_before(launch.settings.resume)
-        if not self.plan.machines and (plan := _record(paths.plan, PlanRecord)):
-            self.plan = plan
-        for rank, file in _ranks_of(paths.events):
-            if rank not in self.ranks and len(self.ranks) < _MOST_RANKS:
-                self.ranks[rank] = RankReader(file, rank)
-        self.ranks = dict(sorted(self.ranks.items()))
-        for file in sorted(paths.machines.glob("*.jsonl")) if paths.machines.is_dir() else ():
-            if file.stem not in self.files and file.is_file():
-                self.files[file.stem] = ReadingsFile(file)
-        return self._look_at_end()
-
-    def _look_at_end(self) -> bool:
+        self._looked, before = time.monotonic(), self.status
         try:
-            stamp = self.paths.summary.stat().st_mtime_ns
-        except OSError:
-            stamp = 0
-        if stamp and stamp == self._summary_stamp and self.summary is not None:
-            return False
-        if stamp != self._summary_stamp:
-            self._summary_stamp = stamp
-            try:
-                self._summary = read_summary(self.paths)
-            except InputError:  # longer than any summary
-                self._summary = None
-        before = self.status
-        try:
-            self.status = status_of(self.paths, self.logs(), len(self.numbers()) or None)
-        except InputError:
+            self._read_records()
+        except InputError:  # one is longer than Phalanx writes it
             self.status = UNREADABLE
         return before != self.status
+
+    def _read_records(self) -> None:
+        paths = self.paths
+        for file in sorted(paths.events.glob("rank-*.jsonl")):
+            if found := re.fullmatch(r"rank-([0-9]{1,6})", file.stem):
+                self.ranks.setdefault(int(found[1]), RankReader(file, int(found[1])))
+        self.ranks = dict(sorted(self.ranks.items()))
+        for file in sorted(paths.machines.glob("*.jsonl")):
+            self.readings.setdefault(file.stem, Readings(file))
+        self.launch = read_record(paths.launch, LaunchRecord) or self.launch
+        self.plan = read_record(paths.plan, PlanRecord) or self.plan
+        if self.launch.settings and self.state.epochs is None:
+            self.state.epochs = self.launch.settings.epochs
+            self.state.before = trained_before(self.launch.settings.resume)
+        self._summary = read_summary(paths)
+        self.status = status_of(paths, self.logs(), len(self.numbers()) or None)
 
     def _judge(self) -> None:
         if not self.strategy or self.launch.launcher == "inprocess":
@@ -212,21 +188,3 @@ def aligned(logs: Sequence[RankLog]) -> list[RankLog]:
         )
         for log in logs
     ]
-
-
-def _ranks_of(events: Path) -> Iterator[tuple[int, Path]]:
-    try:
-        files = sorted(events.glob("rank-*.jsonl"))
-    except OSError:
-        return
-    for file in files:
-        number = file.stem.removeprefix("rank-")
-        if number.isascii() and number.isdecimal() and len(number) <= 6:
-            yield int(number), file
-
-
-def _record(path: Path, kind: type[T]) -> T | None:
-    try:
-        return read_record(path, kind)
-    except InputError:  # longer than Phalanx writes it
-        return None
