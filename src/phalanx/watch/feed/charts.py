@@ -8,24 +8,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.observe.rollups.rows import PARTS, WIDTH, RowColumn, Rows, gaps, merge
+from phalanx.observe.rollups.rows import WIDTH, RowColumn, Rows, gaps, merge
 from phalanx.watch.feed.chart_types import Axis, Chart, Series
 
 Numbers = NDArray[np.float64]
 SPLIT = {
-    "input": (RowColumn.INPUT,),
-    "compute": (RowColumn.COMPUTE,),
-    "communicate": (RowColumn.SEND, RowColumn.REDUCE),
-    "wait": (RowColumn.WAIT, RowColumn.SETTLE),
-    "update": (RowColumn.UPDATE,),
-    "other": (RowColumn.OTHER,),
+    "input": [RowColumn.INPUT],
+    "compute": [RowColumn.COMPUTE],
+    "communicate": [RowColumn.SEND, RowColumn.REDUCE],
+    "wait": [RowColumn.WAIT, RowColumn.SETTLE],
+    "update": [RowColumn.UPDATE],
+    "other": [RowColumn.OTHER],
 }
 """Where the time goes, as summaries and reports have it: the sums that each part consists of."""
 _HIDDEN = "hidden beside"
 _LEAST = 1e-9
-_FIRST = RowColumn.SAMPLES
-_SUMS = slice(_FIRST, RowColumn.OTHER + 1)
+_SUMS = slice(RowColumn.SAMPLES, RowColumn.OTHER + 1)
 """The sums that are spread over the time of their row."""
+_SECONDS = [*range(RowColumn.INPUT, RowColumn.SETTLE + 1), RowColumn.OTHER]
+"""Their sum is the time in which a worker took part."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,11 @@ def make_charts(stretch: Stretch) -> list[Chart]:
 
 
 def sums_between(rows: Rows, edges: Numbers) -> Numbers:
-    """Return the sums of each bin, in the columns from ``SAMPLES`` to ``OTHER``.
+    """Return a row for each bin, with the sums from ``SAMPLES`` to ``OTHER``.
 
     What a row has is spread evenly over its time; between two rows only ``OTHER`` grows.
     """
-    if not len(rows):
-        return np.zeros((len(edges) - 1, RowColumn.OTHER + 1 - _FIRST))
+    found = np.zeros((len(edges) - 1, WIDTH))
     began, ended = rows[:, RowColumn.BEGAN], rows[:, RowColumn.ENDED]
     at = np.maximum(np.searchsorted(began, edges, side="right") - 1, 0)  # in progress at each edge
     since, room = edges - began[at], ended[at] - began[at]
@@ -83,20 +83,8 @@ def sums_between(rows: Rows, edges: Numbers) -> Numbers:
     apart = np.append(gaps(rows), 0.0)
     waited = np.cumsum(apart) - apart
     after = np.clip(edges - ended[at], 0.0, apart[at])
-    sums[:, RowColumn.OTHER - _FIRST] += np.diff(waited[at] + after)
-    return sums
-
-
-def column(sums: Numbers, name: RowColumn) -> Numbers:
-    """Return one column of ``sums_between``."""
-    found: Numbers = sums[:, name - _FIRST]
-    return found
-
-
-def seconds_of(sums: Numbers) -> Numbers:
-    """Return the seconds of each bin in which the worker took part."""
-    parts = sums[:, PARTS.start - _FIRST : PARTS.stop - _FIRST].sum(axis=1)
-    found: Numbers = parts + column(sums, RowColumn.OTHER)
+    found[:, _SUMS] = sums
+    found[:, RowColumn.OTHER] += np.diff(waited[at] + after)
     return found
 
 
@@ -116,7 +104,7 @@ def _throughput(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
     series = []
     total = longest = np.zeros(len(stretch.edges) - 1)
     for lane, sums in zip(stretch.lanes, spread, strict=True):
-        samples, seconds = column(sums, RowColumn.SAMPLES), seconds_of(sums)
+        samples, seconds = sums[:, RowColumn.SAMPLES], sums[:, _SECONDS].sum(axis=1)
         total, longest = total + samples, np.maximum(longest, seconds)
         values = stretch.listed(_ratio(samples, seconds))
         series.append(Series(f"worker {lane.rank}", values, lane.rank))
@@ -126,16 +114,13 @@ def _throughput(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
 
 
 def _time_split(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
-    bins = len(stretch.edges) - 1
-    together = sum(spread, np.zeros((bins, RowColumn.OTHER + 1 - _FIRST)))
-    whole = seconds_of(together)
+    together = sum(spread, np.zeros((len(stretch.edges) - 1, WIDTH)))
+    whole = together[:, _SECONDS].sum(axis=1)
+    some = {_HIDDEN: [RowColumn.HIDDEN]} if np.any(together[:, RowColumn.HIDDEN] > 0) else {}
     series = []
-    for name, parts in SPLIT.items():
-        seconds = sum((column(together, part) for part in parts), np.zeros(bins))
-        series.append(Series(name, stretch.listed(_ratio(seconds, whole))))
-    hidden = column(together, RowColumn.HIDDEN)
-    if np.any(hidden > 0):
-        series.append(Series(_HIDDEN, stretch.listed(_ratio(hidden, whole))))
+    for name, parts in {**SPLIT, **some}.items():
+        share = _ratio(together[:, parts].sum(axis=1), whole)
+        series.append(Series(name, stretch.listed(share)))
     return _chart(stretch, "time_split", "Where the time goes", "share", series)
 
 

@@ -29,10 +29,12 @@ NEAR_BYTES = 5 << 20
 NEAR_STEPS = 2_000
 """The most steps that a timeline shows one by one."""
 MOST_KEPT = 16
-"""Charts and timelines that are kept until something is added."""
+"""Charts that are kept until something is added."""
 MOST_KNOTS = 600
 """The most rows of a worker that show the steps and epochs of a whole run, if minutes are enough.
 """
+_FINE = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Seconds of a bin in which single steps are seen."""
 _NICE = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600)
 """Seconds of a bin; each is a whole number of rows."""
 
@@ -43,16 +45,14 @@ class History:
     def __init__(self, paths: RunPaths) -> None:
         self._rollups = RunRollups(paths)
         self._charts: dict[tuple[object, ...], list[Chart]] = {}
-        self._timelines: dict[tuple[object, ...], Timeline] = {}
         self._wholes: dict[str, Knots] = {}
         """What was asked for, until something is added."""
 
     def read_more(self, seconds: float = 0.2) -> bool:
         """Read what is new, for at most about ``seconds``; return whether there was anything."""
         added = self._rollups.read(seconds)
-        if added or len(self._charts) + len(self._timelines) > MOST_KEPT:
+        if added or len(self._charts) > MOST_KEPT:
             self._charts.clear()
-            self._timelines.clear()
             self._wholes.clear()
         return added
 
@@ -172,12 +172,9 @@ class History:
         ranks = self._rollups.ranks.values()
         steps = max((rank.told.number for rank in ranks), default=0.0)
         usual = (bounds[1] - bounds[0]) / steps if steps else 0.0
-        least = max((end - begin) / max(1, points - 2), usual, 1e-3)
-        if least < WIDTHS[0] and self._is_near(begin, end):
-            return _rounded_up(least)
-        return float(
-            next((nice for nice in _NICE if nice >= least), math.ceil(least / 3600) * 3600)
-        )
+        least = max((end - begin) / max(1, points - 2), usual)
+        fits = (*_FINE, *_NICE) if self._is_near(begin, end) else _NICE
+        return next((nice for nice in fits if nice >= least), math.ceil(least / 3600) * 3600)
 
     def _is_near(self, begin: float, end: float) -> bool:
         """Whether the single steps of a range are quickly read."""
@@ -188,14 +185,11 @@ class History:
         return sum(rank.step_bytes(begin, end) for rank in ranks)
 
     def _lanes(self, begin: float, end: float, width: float) -> list[Lane]:
-        """Return the rows of each worker: the coarsest of which bins of ``width`` consist."""
+        """Return the rows of each worker: the coarsest that are no longer than ``width``."""
         lanes = []
+        level = max((one for one in WIDTHS if one <= width), default=None)
         for rank, rollup in sorted(self._rollups.ranks.items()):
-            if width < WIDTHS[0]:
-                rows = rollup.steps(begin, end)
-            else:
-                fits = [one for one in WIDTHS if not width % one]
-                rows = rollup.rows(fits[-1] if fits else WIDTHS[0], begin, end)
+            rows = rollup.rows(level, begin, end) if level else rollup.steps(begin, end)
             if len(rows):
                 lanes.append(Lane(rank, rollup.told.machine, rows))
         return lanes
@@ -206,19 +200,13 @@ class History:
         self, first: float | None = None, last: float | None = None, points: int = 300
     ) -> Timeline:
         """Return what each worker did between two times: its steps if they are few."""
-        key = (first, last, points)
-        if key not in self._timelines:
-            self._timelines[key] = self._make_timeline(first, last, points)
-        return self._timelines[key]
-
-    def _make_timeline(self, first: float | None, last: float | None, points: int) -> Timeline:
         bounds, began = self._bounds(), self.began
         if bounds is None or began is None:
             return Timeline(0.0, 0.0, [], list(KINDS))
         begin, end = self._range("time", bounds, began, first, last)
         bins = max(1, min(points, MOST_POINTS))
         width = (end - begin) / bins
-        lanes = self._lanes(begin, end, _below(width))
+        lanes = self._lanes(begin, end, max(width, WIDTHS[0]))
         few = sum(_steps_within(lane, begin, end) for lane in lanes) <= NEAR_STEPS
         exact = few and self._step_bytes(begin, end) <= NEAR_BYTES
         if exact or (width < WIDTHS[0] and self._is_near(begin, end)):
@@ -237,14 +225,3 @@ class History:
 def _steps_within(lane: Lane, begin: float, end: float) -> float:
     inside = (lane.rows[:, RowColumn.ENDED] > begin) & (lane.rows[:, RowColumn.BEGAN] < end)
     return float(lane.rows[inside][:, [RowColumn.STEPS, RowColumn.ROUNDS]].sum())
-
-
-def _below(width: float) -> float:
-    """Return the coarsest level that is no coarser than a bin."""
-    return float(max((one for one in WIDTHS if one <= width), default=WIDTHS[0]))
-
-
-def _rounded_up(least: float) -> float:
-    """Return 1, 2 or 5 times a power of ten."""
-    unit = 10.0 ** math.floor(math.log10(least))
-    return next(unit * part for part in (1, 2, 5, 10) if unit * part >= least * (1 - 1e-9))

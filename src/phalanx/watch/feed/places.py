@@ -50,17 +50,14 @@ def _steps_of(rows: Rows) -> tuple[Numbers, Numbers]:
 def epoch_knots(steps: Knots, parts: Sequence[Rows], told: Sequence[StepsTold]) -> Knots:
     """Turn steps into epochs: whole when an epoch ends, in between by its steps.
 
-    ``parts``: the rows of the whole run, which show when each epoch began.
+    ``parts``: the rows of the whole run.
     """
-    firsts = [(one.first_epoch, one.first) for one in told if one.first is not None]
-    if not firsts:
+    turns = sorted(turn for one in told for turn in one.turns)
+    if not turns:
         return steps
-    turns = [rows[:, [RowColumn.EPOCH, RowColumn.TURNED]] for rows in parts]
-    both = np.concatenate([np.array(firsts), *turns])
-    both = both[np.lexsort((both[:, 1], both[:, 0]))]
-    epochs, first_rows = np.unique(both[:, 0], return_index=True)
+    epochs, firsts = np.unique([epoch for epoch, _ in turns], return_index=True)
     whole = step_knots(parts)
-    begins = whole.places(both[first_rows, 1])
+    begins = whole.places(np.array(turns)[firsts, 1])
     done = float(whole.reached[-1])
     share = 1.0
     if all(one.epoch_done < epochs[-1] for one in told):
