@@ -58,7 +58,6 @@ class RankRollup:
         self.told = StepsTold()
         self._tail = b""
         self._levels = list(map(Level, WIDTHS, self._files))
-        self._near = _Near(-1, StepsTold())
         self.pending = True
 
     # -- reading the events ------------------------------------------------------------------
@@ -104,16 +103,15 @@ class RankRollup:
         around = self.rows(WIDTHS[0], first, last)
         if not len(around):
             return around
-        low = int(around[0, RowColumn.PLACE])
-        if self._near.low != low:
-            self._near = _Near(low, StepsTold(joins=bool(around[0, RowColumn.OPENS])))
-        self._near.read(self._events, int(around[-1, RowColumn.UNTIL]))
-        rows = self._near.rows
-        rows = rows[np.searchsorted(rows[:, RowColumn.BEGAN], around[0, RowColumn.BEGAN]) :].copy()
-        if len(rows):  # the count may have begun anywhere
-            before = around[0, RowColumn.NUMBER] - around[0, RowColumn.STEPS]
-            counted = rows[0, RowColumn.NUMBER] - rows[0, RowColumn.STEPS]
-            rows[:, RowColumn.NUMBER] += before - counted
+        low, high = int(around[0, RowColumn.PLACE]), int(around[-1, RowColumn.UNTIL])
+        data = b""
+        with contextlib.suppress(OSError), plain_file(self._events) as file:
+            data = os.pread(file, high - low, low)
+        told = StepsTold(joins=bool(around[0, RowColumn.OPENS]))
+        rows = rows_of(data.removesuffix(b"\n").split(b"\n"), low, told)
+        rows = rows[np.searchsorted(rows[:, RowColumn.BEGAN], around[0, RowColumn.BEGAN]) :]
+        before = around[0, RowColumn.NUMBER] - around[0, RowColumn.STEPS]
+        rows[:, RowColumn.NUMBER] = before + np.cumsum(rows[:, RowColumn.STEPS])
         return rows
 
     # -- saving ------------------------------------------------------------------------------
@@ -143,24 +141,6 @@ class RankRollup:
         self._levels, self.told = levels, state.told
         self.offset = self._saved = state.offset
         self._tail = state.tail
-
-
-class _Near:
-    """The single steps from some place of the events on, kept for the next look."""
-
-    def __init__(self, low: int, told: StepsTold) -> None:
-        self.low = self._high = low
-        self.rows = no_rows()
-        self._told = told
-
-    def read(self, events: Path, high: int) -> None:
-        """Read on to the place ``high``, where a line ends."""
-        with contextlib.suppress(OSError), plain_file(events) as file:
-            if high > self._high:
-                data = os.pread(file, high - self._high, self._high)
-                rows = rows_of(data.removesuffix(b"\n").split(b"\n"), self._high, self._told)
-                self.rows = np.concatenate([self.rows, rows])
-                self._high = high
 
 
 def _check(data: bytes) -> bytes:

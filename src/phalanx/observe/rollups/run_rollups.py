@@ -18,8 +18,6 @@ from phalanx.observe.rollups.rank_rollup import RankRollup
 
 SAVED_EVERY = 10.0
 """Seconds after which new rows are saved."""
-LOOKED_EVERY = 1.0
-"""Seconds after which new workers are looked for."""
 
 
 class RunRollups:
@@ -30,7 +28,7 @@ class RunRollups:
         self._paths = paths
         self._lock = contextlib.ExitStack()
         self._locked = False
-        self._looked = self._saved = -SAVED_EVERY
+        self._saved = -SAVED_EVERY
         self._behind = True
 
     def read(self, seconds: float) -> bool:
@@ -75,9 +73,6 @@ class RunRollups:
         self._locked = False
 
     def _find_ranks(self) -> None:
-        if time.monotonic() - self._looked < LOOKED_EVERY:
-            return
-        self._looked = time.monotonic()
         try:
             names = [entry.name for entry in os.scandir(self._paths.events)]
         except OSError:

@@ -33,8 +33,6 @@ class StepsTold(msgspec.Struct):
     """What a worker's events have told so far, and how they go on."""
 
     machine: str = ""
-    joined: float | None = None
-    """The time of its first join."""
     planned: float | None = None
     """When its training began."""
     samples: int = 0
@@ -84,7 +82,6 @@ def _is_whole(line: Steps) -> bool:
 def _take_other(event: Joined | Planned | EpochDone, told: StepsTold) -> None:
     if isinstance(event, Joined):
         told.joins, told.machine = True, event.machine
-        told.joined = event.time if told.joined is None else told.joined
     elif isinstance(event, Planned):
         told.samples = max(0, min(event.samples, MOST))
         told.planned = event.time if told.planned is None else told.planned

@@ -22,10 +22,8 @@ AXES = {
     "epoch": Axis("epoch", "epochs"),
 }
 MOST_POINTS = 5_000
-NEAR_SECONDS = 120.0
-"""The longest range of which single steps are read."""
-NEAR_BYTES = 5 << 20
-"""The most bytes of events, of all workers, that are read for it."""
+NEAR_BYTES = 1 << 20
+"""The most bytes of events, of all workers, that are read again to show single steps."""
 NEAR_STEPS = 2_000
 """The most steps that a timeline shows one by one."""
 MOST_KEPT = 16
@@ -75,9 +73,7 @@ class History:
         if planned:
             return min(planned)
         bounds = self._bounds()
-        if bounds is not None:
-            return bounds[0]
-        return min((one.joined for one in told if one.joined is not None), default=None)
+        return bounds[0] if bounds else None
 
     def place(self, time: float, by: str) -> float:
         """Return the step or the epoch that the run had come to after ``time`` seconds."""
@@ -148,11 +144,10 @@ class History:
         last: float | None,
     ) -> tuple[float, float]:
         """Return the range on the clock of the events, within that of the run."""
-        begin, end = bounds
-        if first is not None and math.isfinite(first):
-            begin = self._moment(by, first, began)
-        if last is not None and math.isfinite(last):
-            end = self._moment(by, last, began)
+        begin, end = (
+            self._moment(by, place, began) if place is not None and math.isfinite(place) else bound
+            for place, bound in zip((first, last), bounds, strict=True)
+        )
         begin = min(max(begin, bounds[0]), bounds[1])
         return begin, min(max(end, begin), bounds[1])
 
@@ -173,16 +168,13 @@ class History:
         steps = max((rank.told.number for rank in ranks), default=0.0)
         usual = (bounds[1] - bounds[0]) / steps if steps else 0.0
         least = max((end - begin) / max(1, points - 2), usual)
-        fits = (*_FINE, *_NICE) if self._is_near(begin, end) else _NICE
+        fits = (*_FINE, *_NICE) if least <= _FINE[-1] and self._is_near(begin, end) else _NICE
         return next((nice for nice in fits if nice >= least), math.ceil(least / 3600) * 3600)
 
     def _is_near(self, begin: float, end: float) -> bool:
         """Whether the single steps of a range are quickly read."""
-        return end - begin <= NEAR_SECONDS and self._step_bytes(begin, end) <= NEAR_BYTES
-
-    def _step_bytes(self, begin: float, end: float) -> int:
         ranks = self._rollups.ranks.values()
-        return sum(rank.step_bytes(begin, end) for rank in ranks)
+        return sum(rank.step_bytes(begin, end) for rank in ranks) <= NEAR_BYTES
 
     def _lanes(self, begin: float, end: float, width: float) -> list[Lane]:
         """Return the rows of each worker: the coarsest that are no longer than ``width``."""
@@ -205,11 +197,10 @@ class History:
             return Timeline(0.0, 0.0, [], list(KINDS))
         begin, end = self._range("time", bounds, began, first, last)
         bins = max(1, min(points, MOST_POINTS))
-        width = (end - begin) / bins
-        lanes = self._lanes(begin, end, max(width, WIDTHS[0]))
+        lanes = self._lanes(begin, end, max((end - begin) / bins, WIDTHS[0]))
         few = sum(_steps_within(lane, begin, end) for lane in lanes) <= NEAR_STEPS
-        exact = few and self._step_bytes(begin, end) <= NEAR_BYTES
-        if exact or (width < WIDTHS[0] and self._is_near(begin, end)):
+        exact = few and self._is_near(begin, end)
+        if exact:
             lanes = self._lanes(begin, end, 0.0)
         edges = np.linspace(begin, end, bins + 1)
         found = []

@@ -61,18 +61,9 @@ def epoch_knots(steps: Knots, parts: Sequence[Rows], told: Sequence[StepsTold]) 
     done = float(whole.reached[-1])
     share = 1.0
     if all(one.epoch_done < epochs[-1] for one in told):
-        share = _share_of_last(begins, done, parts, told)
+        # What a whole epoch takes is known from the samples that all steps had.
+        trained = sum(float(rows[:, RowColumn.SAMPLES].sum()) for rows in parts)
+        whole_epoch = done * max(one.samples for one in told) / max(trained, 1.0)
+        share = min(1.0, (done - float(begins[-1])) / whole_epoch) if whole_epoch else 1.0
     begins, epochs = np.append(begins, done), np.append(epochs, epochs[-1] + share)
     return Knots(steps.times, np.interp(steps.reached, begins, epochs))
-
-
-def _share_of_last(
-    begins: Numbers, done: float, parts: Sequence[Rows], told: Sequence[StepsTold]
-) -> float:
-    """Return the share of the last epoch that is done, by the one before it or by its samples."""
-    if len(begins) > 1:
-        usual = float(begins[-1] - begins[-2])
-        return min(1.0, (done - float(begins[-1])) / usual) if usual > 0 else 1.0
-    whole = max(one.samples for one in told)
-    trained = sum(float(rows[:, RowColumn.SAMPLES].sum()) for rows in parts)
-    return min(1.0, trained / whole) if whole else 1.0
