@@ -51,20 +51,41 @@ class Stretch:
     def listed(self, values: Numbers) -> list[float | None]:
         """Return figures of the bins for JSON: those that are not finite become null."""
         kept = values[~np.isnan(self.x_values)]
-        known = np.isfinite(kept)
-        found: list[float | None] = kept.tolist()
-        if np.all(known):
-            return found
-        return [value if good else None for value, good in zip(found, known.tolist(), strict=True)]
+        found: list[float | None] = np.where(np.isfinite(kept), kept, None).tolist()
+        return found
+
+    def by_worker(self, values: Numbers, high: Numbers | None = None) -> list[Series]:
+        series = []
+        for at, lane in enumerate(self.lanes):
+            most = None if high is None else self.listed(high[at])
+            name = f"worker {lane.rank}"
+            series.append(Series(name, self.listed(values[at]), lane.rank, high=most))
+        return series
+
+    def chart(
+        self, name: str, title: str, unit: str, series: list[Series], *, log: bool = False
+    ) -> Chart:
+        x_values = self.x_values[~np.isnan(self.x_values)].tolist()
+        return Chart(name, title, unit, self.axis, x_values, series, log)
 
 
 def make_charts(stretch: Stretch) -> list[Chart]:
-    spread = [sums_between(lane.rows, stretch.edges) for lane in stretch.lanes]
-    binned = [_binned(lane.rows, stretch.edges) for lane in stretch.lanes]
-    charts = [_throughput(stretch, spread), _time_split(stretch, spread), _loss(stretch, binned)]
-    if any(np.any(rows[:, RowColumn.STALEST] > 0) for rows in binned):
-        charts.append(_staleness(stretch, binned))
+    found = [_bins_of(lane.rows, stretch.edges) for lane in stretch.lanes]
+    bins = np.array(found).reshape(len(found), len(stretch.edges) - 1, WIDTH)
+    charts = [_throughput(stretch, bins), _time_split(stretch, bins), _loss(stretch, bins)]
+    if np.any(bins[:, :, RowColumn.STALEST] > 0):
+        charts.append(_staleness(stretch, bins))
     return charts
+
+
+def _bins_of(rows: Rows, edges: Numbers) -> Rows:
+    """Return a row for each bin; in those in which no step began only the spread sums are known."""
+    low, high = np.searchsorted(rows[:, RowColumn.BEGAN], (edges[0], edges[-1]))
+    place = np.searchsorted(edges, rows[low:high, RowColumn.BEGAN], side="right") - 1
+    found = np.full((len(edges) - 1, WIDTH), np.nan)
+    found[np.unique(place)] = merge(rows[low:high], place.astype(float))
+    found[:, _SUMS] = sums_between(rows, edges)[:, _SUMS]
+    return found
 
 
 def sums_between(rows: Rows, edges: Numbers) -> Numbers:
@@ -89,66 +110,45 @@ def sums_between(rows: Rows, edges: Numbers) -> Numbers:
 
 
 def _ratio(above: Numbers, below: Numbers) -> Numbers:
-    ratio: Numbers = np.full(len(above), np.nan)
+    ratio: Numbers = np.full(above.shape, np.nan)
     return np.divide(above, below, out=ratio, where=below > _LEAST)
 
 
-def _chart(
-    stretch: Stretch, name: str, title: str, unit: str, series: list[Series], *, log: bool = False
-) -> Chart:
-    x_values = stretch.x_values[~np.isnan(stretch.x_values)].tolist()
-    return Chart(name, title, unit, stretch.axis, x_values, series, log)
+# Each of these takes the rows of all bins, by worker.
 
 
-def _throughput(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
-    series = []
-    total = longest = np.zeros(len(stretch.edges) - 1)
-    for lane, sums in zip(stretch.lanes, spread, strict=True):
-        samples, seconds = sums[:, RowColumn.SAMPLES], sums[:, _SECONDS].sum(axis=1)
-        total, longest = total + samples, np.maximum(longest, seconds)
-        values = stretch.listed(_ratio(samples, seconds))
-        series.append(Series(f"worker {lane.rank}", values, lane.rank))
+def _throughput(stretch: Stretch, bins: Numbers) -> Chart:
+    samples, seconds = bins[:, :, RowColumn.SAMPLES], bins[:, :, _SECONDS].sum(axis=2)
+    series = stretch.by_worker(_ratio(samples, seconds))
     if len(series) > 1:
-        series.insert(0, Series("total", stretch.listed(_ratio(total, longest))))
-    return _chart(stretch, "throughput", "Throughput", "samples/s", series)
+        total = _ratio(samples.sum(axis=0), seconds.max(axis=0))
+        series.insert(0, Series("total", stretch.listed(total)))
+    return stretch.chart("throughput", "Throughput", "samples/s", series)
 
 
-def _time_split(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
-    together = sum(spread, np.zeros((len(stretch.edges) - 1, WIDTH)))
+def _time_split(stretch: Stretch, bins: Numbers) -> Chart:
+    together = bins.sum(axis=0)
     whole = together[:, _SECONDS].sum(axis=1)
     some = {_HIDDEN: [RowColumn.HIDDEN]} if np.any(together[:, RowColumn.HIDDEN] > 0) else {}
     series = []
     for name, parts in {**SPLIT, **some}.items():
         share = _ratio(together[:, parts].sum(axis=1), whole)
         series.append(Series(name, stretch.listed(share)))
-    return _chart(stretch, "time_split", "Where the time goes", "share", series)
+    return stretch.chart("time_split", "Where the time goes", "share", series)
 
 
-def _binned(rows: Rows, edges: Numbers) -> Rows:
-    """Return a row for each bin; those of bins in which no step began are NaN."""
-    low, high = np.searchsorted(rows[:, RowColumn.BEGAN], (edges[0], edges[-1]))
-    place = np.searchsorted(edges, rows[low:high, RowColumn.BEGAN], side="right") - 1
-    found = np.full((len(edges) - 1, WIDTH), np.nan)
-    found[np.unique(place)] = merge(rows[low:high], place.astype(float))
-    return found
-
-
-def _loss(stretch: Stretch, binned: Sequence[Rows]) -> Chart:
-    together = np.stack([np.full((len(stretch.edges) - 1, WIDTH), np.nan), *binned])
-    sums = np.nansum(together[:, :, RowColumn.LOSS : RowColumn.WEIGHT + 1], axis=0)
+def _loss(stretch: Stretch, bins: Numbers) -> Chart:
+    sums = np.nansum(bins[:, :, [RowColumn.LOSS, RowColumn.WEIGHT]], axis=0)
     mean = stretch.listed(_ratio(sums[:, 0], sums[:, 1]))
-    low = stretch.listed(np.fmin.reduce(together[:, :, RowColumn.LOW]))
-    high = stretch.listed(np.fmax.reduce(together[:, :, RowColumn.HIGH]))
+    low = stretch.listed(np.fmin.reduce(bins[:, :, RowColumn.LOW], initial=np.nan))
+    high = stretch.listed(np.fmax.reduce(bins[:, :, RowColumn.HIGH], initial=np.nan))
     series = Series("training loss", mean, low=low, high=high)
-    return _chart(stretch, "loss", "Training loss", "", [series], log=True)
+    return stretch.chart("loss", "Training loss", "", [series], log=True)
 
 
-def _staleness(stretch: Stretch, binned: Sequence[Rows]) -> Chart:
+def _staleness(stretch: Stretch, bins: Numbers) -> Chart:
     """Return the mean of each worker, with the greatest."""
-    series = []
-    for lane, rows in zip(stretch.lanes, binned, strict=True):
-        mean = stretch.listed(_ratio(rows[:, RowColumn.STALENESS], rows[:, RowColumn.STEPS]))
-        most = stretch.listed(rows[:, RowColumn.STALEST])
-        series.append(Series(f"worker {lane.rank}", mean, lane.rank, high=most))
+    mean = _ratio(bins[:, :, RowColumn.STALENESS], bins[:, :, RowColumn.STEPS])
+    series = stretch.by_worker(mean, bins[:, :, RowColumn.STALEST])
     title = "Staleness: updates of others that a gradient missed"
-    return _chart(stretch, "staleness", title, "updates", series)
+    return stretch.chart("staleness", title, "updates", series)

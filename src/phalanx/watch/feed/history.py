@@ -1,4 +1,8 @@
-"""What a run's steps were like, from its roll-ups: charts and timelines of any part of it."""
+"""What a run's steps were like, from its roll-ups: charts and timelines of any part of it.
+
+Every chart is cut by time. Its points are then put at the step, or the epoch, that the run had
+reached at that time, so all its workers share one axis.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,9 @@ from phalanx.core.run_folder.run_paths import RunPaths
 from phalanx.observe.rollups.rank_rollup import WIDTHS
 from phalanx.observe.rollups.rows import RowColumn, Rows
 from phalanx.observe.rollups.run_rollups import RunRollups
+from phalanx.observe.rollups.step_lines import StepsTold
 from phalanx.watch.feed.chart_types import Axis, Chart, RankSpans, Timeline
 from phalanx.watch.feed.charts import Lane, Numbers, Stretch, make_charts
-from phalanx.watch.feed.places import Knots, epoch_knots, step_knots
 from phalanx.watch.feed.timeline_spans import KINDS, spans_of_bins, spans_of_steps
 
 AXES = {
@@ -43,7 +47,7 @@ class History:
     def __init__(self, paths: RunPaths) -> None:
         self._rollups = RunRollups(paths)
         self._charts: dict[tuple[object, ...], list[Chart]] = {}
-        self._wholes: dict[str, Knots] = {}
+        self._wholes: dict[str, _Knots] = {}
         """What was asked for, until something is added."""
 
     def read_more(self, seconds: float = 0.2) -> bool:
@@ -90,18 +94,18 @@ class History:
         some = [(one.first, one.last) for one in told if one.first is not None]
         return (min(one[0] for one in some), max(one[1] for one in some)) if some else None
 
-    def _whole(self, by: str) -> Knots:
+    def _whole(self, by: str) -> _Knots:
         """Return the steps or epochs of the whole run, as minutes or more than 600 rows show."""
         if by not in self._wholes:
             self._wholes[by] = self._knots(by)
         return self._wholes[by]
 
-    def _knots(self, by: str, parts: Sequence[Rows] | None = None) -> Knots:
+    def _knots(self, by: str, parts: Sequence[Rows] | None = None) -> _Knots:
         ranks, bounds = list(self._rollups.ranks.values()), self._bounds() or (0.0, 0.0)
         fits = [one for one in WIDTHS if bounds[1] - bounds[0] <= MOST_KNOTS * one]
         whole = [rank.rows((*fits, WIDTHS[-1])[0], *bounds) for rank in ranks]
-        steps = step_knots(whole if parts is None else parts)
-        return steps if by == "step" else epoch_knots(steps, whole, [rank.told for rank in ranks])
+        steps = _step_knots(whole if parts is None else parts)
+        return steps if by == "step" else _epoch_knots(steps, whole, [rank.told for rank in ranks])
 
     # -- charts ------------------------------------------------------------------------------
 
@@ -216,3 +220,55 @@ class History:
 def _steps_within(lane: Lane, begin: float, end: float) -> float:
     inside = (lane.rows[:, RowColumn.ENDED] > begin) & (lane.rows[:, RowColumn.BEGAN] < end)
     return float(lane.rows[inside][:, [RowColumn.STEPS, RowColumn.ROUNDS]].sum())
+
+
+class _Knots:
+    """A line that never falls, from times to places."""
+
+    def __init__(self, times: Numbers, places: Numbers) -> None:
+        self.times = times
+        self.reached = np.maximum.accumulate(places)
+
+    def places(self, times: Numbers) -> Numbers:
+        return np.interp(times, self.times, self.reached)
+
+    def time(self, place: float) -> float:
+        """Return when the run came to ``place``."""
+        rises = np.append(True, np.diff(self.reached) > 0)
+        return float(np.interp(place, self.reached[rises], self.times[rises]))
+
+
+def _step_knots(parts: Sequence[Rows]) -> _Knots:
+    """Return how many steps the worker had done that had done most."""
+    lines = [_steps_of(rows) for rows in parts if len(rows)] or [(np.zeros(1), np.zeros(1))]
+    times = np.unique(np.concatenate([line[0] for line in lines]))
+    return _Knots(times, np.max([np.interp(times, *line) for line in lines], axis=0))
+
+
+def _steps_of(rows: Rows) -> tuple[Numbers, Numbers]:
+    times = np.column_stack([rows[:, RowColumn.BEGAN], rows[:, RowColumn.ENDED]]).ravel()
+    after = rows[:, RowColumn.NUMBER]
+    places = np.column_stack([after - rows[:, RowColumn.STEPS], after]).ravel()
+    return np.maximum.accumulate(times), places
+
+
+def _epoch_knots(steps: _Knots, parts: Sequence[Rows], told: Sequence[StepsTold]) -> _Knots:
+    """Turn steps into epochs: whole when an epoch ends, in between by its steps.
+
+    ``parts``: the rows of the whole run.
+    """
+    turns = sorted(turn for one in told for turn in one.turns)
+    if not turns:
+        return steps
+    epochs, firsts = np.unique([epoch for epoch, _ in turns], return_index=True)
+    whole = _step_knots(parts)
+    begins = whole.places(np.array(turns)[firsts, 1])
+    done = float(whole.reached[-1])
+    share = 1.0
+    if all(one.epoch_done < epochs[-1] for one in told):
+        # What a whole epoch takes is known from the samples that all steps had.
+        trained = sum(float(rows[:, RowColumn.SAMPLES].sum()) for rows in parts)
+        whole_epoch = done * max(one.samples for one in told) / max(trained, 1.0)
+        share = min(1.0, (done - float(begins[-1])) / whole_epoch) if whole_epoch else 1.0
+    begins, epochs = np.append(begins, done), np.append(epochs, epochs[-1] + share)
+    return _Knots(steps.times, np.interp(steps.reached, begins, epochs))
