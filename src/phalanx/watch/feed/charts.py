@@ -51,7 +51,9 @@ class Stretch:
     def listed(self, values: Numbers) -> list[float | None]:
         """Return figures of the bins for JSON: those that are not finite become null."""
         kept = values[~np.isnan(self.x_values)]
-        found: list[float | None] = np.where(np.isfinite(kept), kept, None).tolist()
+        known = kept.astype(object)
+        known[~np.isfinite(kept)] = None
+        found: list[float | None] = known.tolist()
         return found
 
     def by_worker(self, values: Numbers, high: Numbers | None = None) -> list[Series]:

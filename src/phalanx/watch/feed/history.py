@@ -121,18 +121,17 @@ class History:
     def _make_charts(
         self, by: str, points: int, first: float | None, last: float | None
     ) -> list[Chart]:
-        bounds, began = self._bounds(), self.began
-        if bounds is None or began is None:
+        wanted = self._range(by, first, last)
+        if wanted is None:
             return make_charts(Stretch([], np.zeros(1), AXES[by], np.zeros(0)))
-        begin, end = self._range(by, bounds, began, first, last)
-        points = max(2, min(points, MOST_POINTS))
-        width = self._bin_seconds(begin, end, points, bounds)
+        begin, end = wanted
+        width = self._bin_seconds(begin, end, max(2, min(points, MOST_POINTS)))
         lanes = self._lanes(begin, end, width)
         low = math.floor(begin / width)
         count = max(math.ceil(end / width) - low, 1)
         edges: Numbers = np.arange(low, low + count + 1, dtype=float) * width
         middles = (np.maximum(edges[:-1], begin) + np.minimum(edges[1:], end)) / 2
-        places = middles - began
+        places = middles - (self.began or 0.0)
         if by != "time":
             places = self._knots(by, [lane.rows for lane in lanes]).places(middles)
             # Where nothing was trained, time went on, but not this axis.
@@ -140,38 +139,33 @@ class History:
         return make_charts(Stretch(lanes, edges, AXES[by], np.round(places, 6)))
 
     def _range(
-        self,
-        by: str,
-        bounds: tuple[float, float],
-        began: float,
-        first: float | None,
-        last: float | None,
-    ) -> tuple[float, float]:
-        """Return the range on the clock of the events, within that of the run."""
+        self, by: str, first: float | None, last: float | None
+    ) -> tuple[float, float] | None:
+        """Return the range on the clock of the events, within that of the run's steps."""
+        bounds = self._bounds()
+        if bounds is None:
+            return None
         begin, end = (
-            self._moment(by, place, began) if place is not None and math.isfinite(place) else bound
+            self._moment(by, place) if place is not None and math.isfinite(place) else bound
             for place, bound in zip((first, last), bounds, strict=True)
         )
         begin = min(max(begin, bounds[0]), bounds[1])
         return begin, min(max(end, begin), bounds[1])
 
-    def _moment(self, by: str, place: float, began: float) -> float:
+    def _moment(self, by: str, place: float) -> float:
         """Return when the run came to a place of the axis."""
         if by == "time":
-            return began + place
+            return place + (self.began or 0.0)
         rough = self._whole(by).time(place)
         ranks = self._rollups.ranks.values()
         around = [rank.rows(WIDTHS[0], rough - WIDTHS[-1], rough + WIDTHS[-1]) for rank in ranks]
         return self._knots(by, around).time(place)
 
-    def _bin_seconds(
-        self, begin: float, end: float, points: int, bounds: tuple[float, float]
-    ) -> float:
+    def _bin_seconds(self, begin: float, end: float, points: int) -> float:
         """Return how long a bin is: never shorter than the usual step of the fastest worker."""
-        ranks = self._rollups.ranks.values()
-        steps = max((rank.told.number for rank in ranks), default=0.0)
-        usual = (bounds[1] - bounds[0]) / steps if steps else 0.0
-        least = max((end - begin) / max(1, points - 2), usual)
+        told = [rank.told for rank in self._rollups.ranks.values()]
+        usual = [(one.last - (one.first or 0.0)) / one.number for one in told if one.number]
+        least = max((end - begin) / max(1, points - 2), min(usual, default=0.0))
         fits = (*_FINE, *_NICE) if least <= _FINE[-1] and self._is_near(begin, end) else _NICE
         return next((nice for nice in fits if nice >= least), math.ceil(least / 3600) * 3600)
 
@@ -196,10 +190,11 @@ class History:
         self, first: float | None = None, last: float | None = None, points: int = 300
     ) -> Timeline:
         """Return what each worker did between two times: its steps if they are few."""
-        bounds, began = self._bounds(), self.began
-        if bounds is None or began is None:
+        wanted = self._range("time", first, last)
+        if wanted is None:
             return Timeline(0.0, 0.0, [], list(KINDS))
-        begin, end = self._range("time", bounds, began, first, last)
+        begin, end = wanted
+        began = self.began or 0.0
         bins = max(1, min(points, MOST_POINTS))
         lanes = self._lanes(begin, end, max((end - begin) / bins, WIDTHS[0]))
         few = sum(_steps_within(lane, begin, end) for lane in lanes) <= NEAR_STEPS
