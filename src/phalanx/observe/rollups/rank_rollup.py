@@ -76,7 +76,7 @@ class RankRollup:
             end = data.rfind(b"\n", kept) + 1 or (len(data) if self.pending else kept)
             lines = data[kept:end].removesuffix(b"\n").split(b"\n")
             rows = rows_of(lines, self.offset, self.told)
-            for level in self._levels if len(rows) else ():
+            for level in self._levels:
                 level.add(rows)
             self._tail = data[:end][-_TAIL:]
             self.offset += end - kept

@@ -60,7 +60,8 @@ class RunRollups:
 
     def save(self) -> None:
         self._saved = time.monotonic()
-        if not self._locked:
+        if not (self._locked and self._paths.rollups.is_dir()):
+            self._lock.close()
             self._locked = self._take_lock()
         for rank in self.ranks.values() if self._locked else ():
             rank.save()

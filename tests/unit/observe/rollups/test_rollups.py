@@ -275,6 +275,19 @@ def test_a_second_reader_does_not_save(saved: RunPaths) -> None:
     third.close()
 
 
+def test_the_folder_can_be_deleted_while_it_is_used(saved: RunPaths) -> None:
+    expected = rows_of(read_all(saved))
+    rollups = RunRollups(saved)
+    rollups.read(60.0)
+    rollups.save()
+    shutil.rmtree(saved.rollups)
+    assert not len(rollups.ranks[0].rows(1, *ALL)), "the rows are gone"
+    rollups.read(60.0)
+    same(rows_of(rollups.ranks[0]), expected)
+    rollups.close()
+    same(rows_of(RankRollup(0, saved.events_of(0), saved.rollups)), expected)
+
+
 @pytest.mark.parametrize("obstacle", ["file", "link"])
 def test_without_a_folder_the_run_is_still_read(tmp_path: Path, obstacle: str) -> None:
     paths = made_run(tmp_path / "run", {0: [*begun(), even(count=200)]})
