@@ -1,29 +1,17 @@
-"""One level of a worker's roll-up: rows of 1, 10 or 60 seconds, in a file and in memory.
-
-The file is never trusted. Whatever is wrong with it is an ``OSError``, and it is made anew.
-"""
+"""One level of a worker's roll-up: rows of 1, 10 or 60 seconds, in a file and in memory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
-import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from phalanx.observe.rollups.rows import (
-    ROW_BYTES,
-    WIDTH,
-    RowColumn,
-    Rows,
-    are_sound,
-    merge,
-    no_rows,
-    seal,
-)
+from phalanx.observe.rollups.rows import ROW_BYTES, WIDTH, RowColumn, Rows, merge, no_rows
 
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
@@ -31,75 +19,66 @@ _WRITE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 class Level:
     """Rows of ``width`` seconds. Only the last is still open: steps may be added to it."""
 
-    def __init__(self, width: int, path: Path, written: int = 0, last: Rows | None = None) -> None:
+    def __init__(self, width: int, path: Path) -> None:
         self.width = width
-        self.written = written
-        """Rows in the file."""
-        self.last = no_rows() if last is None else last
+        self.last = no_rows()
         """The open row, if there is one."""
+        self.check = 0
+        """The checksum of the rows in the file."""
         self._path = path
-        self._waiting: list[Rows] = []
-        """Closed rows that are not in the file yet."""
+        self._began = np.empty(0)
+        """When each row in the file began."""
+        self._waiting = no_rows()
+        """Closed rows that are not in the file."""
 
     @property
-    def waiting(self) -> int:
-        return sum(map(len, self._waiting))
+    def written(self) -> int:
+        return len(self._began)
 
-    def add(self, rows: Rows, width: int) -> Rows:
-        """Add rows of a finer ``width``; return those of this level that were closed by them."""
-        if not len(rows):
-            return rows
-        index = rows[:, RowColumn.INDEX] * width // self.width
-        index = np.maximum.accumulate(np.append(self.last[:, RowColumn.INDEX], index))
-        found = merge(np.concatenate([self.last, rows]), index)
-        self.last, closed = found[-1:].copy(), found[:-1]
-        if len(closed):
-            self._waiting.append(closed)
-        return closed
+    def load(self, written: int, check: int, last: Rows) -> None:
+        """Go on from a file of ``written`` rows; raise an error if it is not as it was written."""
+        rows = self._read(0, written)
+        if zlib.crc32(rows.tobytes()) != check:
+            raise OSError("wrong rows")
+        self._began = rows[:, RowColumn.BEGAN].copy()
+        self.check, self.last = check, last
+
+    def add(self, rows: Rows) -> None:
+        rows = np.concatenate([self.last, rows])
+        found = merge(rows, rows[:, RowColumn.BEGAN] // self.width)
+        self.last = found[-1:].copy()
+        if len(found) > 1:
+            self._waiting = np.concatenate([self._waiting, found[:-1]])
 
     def write(self) -> None:
         """Write the closed rows. If that fails, they are kept."""
-        if not self._waiting:
+        if not len(self._waiting):
             return
-        rows = seal(np.concatenate(self._waiting))
-        left, at = memoryview(rows.tobytes()), self.written * ROW_BYTES
-        self._waiting = [rows]
+        data = self._waiting.tobytes()
+        end = self.written * ROW_BYTES
         with plain_file(self._path, _WRITE) as file:
-            while left:
-                done = os.pwrite(file, left, at)
-                left, at = left[done:], at + done
-        self.written += len(rows)
-        self._waiting = []
+            if os.fstat(file).st_size < end or os.pwrite(file, data, end) != len(data):
+                raise OSError("the file is not as it was left, or the disk is full")
+        self.check = zlib.crc32(data, self.check)
+        self._began = np.append(self._began, self._waiting[:, RowColumn.BEGAN])
+        self._waiting = no_rows()
 
     def between(self, first: float, last: float) -> Rows:
-        """Return the rows with an index from ``first`` to ``last``, with those beside them."""
-        found = [*self._waiting, self.last]
-        if self.written and not (self._waiting and self._waiting[0][0, RowColumn.INDEX] < first):
-            found.insert(0, self._from_file(first, last))
-        rows = np.concatenate(found)
-        low, high = np.searchsorted(rows[:, RowColumn.INDEX], (first, last + 1))
+        """Return the rows that began between two times, with those beside them."""
+        low, high = np.searchsorted(self._began, (first, last))
+        rows = self._read(max(0, low - 1), min(high + 1, self.written))
+        rows = np.concatenate([rows, self._waiting, self.last])
+        low, high = np.searchsorted(rows[:, RowColumn.BEGAN], (first, last))
         return rows[max(0, low - 1) : high + 1]
 
-    def _from_file(self, first: float, last: float) -> Rows:
+    def _read(self, low: int, high: int) -> Rows:
+        if low >= high:
+            return no_rows()
         with plain_file(self._path) as file:
-            if os.fstat(file).st_size < self.written * ROW_BYTES:
-                raise OSError("too few rows")
-            low, high = self._find(file, first), self._find(file, last + 1)
-            low, high = max(0, low - 1), min(high + 1, self.written)
             data = os.pread(file, (high - low) * ROW_BYTES, low * ROW_BYTES)
-        rows = np.frombuffer(data[: len(data) // ROW_BYTES * ROW_BYTES]).reshape(-1, WIDTH)
-        if len(rows) != high - low or not are_sound(rows):
-            raise OSError("wrong rows")
-        return rows
-
-    def _find(self, file: int, index: float) -> int:
-        """Return the place of the first row in the file whose index is at least ``index``."""
-        low, high = 0, self.written
-        while low < high:
-            middle = (low + high) // 2
-            (found,) = struct.unpack("=d", os.pread(file, 8, middle * ROW_BYTES))
-            low, high = (middle + 1, high) if found < index else (low, middle)
-        return low
+        if len(data) != (high - low) * ROW_BYTES:
+            raise OSError("too few rows")
+        return np.frombuffer(data).reshape(-1, WIDTH)
 
 
 @contextlib.contextmanager

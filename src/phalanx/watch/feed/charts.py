@@ -8,24 +8,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.observe.rollups.rows import PARTS, WIDTH, RowColumn, Rows, gaps, merge
+from phalanx.observe.rollups.rows import WIDTH, RowColumn, Rows, gaps, merge
 from phalanx.watch.feed.chart_types import Axis, Chart, Series
 
 Numbers = NDArray[np.float64]
 SPLIT = {
-    "input": (RowColumn.INPUT,),
-    "compute": (RowColumn.COMPUTE,),
-    "communicate": (RowColumn.SEND, RowColumn.REDUCE),
-    "wait": (RowColumn.WAIT, RowColumn.SETTLE),
-    "update": (RowColumn.UPDATE,),
-    "other": (RowColumn.OTHER,),
+    "input": [RowColumn.INPUT],
+    "compute": [RowColumn.COMPUTE],
+    "communicate": [RowColumn.SEND, RowColumn.REDUCE],
+    "wait": [RowColumn.WAIT, RowColumn.SETTLE],
+    "update": [RowColumn.UPDATE],
+    "other": [RowColumn.OTHER],
 }
 """Where the time goes, as summaries and reports have it: the sums that each part consists of."""
 _HIDDEN = "hidden beside"
 _LEAST = 1e-9
-_FIRST = RowColumn.SAMPLES
-_SUMS = slice(_FIRST, RowColumn.OTHER + 1)
+_SUMS = slice(RowColumn.SAMPLES, RowColumn.OTHER + 1)
 """The sums that are spread over the time of their row."""
+_SECONDS = [*range(RowColumn.INPUT, RowColumn.SETTLE + 1), RowColumn.OTHER]
+"""Their sum is the time in which a worker took part."""
 
 
 @dataclass(frozen=True)
@@ -50,29 +51,51 @@ class Stretch:
     def listed(self, values: Numbers) -> list[float | None]:
         """Return figures of the bins for JSON: those that are not finite become null."""
         kept = values[~np.isnan(self.x_values)]
-        known = np.isfinite(kept)
-        found: list[float | None] = kept.tolist()
-        if np.all(known):
-            return found
-        return [value if good else None for value, good in zip(found, known.tolist(), strict=True)]
+        known = kept.astype(object)
+        known[~np.isfinite(kept)] = None
+        found: list[float | None] = known.tolist()
+        return found
+
+    def by_worker(self, values: Numbers, high: Numbers | None = None) -> list[Series]:
+        series = []
+        for at, lane in enumerate(self.lanes):
+            most = None if high is None else self.listed(high[at])
+            name = f"worker {lane.rank}"
+            series.append(Series(name, self.listed(values[at]), lane.rank, high=most))
+        return series
+
+    def chart(
+        self, name: str, title: str, unit: str, series: list[Series], *, log: bool = False
+    ) -> Chart:
+        x_values = self.x_values[~np.isnan(self.x_values)].tolist()
+        return Chart(name, title, unit, self.axis, x_values, series, log)
 
 
 def make_charts(stretch: Stretch) -> list[Chart]:
-    spread = [sums_between(lane.rows, stretch.edges) for lane in stretch.lanes]
-    binned = [_binned(lane.rows, stretch.edges) for lane in stretch.lanes]
-    charts = [_throughput(stretch, spread), _time_split(stretch, spread), _loss(stretch, binned)]
-    if any(np.any(rows[:, RowColumn.STALEST] > 0) for rows in binned):
-        charts.append(_staleness(stretch, binned))
+    found = [_bins_of(lane.rows, stretch.edges) for lane in stretch.lanes]
+    bins = np.array(found).reshape(len(found), len(stretch.edges) - 1, WIDTH)
+    charts = [_throughput(stretch, bins), _time_split(stretch, bins), _loss(stretch, bins)]
+    if np.any(bins[:, :, RowColumn.STALEST] > 0):
+        charts.append(_staleness(stretch, bins))
     return charts
 
 
+def _bins_of(rows: Rows, edges: Numbers) -> Rows:
+    """Return a row for each bin; in those in which no step began only the spread sums are known."""
+    low, high = np.searchsorted(rows[:, RowColumn.BEGAN], (edges[0], edges[-1]))
+    place = np.searchsorted(edges, rows[low:high, RowColumn.BEGAN], side="right") - 1
+    found = np.full((len(edges) - 1, WIDTH), np.nan)
+    found[np.unique(place)] = merge(rows[low:high], place.astype(float))
+    found[:, _SUMS] = sums_between(rows, edges)[:, _SUMS]
+    return found
+
+
 def sums_between(rows: Rows, edges: Numbers) -> Numbers:
-    """Return the sums of each bin, in the columns from ``SAMPLES`` to ``OTHER``.
+    """Return a row for each bin, with the sums from ``SAMPLES`` to ``OTHER``.
 
     What a row has is spread evenly over its time; between two rows only ``OTHER`` grows.
     """
-    if not len(rows):
-        return np.zeros((len(edges) - 1, RowColumn.OTHER + 1 - _FIRST))
+    found = np.zeros((len(edges) - 1, WIDTH))
     began, ended = rows[:, RowColumn.BEGAN], rows[:, RowColumn.ENDED]
     at = np.maximum(np.searchsorted(began, edges, side="right") - 1, 0)  # in progress at each edge
     since, room = edges - began[at], ended[at] - began[at]
@@ -83,87 +106,51 @@ def sums_between(rows: Rows, edges: Numbers) -> Numbers:
     apart = np.append(gaps(rows), 0.0)
     waited = np.cumsum(apart) - apart
     after = np.clip(edges - ended[at], 0.0, apart[at])
-    sums[:, RowColumn.OTHER - _FIRST] += np.diff(waited[at] + after)
-    return sums
-
-
-def column(sums: Numbers, name: RowColumn) -> Numbers:
-    """Return one column of ``sums_between``."""
-    found: Numbers = sums[:, name - _FIRST]
-    return found
-
-
-def seconds_of(sums: Numbers) -> Numbers:
-    """Return the seconds of each bin in which the worker took part."""
-    parts = sums[:, PARTS.start - _FIRST : PARTS.stop - _FIRST].sum(axis=1)
-    found: Numbers = parts + column(sums, RowColumn.OTHER)
+    found[:, _SUMS] = sums
+    found[:, RowColumn.OTHER] += np.diff(waited[at] + after)
     return found
 
 
 def _ratio(above: Numbers, below: Numbers) -> Numbers:
-    ratio: Numbers = np.full(len(above), np.nan)
+    ratio: Numbers = np.full(above.shape, np.nan)
     return np.divide(above, below, out=ratio, where=below > _LEAST)
 
 
-def _chart(
-    stretch: Stretch, name: str, title: str, unit: str, series: list[Series], *, log: bool = False
-) -> Chart:
-    x_values = stretch.x_values[~np.isnan(stretch.x_values)].tolist()
-    return Chart(name, title, unit, stretch.axis, x_values, series, log)
+# Each of these takes the rows of all bins, by worker.
 
 
-def _throughput(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
-    series = []
-    total = longest = np.zeros(len(stretch.edges) - 1)
-    for lane, sums in zip(stretch.lanes, spread, strict=True):
-        samples, seconds = column(sums, RowColumn.SAMPLES), seconds_of(sums)
-        total, longest = total + samples, np.maximum(longest, seconds)
-        values = stretch.listed(_ratio(samples, seconds))
-        series.append(Series(f"worker {lane.rank}", values, lane.rank))
+def _throughput(stretch: Stretch, bins: Numbers) -> Chart:
+    samples, seconds = bins[:, :, RowColumn.SAMPLES], bins[:, :, _SECONDS].sum(axis=2)
+    series = stretch.by_worker(_ratio(samples, seconds))
     if len(series) > 1:
-        series.insert(0, Series("total", stretch.listed(_ratio(total, longest))))
-    return _chart(stretch, "throughput", "Throughput", "samples/s", series)
+        total = _ratio(samples.sum(axis=0), seconds.max(axis=0))
+        series.insert(0, Series("total", stretch.listed(total)))
+    return stretch.chart("throughput", "Throughput", "samples/s", series)
 
 
-def _time_split(stretch: Stretch, spread: Sequence[Numbers]) -> Chart:
-    bins = len(stretch.edges) - 1
-    together = sum(spread, np.zeros((bins, RowColumn.OTHER + 1 - _FIRST)))
-    whole = seconds_of(together)
+def _time_split(stretch: Stretch, bins: Numbers) -> Chart:
+    together = bins.sum(axis=0)
+    whole = together[:, _SECONDS].sum(axis=1)
+    some = {_HIDDEN: [RowColumn.HIDDEN]} if np.any(together[:, RowColumn.HIDDEN] > 0) else {}
     series = []
-    for name, parts in SPLIT.items():
-        seconds = sum((column(together, part) for part in parts), np.zeros(bins))
-        series.append(Series(name, stretch.listed(_ratio(seconds, whole))))
-    hidden = column(together, RowColumn.HIDDEN)
-    if np.any(hidden > 0):
-        series.append(Series(_HIDDEN, stretch.listed(_ratio(hidden, whole))))
-    return _chart(stretch, "time_split", "Where the time goes", "share", series)
+    for name, parts in {**SPLIT, **some}.items():
+        share = _ratio(together[:, parts].sum(axis=1), whole)
+        series.append(Series(name, stretch.listed(share)))
+    return stretch.chart("time_split", "Where the time goes", "share", series)
 
 
-def _binned(rows: Rows, edges: Numbers) -> Rows:
-    """Return a row for each bin; those of bins in which no step began are NaN."""
-    low, high = np.searchsorted(rows[:, RowColumn.BEGAN], (edges[0], edges[-1]))
-    place = np.searchsorted(edges, rows[low:high, RowColumn.BEGAN], side="right") - 1
-    found = np.full((len(edges) - 1, WIDTH), np.nan)
-    found[np.unique(place)] = merge(rows[low:high], place.astype(float))
-    return found
-
-
-def _loss(stretch: Stretch, binned: Sequence[Rows]) -> Chart:
-    together = np.stack([np.full((len(stretch.edges) - 1, WIDTH), np.nan), *binned])
-    sums = np.nansum(together[:, :, RowColumn.LOSS : RowColumn.WEIGHT + 1], axis=0)
+def _loss(stretch: Stretch, bins: Numbers) -> Chart:
+    sums = np.nansum(bins[:, :, [RowColumn.LOSS, RowColumn.WEIGHT]], axis=0)
     mean = stretch.listed(_ratio(sums[:, 0], sums[:, 1]))
-    low = stretch.listed(np.fmin.reduce(together[:, :, RowColumn.LOW]))
-    high = stretch.listed(np.fmax.reduce(together[:, :, RowColumn.HIGH]))
+    low = stretch.listed(np.fmin.reduce(bins[:, :, RowColumn.LOW], initial=np.nan))
+    high = stretch.listed(np.fmax.reduce(bins[:, :, RowColumn.HIGH], initial=np.nan))
     series = Series("training loss", mean, low=low, high=high)
-    return _chart(stretch, "loss", "Training loss", "", [series], log=True)
+    return stretch.chart("loss", "Training loss", "", [series], log=True)
 
 
-def _staleness(stretch: Stretch, binned: Sequence[Rows]) -> Chart:
+def _staleness(stretch: Stretch, bins: Numbers) -> Chart:
     """Return the mean of each worker, with the greatest."""
-    series = []
-    for lane, rows in zip(stretch.lanes, binned, strict=True):
-        mean = stretch.listed(_ratio(rows[:, RowColumn.STALENESS], rows[:, RowColumn.STEPS]))
-        most = stretch.listed(rows[:, RowColumn.STALEST])
-        series.append(Series(f"worker {lane.rank}", mean, lane.rank, high=most))
+    mean = _ratio(bins[:, :, RowColumn.STALENESS], bins[:, :, RowColumn.STEPS])
+    series = stretch.by_worker(mean, bins[:, :, RowColumn.STALEST])
     title = "Staleness: updates of others that a gradient missed"
-    return _chart(stretch, "staleness", title, "updates", series)
+    return stretch.chart("staleness", title, "updates", series)

@@ -10,18 +10,17 @@ import numpy as np
 
 from phalanx.observe.rollups.rows import PARTS, RowColumn, Rows
 from phalanx.watch.feed.chart_types import TimeSpan
-from phalanx.watch.feed.charts import Numbers, column, sums_between
+from phalanx.watch.feed.charts import Numbers, sums_between
 
 KINDS = ("input", "compute", "send", "wait", "reduce", "update", "settle", "other", "hidden")
-_ORDER = tuple(RowColumn[kind.upper()] for kind in KINDS[:-1])
+_ORDER = [RowColumn[kind.upper()] for kind in KINDS[:-1]]
 _VISIBLE = 0.004
 """The least share of a bin that is shown."""
 
 
 def spans_of_bins(rows: Rows, edges: Numbers, began: float) -> list[TimeSpan]:
     """Return the parts of each bin in their order; ``began`` becomes time 0."""
-    sums = sums_between(rows, edges)
-    parts = np.column_stack([column(sums, name) for name in _ORDER])
+    parts = sums_between(rows, edges)[:, _ORDER]
     widths = np.diff(edges)
     starts = edges[:-1]
     if len(rows):  # a worker that joined later begins in the middle of a bin
