@@ -24,7 +24,8 @@ from phalanx.watch.feed.run_feed import RunFeed
 from phalanx.watch.terminal import PERIOD, frame_of, read_all
 
 _COLUMNS, _LINES = 100, 40
-_WIDTH, _HEIGHT, _POINTS = 280, 90, 140
+_WIDTH, _HEIGHT = 280, 90
+_POINTS = 140
 _CHARTS = ("loss", "evaluation", "throughput")
 _MOST_SERIES = 12
 _TEXT = '<pre style="font-family:monospace;line-height:1.3">{code}</pre>'
