@@ -264,7 +264,7 @@ MEASURES = {
     "folders of tests/unit that the source does not have": (unit_folders, 0),
     "percent of files under 50 lines": (small_files, 15),
     "assignments of three values or more at once": (packed_assignments, 212),
-    "source lines": (lines, 79_840),
+    "source lines": (lines, 79_845),
 }
 
 

@@ -165,13 +165,7 @@ class StackWatch:
         then, used_before = self._before
         self._before = now, used
         self.busy = None if self._clock is None else (used - used_before) / max(now - then, 1e-6)
-        found = []
-        inner = sys._current_frames().get(self._thread)
-        for frame, line in traceback.walk_stack(inner) if inner else ():
-            file = frame.f_code.co_filename
-            file = f"phalanx/{file.removeprefix(_PACKAGE)}" if file.startswith(_PACKAGE) else file
-            found.append(f"{file}:{line} {frame.f_code.co_name}"[-MOST_LETTERS:])
-        self.stack = found[:MOST_FRAMES]
+        self.stack = self._places()
         if self._memory is not None:
             text = json.dumps({"time": now, "stack": self.stack}).encode()
             with contextlib.suppress(OSError):  # of a closed memory, or where there is none left
@@ -182,6 +176,17 @@ class StackWatch:
         if self._memory is not None:
             os.close(self._memory)
             self._memory = None
+
+    def _places(self) -> list[str]:
+        """Where the thread is. A frame that was kept while the thread goes on would keep alive what
+        the script has dropped, such as an earlier model, on this worker alone."""
+        found = []
+        inner = sys._current_frames().get(self._thread)
+        for frame, line in traceback.walk_stack(inner) if inner else ():
+            file = frame.f_code.co_filename
+            file = f"phalanx/{file.removeprefix(_PACKAGE)}" if file.startswith(_PACKAGE) else file
+            found.append(f"{file}:{line} {frame.f_code.co_name}"[-MOST_LETTERS:])
+        return found[:MOST_FRAMES]
 
     def _used(self) -> float:
         return 0.0 if self._clock is None else time.clock_gettime(self._clock)
